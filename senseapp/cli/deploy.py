@@ -31,10 +31,10 @@ the file takes at most --time times as long as all of it in int8; layers of more
 of the answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
 original in float, for all-int8 and for onnxruntime's own default: every metric with its interval, on held-out images
 where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
-the bytes of the file. "notes" begins with the finding. FILE.README.txt says how to load it, prepare a picture and run
-it. The file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer
-of the uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of
-their own.
+the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
+FILE.README.txt says how to load it, prepare a picture and run it. The file and its figures stay in the run's folder,
+where pages and reports show them. --explain adds, for each layer of the uncompressed network, the damage of rounding
+its weights alone, its input alone and its output alone, to bits of their own.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx

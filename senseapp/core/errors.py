@@ -20,6 +20,10 @@ the trace goes to the log.
 from __future__ import annotations
 
 _LONGEST_MESSAGE = 800
+_SIGNS_OF_NO_MEMORY = (
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory"),
+    *("bad_alloc", "bad allocation", "failed to allocate memory"),  # of C++, and of onnxruntime
+)
 
 
 class SenseError(Exception):
@@ -140,3 +144,11 @@ def first_line_of(error: BaseException, most: int = 200) -> str:
     """
     lines = str(error).strip().splitlines()
     return lines[0][:most].rstrip(" .") if lines else f"{type(error).__name__} without a message"
+
+
+def is_about_memory(error: BaseException) -> bool:
+    """Return whether ``error``, or the one that it was raised from, says that there is not enough memory."""
+    said = "" if isinstance(error, SenseError) else str(error).lower()
+    if isinstance(error, (MemoryError, OutOfMemory)) or any(sign in said for sign in _SIGNS_OF_NO_MEMORY):
+        return True
+    return error.__cause__ is not None and is_about_memory(error.__cause__)

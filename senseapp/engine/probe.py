@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-import torch
 from torch import Tensor
 
 from senseapp.compressions.base import Applied, Compressor, Prepared, WeightCompressor
-from senseapp.core.errors import MeasurementFailed, first_line_of
+from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.level_batching import LevelBatch
@@ -71,7 +70,7 @@ class Probe:
             try:
                 output = self._baseline(record_bytes)
             except Exception as error:
-                if not _lacks_memory(error):
+                if not is_about_memory(error):
                     raise
                 if self.context.layout.micro_batch == 1:
                     raise MeasurementFailed(
@@ -146,7 +145,7 @@ class Probe:
                 found |= self._attempt_levels(part, prefixes, baseline)
                 start += len(part)
             except Exception as error:  # whatever the model raises, level by level it is measured as ever
-                if not _lacks_memory(error):
+                if not is_about_memory(error):
                     self._part_levels(
                         f"several in one pass fail ({type(error).__name__}: {first_line_of(error, most=300)})"
                     )
@@ -213,7 +212,7 @@ class Probe:
                 outcome = self._attempt(order, prefixes, baseline)
             except Exception as error:  # one measurement fails, whatever the model raises; the run goes on
                 outcome = Outcome(order=order, seconds=0.0, reason=_reason(error))
-                if not _lacks_memory(error):
+                if not is_about_memory(error):
                     return outcome, prefixes
                 if self.context.layout.micro_batch == 1:  # smaller passes do not help this target, so they go back
                     self.context.layout = usual
@@ -273,16 +272,10 @@ def plain_note(reason: str) -> str:
     return f"Measured by whole passes, which takes longer: {reason}."
 
 
-def _lacks_memory(error: Exception) -> bool:
-    said = str(error).lower()
-    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-    return known or "out of memory" in said or "can't allocate memory" in said
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, MeasurementFailed):
         return str(error)
     first = first_line_of(error, most=300)
-    if _lacks_memory(error):
+    if is_about_memory(error):
         return f"There was not enough memory: {first}. Choose a smaller batch size."
     return f"The compressed model failed: {type(error).__name__}: {first}."

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import psutil
 
-from senseapp.core.errors import OutOfMemory
+from senseapp.core.errors import OutOfMemory, is_about_memory
 
 _MB = 1_000_000
 _SHARE_OF_FREE = 0.9
 _USUAL_STACK_BYTES = 8 * 1024 * 1024
 _CGROUP = Path("/sys/fs/cgroup")
-_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
 
 
 class MemoryGuard:
@@ -43,7 +42,7 @@ class MemoryGuard:
         try:
             yield
         except Exception as error:
-            if _is_about_memory(error):
+            if is_about_memory(error):
                 raise OutOfMemory(self._sentence()) from error
             raise
         finally:
@@ -114,9 +113,3 @@ def free_bytes() -> int:
         return free if most == "max" else min(free, max(0, int(most) - int(used)))
     except (OSError, ValueError):
         return free
-
-
-def _is_about_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError | OSError) and any(sign in str(error).lower() for sign in _SIGNS)
-    )

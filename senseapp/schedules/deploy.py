@@ -32,6 +32,7 @@ from senseapp.schedules.rounding.equalise import better_equalised
 from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
 from senseapp.schedules.source import Source
+from senseapp.schedules.steps import OptionalSteps
 from senseapp.schedules.timing import time_layers
 
 _INT8_BITS = 8
@@ -94,11 +95,12 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     """
     network = source.network
     files, found = {"original": evaluator.original_network, "file": network}, None
-    notes: tuple[str, ...] = ()
+    notes, steps = tuple[str, ...](), OptionalSteps(evaluator.progress)
     if settings.kind == "float":
-        files["file"], notes = _with_packed_weights(evaluator, source)
+        with steps.trying("weights stored as integers"):
+            files["file"], notes = _with_packed_weights(evaluator, source)
     else:
-        found = _int8_files(evaluator, files, source, settings)
+        found = _int8_files(evaluator, files, source, settings, steps)
         files = found.files
         notes = found.notes(source)
     evaluator.progress("Measuring the file in onnxruntime")
@@ -120,6 +122,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         findings=findings(figures, settings, images=len(evaluator.images.proof)),
         notes=(
             evaluator.images.note,
+            *steps.notes,
             *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures and zeros is not None else ()),
             *notes,
             *source.notes,
@@ -175,58 +178,78 @@ def _int8_files(
     files: dict[str, bytes],
     source: Source,
     settings: DeploySettings,
+    steps: OptionalSteps,
 ) -> _Int8Files:
     network = files["file"]
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
     judge = FileJudge(evaluator, network, others, settings.threads)
-    damage_of = judge.damage_of
-    few = _of_one_size(network, [torch.cat(others)[:_SCREENING_IMAGES]])
-    scaled = network
+    scaled, by_answers = network, settings.kind == "quickest"
     if not source.bits:  # rounded weights would leave their grid
         simulated = FileJudge(evaluator, network, others, settings.threads, simulated=True).damage_of
-        scaled = better_equalised(network, fitted, damage_of=simulated, progress=evaluator.progress)
+        with steps.trying("equalised channels"):
+            scaled = better_equalised(network, fitted, damage_of=simulated, progress=steps.progress)
 
+    kept = _kept_in_float(evaluator, source)
     with Int8Writer(scaled, fitted, reduce_range=settings.reduce_range) as writer:
-        writer.rounding = chosen_rounding(writer, fitted, damage_of=damage_of, progress=evaluator.progress)
-        kept = _kept_in_float(evaluator, source)
+        rounding = None
+        with steps.trying("ranges and weights fitted to the images"):
+            rounding = chosen_rounding(writer, fitted, damage_of=judge.damage_of, steps=steps)
+        writer.rounding = rounding
         all_int8 = writer.write()
-        by_answers = settings.kind == "quickest"
-        quickest = RuntimeModel(files["original"] if by_answers else all_int8, threads=settings.threads)
-        most_time = 1.0 if by_answers else settings.most_time
-
-        def is_enough(content: bytes, damage: float) -> bool:
-            if by_answers:
-                return judge.share_changed(content) <= settings.most_changed
-            return damage <= _UNSEEN * METRICS[judge.metric].notable
-
-        def is_quick_enough(content: bytes) -> bool:
-            pair = (RuntimeModel(content, threads=settings.threads), quickest)
-            slower, quicker = times(pair, others[0][:1], turns=_SEARCH_TURNS)
-            return ratio(slower, quicker).value <= most_time
-
-        if settings.kind == "int8":
-            found = Mixed(content=writer.write(but=kept), in_float=(), gain={})
-        else:
-            evaluator.progress("Timing every part in float and in int8")
-            found = mixed(
-                writer,
-                always_float=kept,
-                screen=FileJudge(evaluator, network, few, settings.threads).damage_of,
-                damage_of=damage_of,
-                seconds_of=_seconds(network, all_int8, settings),
-                is_quick_enough=is_quick_enough,
-                is_enough=is_enough,
-                progress=evaluator.progress,
-            )
-    with Int8Writer(network, fitted, per_channel=False) as usual:
+        found = Mixed(content=writer.write(but=kept), in_float=(), gain={})
+        if settings.kind != "int8":
+            steps.progress("Timing every part in float and in int8")
+            with steps.trying("the search for parts that int8 harms"):
+                found = _mixed(evaluator, files, writer, judge, settings, kept=kept, steps=steps)
+    files = {**files, "int8": all_int8}
+    with steps.trying("onnxruntime's own default"), Int8Writer(network, fitted, per_channel=False) as usual:
         default = usual.write()
-    if not kept and damage_of(default) < damage_of(found.content):
-        found = replace(found, content=default, in_float=())
-    if by_answers and not is_enough(found.content, 0.0):  # float changes none
-        found = Mixed(content=network, in_float=(), gain={})
-    files = {**files, "file": found.content, "int8": all_int8, "default": default}
-    equal = scaled != network and found.content not in (network, default)
+        if judge.damage_of(default) < judge.damage_of(found.content) and not kept:
+            found = replace(found, content=default, in_float=())
+        files["default"] = default
+    if by_answers and judge.share_changed(found.content) > settings.most_changed:
+        found = Mixed(content=network, in_float=(), gain={})  # float changes none
+    equal = scaled != network and found.content not in (network, files.get("default"))
+    files = {**files, "file": found.content}
     return _Int8Files(files=files, in_float=found.in_float, equalised=equal, by_answers=by_answers)
+
+
+def _mixed(
+    evaluator: ScheduleEvaluator,
+    files: Mapping[str, bytes],
+    writer: Int8Writer,
+    judge: FileJudge,
+    settings: DeploySettings,
+    *,
+    kept: Sequence[str],
+    steps: OptionalSteps,
+) -> Mixed:
+    """Return the file of ``writer`` with those parts in float that int8 harms, as far as ``settings`` allow."""
+    network, all_int8, by_answers = files["file"], writer.write(), settings.kind == "quickest"
+    few = torch.cat(tuple(judge.images))[:_SCREENING_IMAGES]
+    quickest = RuntimeModel(files["original"] if by_answers else all_int8, threads=settings.threads)
+    most_time = 1.0 if by_answers else settings.most_time
+
+    def is_enough(content: bytes, damage: float) -> bool:
+        if by_answers:
+            return judge.share_changed(content) <= settings.most_changed
+        return damage <= _UNSEEN * METRICS[judge.metric].notable
+
+    def is_quick_enough(content: bytes) -> bool:
+        pair = (RuntimeModel(content, threads=settings.threads), quickest)
+        slower, quicker = times(pair, few[:1], turns=_SEARCH_TURNS)
+        return ratio(slower, quicker).value <= most_time
+
+    return mixed(
+        writer,
+        always_float=kept,
+        screen=FileJudge(evaluator, network, _of_one_size(network, [few]), settings.threads).damage_of,
+        damage_of=judge.damage_of,
+        seconds_of=_seconds(network, all_int8, settings),
+        is_quick_enough=is_quick_enough,
+        is_enough=is_enough,
+        progress=steps.progress,
+    )
 
 
 def _seconds(network: bytes, int8: bytes, settings: DeploySettings) -> Callable[[Collection[str]], float]:

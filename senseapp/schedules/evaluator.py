@@ -32,6 +32,7 @@ from senseapp.schedules.adapt.walk import Walk
 from senseapp.schedules.adapt.weights import UPDATES, Adaptation
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.schedules.repair import Matching, Reference, matching_of
+from senseapp.schedules.steps import Progress, ignore_progress
 from senseapp.schedules.write import onnx_copy
 from senseapp.tasks import task_named
 
@@ -104,27 +105,6 @@ def _others(images: ImageSet, curves: ImageSet) -> ImageSet:
         return images
     seen = set(curves.names)
     return images.subset([index for index, name in enumerate(images.names) if name not in seen])
-
-
-def ignore_progress(_sentence: str) -> None:
-    """Do nothing."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """Reports each step, and how many of its images are done; ``report`` may stop the work by raising."""
-
-    report: Callable[[str], None] = ignore_progress
-    step: str = ""
-
-    def __call__(self, step: str) -> None:
-        """Begin a step."""
-        self.step = step
-        self.report(step)
-
-    def images(self, done: int, total: int) -> None:
-        """Report how many of the images of this step are done."""
-        self.report(f"{self.step or 'Measuring'} · {done} of {total} images")
 
 
 @dataclass

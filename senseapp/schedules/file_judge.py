@@ -15,7 +15,11 @@ from senseapp.schedules.runtime import RuntimeModel
 
 
 class FileJudge:
-    """Tells how far the outputs of files are from those of ``network``, by the metric that tells most."""
+    """Tells how far the outputs of files are from those of ``network`` on ``images``.
+
+    Attributes:
+        metric: the one that tells most.
+    """
 
     def __init__(
         self,
@@ -27,7 +31,7 @@ class FileJudge:
         simulated: bool = False,
     ) -> None:
         names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
-        self._images, self._threads, self._simulated = images, threads, simulated
+        self.images, self._threads, self._simulated = images, threads, simulated
         self._task = evaluator.dense.task
         self._baseline = BaselineOutputs(self._task.output(RuntimeModel(network).outputs(images)), None, names)
         self.metric = divergence_among(names) or names[0]
@@ -48,7 +52,7 @@ class FileJudge:
     def _outputs(self, content: bytes) -> Tensor:
         if self._last[0] != content:
             opened = RuntimeModel(content, threads=self._threads, simulated=self._simulated)
-            self._last = content, self._task.output(opened.outputs(self._images))
+            self._last = content, self._task.output(opened.outputs(self.images))
         return self._last[1]
 
     def change_of(self, content: bytes) -> MetricChange:

@@ -52,22 +52,28 @@ def _time(file: RuntimeFigures) -> str:
 
 
 def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings) -> Iterator[str]:
-    if "default" not in figures:
+    file, int8, default = (figures.get(name) for name in ("file", "int8", "default"))
+    if file is None or int8 is None:
         return
     if settings.kind == "quickest":
-        yield from _against_limit(figures["file"], settings.most_changed)
-    file, int8, default = (figures[name] for name in ("file", "int8", "default"))
+        yield from _against_limit(file, settings.most_changed)
     names = [change.metric for change in file.changes]
     judged_by = divergence_among(names) or names[0]
-    own, all_int8, usual = (change_in(each.changes, judged_by) for each in (file, int8, default))
-    if own is not None and usual is not None and own.ci_low > usual.ci_high:
-        yield "onnxruntime's own default does less harm than this file."
-    if file.seconds.low > default.seconds.high and own is not None and usual is not None and own.delta >= usual.delta:
-        yield "onnxruntime's own default is quicker than this file, and does no more harm."
+    own, all_int8 = (change_in(each.changes, judged_by) for each in (file, int8))
+    if default is not None and own is not None:
+        yield from _against_default(file, own, default)
     if own is not None and all_int8 is not None and own.delta > all_int8.delta:
         yield "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
     if settings.kind == "mixed" and file.seconds.value > settings.most_time * int8.seconds.value:
         yield f"The file takes more than {settings.most_time:g} times as long as all-int8."
+
+
+def _against_default(file: RuntimeFigures, own: MetricChange, default: RuntimeFigures) -> Iterator[str]:
+    usual = change_in(default.changes, own.metric)
+    if usual is not None and own.ci_low > usual.ci_high:
+        yield "onnxruntime's own default does less harm than this file."
+    if usual is not None and file.seconds.low > default.seconds.high and own.delta >= usual.delta:
+        yield "onnxruntime's own default is quicker than this file, and does no more harm."
 
 
 def _against_limit(file: RuntimeFigures, most_changed: float) -> Iterator[str]:

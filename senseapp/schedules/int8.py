@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec, first_line_of
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.schedules.partly_int8 import PartlyInt8
 from senseapp.schedules.rounding.calibration import Range, RoundedProduct
 
@@ -92,11 +92,11 @@ class Int8Writer:
     @rounding.setter
     def rounding(self, rounding: Rounding | None) -> None:
         before, self._rounding = self._rounding, rounding
-        if self._all is None or before is None or rounding is None or rounding.products is not before.products:
-            self._all = None
+        known, self._all = self._all, None
+        if known is None or before is None or rounding is None or rounding.products is not before.products:
             return
         changed = {name: ends for name, ends in rounding.ranges.items() if ends != before.ranges.get(name)}
-        self._all = self._all[0], self._all[1].with_ranges(changed, _biases(self.network, rounding))
+        self._all = known[0], known[1].with_ranges(changed, _biases(self.network, rounding))
 
     def write(self, *, but: Collection[str] = ()) -> bytes:
         """Return the network with every node in int8 that can be, ``but`` not these."""
@@ -123,6 +123,8 @@ class Int8Writer:
                     **self._settings,
                 )
         except Exception as error:  # it raises errors of many packages
+            if is_about_memory(error):
+                raise
             raise InvalidSpec(
                 f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
             ) from error

@@ -36,6 +36,7 @@ _AS_GIVEN = (
 """What rounds its output only where its input is rounded."""
 _BEFORE, _AFTER = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
 _IN_FLOAT = ".float"
+_LEAST_SCALE = np.finfo(np.float32).tiny  # of a bias: products of two small scales come to 0
 _Range = tuple[float, float]
 
 
@@ -70,9 +71,7 @@ class PartlyInt8:
             scale, zero_point = self._rounded[name][0].input[1:] if name in self._rounded else ("", "")
             if scale != f"{name}_scale":  # that of what it is made from
                 continue
-            low, high = (np.array(end, np.float32) for end in ends)
-            found = compute_scale_zp(low, high, np.array(0, np.uint8), np.array(255, np.uint8))
-            for target, value in zip((zero_point, scale), found, strict=True):
+            for target, value in zip((zero_point, scale), activation_grid(*ends), strict=True):
                 _set(constants[target], value)
             changed.add(scale)
         for node in self._nodes.values():
@@ -83,8 +82,8 @@ class PartlyInt8:
             if given.input[1] not in changed:
                 continue
             scale = numpy_helper.to_array(constants[given.input[1]]) * numpy_helper.to_array(constants[weight.input[1]])
-            limit = np.iinfo(np.int32)
-            steps = (biases[node.name] / scale).round().clip(limit.min, limit.max)
+            limit, scale = np.iinfo(np.int32), np.maximum(scale, _LEAST_SCALE)
+            steps = (biases[node.name].astype(np.float64) / scale).round().clip(limit.min, limit.max)
             _set(constants[bias.input[0]], steps)
             _set(constants[bias.input[1]], scale)
         return PartlyInt8(self._float, int8)
@@ -184,6 +183,13 @@ class PartlyInt8:
             elif name not in self._constants and (given := self._given.get(name.removesuffix(_IN_FLOAT))) is not None:
                 graph.initializer.append(given)
                 graph.initializer[-1].name = name
+
+
+def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return zero point and scale of a range of activations as onnxruntime's quantizer has them; 0 and 1 of none."""
+    ends = (np.array(end, np.float32) for end in (low, high))
+    zero_point, scale = compute_scale_zp(*ends, np.array(0, np.uint8), np.array(255, np.uint8))
+    return zero_point, scale
 
 
 def _set(constant: onnx.TensorProto, value: NDArray[Any]) -> None:

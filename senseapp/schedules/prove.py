@@ -18,10 +18,11 @@ from senseapp.records.recommendation import saving_text
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.changed_answers import changed_answers
-from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
+from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.refine import refine
 from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.sizes import latency, pass_seconds, sizes_of
+from senseapp.schedules.steps import ignore_progress
 from senseapp.schedules.strongest import couplings_of
 from senseapp.schedules.trade_off import schedule_for, true_figures
 

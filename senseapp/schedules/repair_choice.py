@@ -22,6 +22,7 @@ from senseapp.records.schedule import Adapting, Delivered, RepairStep
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.repair import Matching, Repair
+from senseapp.schedules.steps import OptionalSteps
 
 _LEAST_IMAGES = 16  # eight to fit to, and eight to judge on
 _UNREPAIRED = "As compression leaves it"
@@ -77,13 +78,16 @@ def measured(
             f"others; that takes {_LEAST_IMAGES}."
         )
         return Measured(changes=evaluator.measure(applied, images), reason=reason)
-    matching = evaluator.matching(applied)
-    repairs: list[Repair] = [matching] if repair and (matching.norms or matching.layers) else []
-    repairs += evaluator.adaptations(applied, adapting)
+    steps = OptionalSteps(evaluator.progress)
+    repairs, reasons = list[Repair](), steps.notes
+    with steps.trying("repair"):
+        matching = evaluator.matching(applied)
+        repairs += [matching] if repair and (matching.norms or matching.layers) else []
+        repairs += evaluator.adaptations(applied, adapting)
+        reasons = [*matching.sentences(fitted=True)]
     if not repairs:
-        notes = matching.sentences(fitted=True)
-        return Measured(changes=evaluator.measure(applied, images), reason=f"Delivered without repair. {notes[0]}")
-    return _better(evaluator, applied, repairs, metric, images)
+        return Measured(changes=evaluator.measure(applied, images), reason=f"Delivered without repair. {reasons[0]}")
+    return _better(evaluator, applied, repairs, metric, images, steps)
 
 
 def measured_quickly(
@@ -101,14 +105,20 @@ def measured_quickly(
         matching = evaluator.matching(applied)
         adapted = evaluator.adaptations(applied, evaluator.usual_adapting)
         repairs: list[Repair] = [*adapted[:1]] or ([matching] if matching.norms or matching.layers else [])
-        held_out = _tried(evaluator, applied, repairs, metric)[1][1] if repairs else None
+        steps = OptionalSteps(evaluator.progress)
+        held_out = _tried(evaluator, applied, repairs, metric, steps)[1][1] if repairs else None
         if held_out is not None and _loss(metric, held_out) < lost:
             return _changes(held_out), True
     return _changes(without), False
 
 
 def _better(
-    evaluator: ScheduleEvaluator, applied: AppliedModel, repairs: Sequence[Repair], metric: str, images: ImageSet
+    evaluator: ScheduleEvaluator,
+    applied: AppliedModel,
+    repairs: Sequence[Repair],
+    metric: str,
+    images: ImageSet,
+    steps: OptionalSteps,
 ) -> Measured:
     on_curves = images is evaluator.images.curves
     others = evaluator.other_curves if on_curves and len(evaluator.other_curves) else None
@@ -118,12 +128,14 @@ def _better(
     changes = _changes(without) if on_curves else evaluator.measure(applied, images)
     adapted = any(not isinstance(each, Matching) for each in repairs)
     form = "adapted weights" if adapted else "repair"
-    tried, (repair, held_out) = _tried(evaluator, applied, repairs, metric)
-    with applied.active():
+    tried, (repair, held_out) = _tried(evaluator, applied, repairs, metric, steps)
+    fitted = False
+    with steps.trying(_as_noun(repair)), applied.active():
         fitted = held_out is not None and repair.fit()
-    notes = repair.sentences(fitted=fitted)
     if held_out is None or not fitted:
-        return Measured(changes=changes, reason=f"Delivered without repair. {notes[0]}")
+        repair.undo()
+        reason, *notes = steps.notes or repair.sentences(fitted=False)[:1]
+        return Measured(changes=changes, reason=f"Delivered without repair. {reason}", notes=tuple(notes))
     if others is not None:
         held_out = _added(held_out, evaluator.sums(applied, others))
     repaired = _changes(held_out) if on_curves else evaluator.measure(applied, images)
@@ -140,7 +152,7 @@ def _better(
         repaired=repaired,
         delivered=("adapted" if adapted else "repaired") if better else "compressed",
         reason=reason,
-        notes=notes,
+        notes=(*steps.notes, *repair.sentences(fitted=True)),
         steps=tuple(
             RepairStep(title=title, change=_of(metric, _changes(sums)), kept=kept)
             for title, sums, kept in [(_UNREPAIRED, without, not better), *forms]
@@ -154,22 +166,22 @@ Tried = tuple[Repair, Sums | None]
 
 
 def _tried(
-    evaluator: ScheduleEvaluator, applied: AppliedModel, repairs: Sequence[Repair], metric: str
+    evaluator: ScheduleEvaluator, applied: AppliedModel, repairs: Sequence[Repair], metric: str, steps: OptionalSteps
 ) -> tuple[list[Tried], Tried]:
-    """Return what was measured of each repair, and which is best.
+    """Return what was measured of each repair, None where it failed, and which is best.
 
     Each image is measured with a repair fitted to the other half of them. New weights that do worse than others on the
     first half are not fitted again for the second: a fit is most of the time.
     """
     first, second = evaluator.repair_halves
-    halves = [_judged(evaluator, applied, each, fit_to=second, judge_on=first) for each in repairs]
+    halves = [_judged(evaluator, applied, each, steps, fit_to=second, judge_on=first) for each in repairs]
     least = min(_loss(metric, sums) for sums in halves)
     tried, whole = list[Tried](), list[Tried]()
     for each, sums in zip(repairs, halves, strict=True):
         if sums is None or not (isinstance(each, Matching) or _loss(metric, sums) <= least):
             tried.append((each, sums))
             continue
-        other = _judged(evaluator, applied, each, fit_to=first, judge_on=second)
+        other = _judged(evaluator, applied, each, steps, fit_to=first, judge_on=second)
         whole.append((each, None if other is None else _added(sums, other)))
         tried.append(whole[-1])
     return tried, min(whole or tried, key=lambda each: _loss(metric, each[1]))
@@ -181,10 +193,23 @@ def _loss(metric: str, sums: Sums | None) -> float:
 
 
 def _judged(
-    evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair, *, fit_to: range, judge_on: range
+    evaluator: ScheduleEvaluator,
+    applied: AppliedModel,
+    repair: Repair,
+    steps: OptionalSteps,
+    *,
+    fit_to: range,
+    judge_on: range,
 ) -> Sums | None:
-    with applied.active(), repair.fitted(fit_to) as finite:
-        return evaluator.sums(applied, evaluator.repair_images, *evaluator.span_of(judge_on)) if finite else None
+    sums: Sums | None = None
+    with steps.trying(_as_noun(repair)), applied.active(), repair.fitted(fit_to) as finite:
+        if finite:
+            sums = evaluator.sums(applied, evaluator.repair_images, *evaluator.span_of(judge_on))
+    return sums
+
+
+def _as_noun(repair: Repair) -> str:
+    return f"the repair '{repair.title}'"
 
 
 def _added(first: Sums, second: Sums) -> Sums:

@@ -12,7 +12,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec, first_line_of
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.quiet import quiet
 from senseapp.records.deployment import Median
 from senseapp.schedules.integer_arithmetic import UNDONE_BY, computed_on_integers
@@ -47,6 +47,8 @@ class RuntimeModel:
                 content, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
             )
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
+            if is_about_memory(error):
+                raise
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
 

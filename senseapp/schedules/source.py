@@ -16,6 +16,7 @@ from senseapp.records.model_files import ONNX
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.prove import Proven
+from senseapp.schedules.steps import LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,10 @@ def _source(network: bytes, proof: ValidationResult) -> Source:
         reconstruction=proof.reconstruction,
         simulated=proof.kept_changes,
         bits=bits_of(proof.schedule),
-        notes=(proof.delivered_reason,) if proof.delivered_reason else (),
+        notes=(
+            *((proof.delivered_reason,) if proof.delivered_reason else ()),
+            *(note for note in proof.notes if note.startswith(LEFT_OUT)),
+        ),
     )
 
 

@@ -86,6 +86,17 @@ class ChannelsLast(nn.Module):
         return self.head(given + self.narrow(wide).permute(0, 3, 1, 2)).flatten(1)
 
 
+class Dead(Chain):
+    """Channels that are always 0 or next to it, and layers whose weights are: nothing is divided by their ranges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer, scale in ((self[0], 0.0), (self[4], 1e-42), (self[6], 0.0)):
+            layer.weight.data.mul_(scale)
+            layer.bias.data.mul_(scale)
+        self[0].weight.data[:4] = 0.1
+
+
 class AlongRows(nn.Module):
     """A matrix product along the last axis of what a convolution made: no factor for each channel goes through."""
 
@@ -108,7 +119,7 @@ def built(kind: type[nn.Module]) -> bytes:
 
 
 @pytest.mark.parametrize("with_weights", [False, True])
-@pytest.mark.parametrize("kind", [Residual, Chain, Tokens, ChannelsLast, AlongRows])
+@pytest.mark.parametrize("kind", [Residual, Chain, Tokens, ChannelsLast, AlongRows, Dead])
 def test_the_network_stays_the_same_in_float(kind, with_weights):
     network = built(kind)
     found = equalised(network, [FITTED], with_weights=with_weights)

@@ -19,10 +19,11 @@ from senseapp.engine.session import Session
 from senseapp.models.load import load_model
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import Progress, ScheduleEvaluator, load_proof_images
+from senseapp.schedules.evaluator import ScheduleEvaluator, load_proof_images
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.prove import prove, validate
+from senseapp.schedules.steps import Progress
 from senseapp.schedules.strongest import strongest_schedule
 
 pytestmark = pytest.mark.slow

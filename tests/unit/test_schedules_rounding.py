@@ -25,6 +25,7 @@ from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.rounding.products import products
 from senseapp.schedules.rounding.weights import rounded
 from senseapp.schedules.runtime import RuntimeModel, machine
+from senseapp.schedules.steps import OptionalSteps
 from senseapp.schedules.write import onnx_model
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
@@ -158,7 +159,7 @@ def test_no_processor_saturates(inputs, kernel, groups):
 def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, error_of):
     with Int8Writer(network, [FITTED]) as writer:
         usual = error_of(writer.write())
-        writer.rounding = chosen_rounding(writer, [FITTED], damage_of=error_of, progress=lambda _sentence: None)
+        writer.rounding = chosen_rounding(writer, [FITTED], damage_of=error_of, steps=OptionalSteps())
         content = writer.write()
     onnx.checker.check_model(onnx.load_from_string(content))
     share = 1 / 4 if "without VNNI" in machine() else 0.9  # of what is lost where products of 8 bits saturate, or not

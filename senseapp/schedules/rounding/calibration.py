@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,9 +16,11 @@ from torch import Tensor
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.activations import OBSERVERS
 from senseapp.compressions.quantization.grid import fake_quantize_input
+from senseapp.schedules.partly_int8 import activation_grid
 from senseapp.schedules.rounding.products import Product
 from senseapp.schedules.rounding.weights import LARGEST, rounded
 from senseapp.schedules.runtime import RuntimeModel
+from senseapp.schedules.steps import Trying
 
 Range = tuple[float, float]
 _BITS = 8
@@ -59,8 +62,12 @@ def ranges(
     observers: Sequence[ActivationObserver],
     *,
     bits: int = _BITS,
+    trying: Trying = lambda _improvement: nullcontext(),
 ) -> dict[ActivationObserver, dict[str, Range]]:
-    """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite."""
+    """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite.
+
+    An observer that fails is left out where ``trying`` takes its error.
+    """
     generator = torch.Generator().manual_seed(0)
     watching = {name: {tensor: OBSERVERS[name]() for tensor in tensors} for name in observers}
     for values in tensors_of(network, batches, tensors):
@@ -72,11 +79,12 @@ def ranges(
             for name in observers:
                 watching[name][tensor].update(given if name == "minmax" else flat)
     rounding = partial(fake_quantize_input, bits=bits)
-    found = {
-        name: {tensor: observer.value_range(rounding) for tensor, observer in each.items()}
-        for name, each in watching.items()
-    }
-    return {name: {tensor: ends for tensor, ends in each.items() if ends} for name, each in found.items()}
+    found: dict[ActivationObserver, dict[str, Range]] = {}
+    for name, each in watching.items():
+        with trying(f"ranges of activations by the observer {name}"):
+            ends = {tensor: observer.value_range(rounding) for tensor, observer in each.items()}
+            found[name] = {tensor: both for tensor, both in ends.items() if both}
+    return found
 
 
 def rounded_products(
@@ -133,8 +141,7 @@ class _Sums:
         second, mean, seen = (each / self._count for each in (self._second, self._first, self._first_rounded))
         if offsets is not None:
             second = second - (seen[:, :, None] * seen[:, None, :]).float()
-        low, high = self._ends
-        input_scale = max(max(high, 0.0) - min(low, 0.0), torch.finfo(torch.float32).tiny) / (2**_BITS - 1)
+        input_scale = float(activation_grid(*self._ends)[1])
         least = torch.zeros_like(weight[:, :, :1])
         if offsets is not None:
             least = least.maximum(offsets.abs().view_as(least) / (_BIAS_STEPS * input_scale))

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.schedules.int8 import Int8Writer, Rounding
-from senseapp.schedules.rounding.calibration import Range, ranges, rounded_products
+from senseapp.schedules.rounding.calibration import Range, RoundedProduct, ranges, rounded_products
 from senseapp.schedules.rounding.products import products
 from senseapp.schedules.rounding.weights import LARGEST
+from senseapp.schedules.steps import OptionalSteps
 
 _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax", "percentile", "entropy")
 _TRIED = 8  # tensors whose ranges differ most
@@ -22,40 +23,40 @@ _REDUCED_LARGEST = 63
 
 
 def chosen_rounding(
-    writer: Int8Writer,
-    batches: Sequence[Tensor],
-    *,
-    damage_of: Callable[[bytes], float],
-    progress: Callable[[str], None],
+    writer: Int8Writer, batches: Sequence[Tensor], *, damage_of: Callable[[bytes], float], steps: OptionalSteps
 ) -> Rounding:
     """Return how to round the network of ``writer``, fitted to ``batches``; ``damage_of`` judges, on other images.
 
     Every observer of activations is tried for the whole network, then, tensor by tensor, where two of them differ most.
+    An observer that fails is left out, and so are fitted weights.
     """
     network, largest = writer.network, _REDUCED_LARGEST if writer.reduce_range else LARGEST
     nodes = products(onnx.load_from_string(network))
-    progress("Finding the ranges of activations")
-    found = ranges(network, batches, rounded_tensors(writer.write()), _OBSERVERS)
+    steps.progress("Finding the ranges of activations")
+    found = ranges(network, batches, rounded_tensors(writer.write()), _OBSERVERS, trying=steps.trying)
 
     def with_products(inputs: Mapping[str, Range]) -> Rounding:
-        fitted = rounded_products(network, batches, nodes, inputs, largest=largest, progress=progress)
+        fitted: Mapping[str, RoundedProduct] = {}
+        with steps.trying("weights fitted to the images"):
+            fitted = rounded_products(network, batches, nodes, inputs, largest=largest, progress=steps.progress)
         return Rounding(ranges=inputs, products=fitted)
 
     def damage(rounding: Rounding) -> float:
         writer.rounding = rounding
         return damage_of(writer.write())
 
-    first = with_products(found[_OBSERVERS[0]])
-    damages = {}
-    for name in _OBSERVERS:
-        progress("Choosing the ranges of activations")
-        damages[name] = damage(replace(first, ranges=found[name]))
-    best = min(_OBSERVERS, key=damages.__getitem__)
-    chosen = first if best == _OBSERVERS[0] else with_products(found[best])
-    least = damage(chosen) if best != _OBSERVERS[0] else damages[best]
+    first = next(name for name in _OBSERVERS if name in found)
+    rounding, damages = with_products(found[first]), dict[ActivationObserver, float]()
+    for name in found:
+        steps.progress("Choosing the ranges of activations")
+        with steps.trying(f"ranges of activations by the observer {name}"):
+            damages[name] = damage(replace(rounding, ranges=found[name]))
+    best = min(damages, key=damages.__getitem__)
+    chosen = rounding if best == first else with_products(found[best])
+    least = damage(chosen) if best != first else damages[best]
     for tensor in _most_different(found):
-        for name in _OBSERVERS:
-            progress("Choosing the ranges of activations")
+        for name in found:
+            steps.progress("Choosing the ranges of activations")
             tried = replace(chosen, ranges={**chosen.ranges, tensor: found[name][tensor]})
             if tried.ranges[tensor] != chosen.ranges[tensor] and (harm := damage(tried)) < (1 - _LEAST_GAIN) * least:
                 chosen, least = tried, harm
@@ -75,5 +76,5 @@ def _most_different(found: Mapping[ActivationObserver, Mapping[str, Range]]) -> 
         widths = [each[tensor][1] - each[tensor][0] for each in found.values() if tensor in each]
         return 1 - min(widths) / max(widths) if len(widths) == len(found) and max(widths) > 0 else 0.0
 
-    tensors = sorted(found[_OBSERVERS[0]], key=difference, reverse=True)
+    tensors = sorted(next(iter(found.values())), key=difference, reverse=True)
     return [tensor for tensor in tensors if difference(tensor) > _DIFFERENT][:_TRIED]

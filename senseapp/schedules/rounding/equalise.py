@@ -99,25 +99,27 @@ class _Group:
     multiplied: list[str] = field(default_factory=list)
 
     def factors(self, seen: Mapping[str, _Seen], *, with_weights: bool) -> Tensor | None:
-        """Return the factor of each channel, (C,); None where the tensors differ in channels or are not finite."""
+        """Return the factor of each channel, (C,).
+
+        None where the tensors differ in channels, are not finite or 0, or are read by weights of 0 only.
+        """
         if self.convolved and any(seen[name].dims != 2 for name in self.multiplied):
             return None  # axes differ
         largest = {name: seen[name].by_channel if self.convolved else seen[name].by_last for name in self.tensors}
         if len({(seen[name].images, len(each)) for name, each in largest.items()}) > 1:
             return None
-        ranges = torch.stack([largest[name] for name in self.rounded]).amax(0)
-        most = ranges.max()
-        if not torch.isfinite(most) or most <= 0:
+        seen_ranges = torch.stack([largest[name] for name in self.rounded]).amax(0)
+        if (ranges := _relative(seen_ranges)) is None:
             return None
-        ranges = ranges.clamp_min(most / _MOST)
         factors = 1 / ranges
         if read := [_largest_weights(each) for each in self.readers if not each.depthwise]:
-            weights = torch.stack(read).amax(0)
-            factors = (weights.clamp_min(weights.max() / _MOST) * factors if with_weights else factors).sqrt()
-        factors = factors * (most / (factors * ranges).max())
+            if (weights := _relative(torch.stack(read).amax(0))) is None:
+                return None  # nothing is read of them
+            factors = (weights * factors if with_weights else factors).sqrt()
+        factors = factors / (factors * ranges).max()
         if self.bound == float("inf"):
             return factors
-        return factors.minimum(self.bound / (_MARGIN * ranges)).clamp_min(1.0)
+        return factors.minimum(self.bound / (_MARGIN * ranges * seen_ranges.max())).clamp_min(1.0)
 
 
 class _Graph:
@@ -227,6 +229,14 @@ def _by_input(product: Product) -> Tensor:
     weight = product.matrix(product.values)
     inputs = product.values.shape[1] if product.kind == "Conv" else weight.shape[2]
     return weight.view(*weight.shape[:2], -1, inputs)
+
+
+def _relative(sizes: Tensor) -> Tensor | None:
+    """Return the largest absolute values ``sizes`` (C,), to the largest; None where all are 0 or one is not finite."""
+    most = sizes.max()
+    if not torch.isfinite(most) or most <= 0:
+        return None
+    return (sizes / most).clamp_min(1 / _MOST)
 
 
 def _largest_weights(product: Product) -> Tensor:

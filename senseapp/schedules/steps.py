@@ -1,0 +1,78 @@
+"""Steps of long work: reported as they begin; an optional one that fails is left out, and a sentence says so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+from senseapp.core.errors import first_line_of, is_about_memory
+
+Trying = Callable[[str], AbstractContextManager[object]]
+"""A context in which the improvement that is named may fail."""
+LEFT_OUT = "Left out, since it failed:"
+"""Begins each note on an improvement that was left out."""
+_log = logging.getLogger(__name__)
+
+
+def ignore_progress(_sentence: str) -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Reports each step, and how many of its images are done; ``report`` may stop the work by raising.
+
+    Attributes:
+        stopped: what ``report`` raised.
+    """
+
+    report: Callable[[str], None] = ignore_progress
+    step: str = ""
+    stopped: Exception | None = None
+
+    def __call__(self, step: str) -> None:
+        """Begin a step."""
+        self.step = step
+        self._tell(step)
+
+    def images(self, done: int, total: int) -> None:
+        """Report how many of the images of this step are done."""
+        self._tell(f"{self.step or 'Measuring'} · {done} of {total} images")
+
+    def _tell(self, sentence: str) -> None:
+        try:
+            self.report(sentence)
+        except Exception as error:
+            self.stopped = error
+            raise
+
+
+@dataclass(slots=True)
+class OptionalSteps:
+    """Improvements that a file or a compressed model is complete without.
+
+    Attributes:
+        progress: is told the steps inside; what it raises always ends the work.
+        notes: a sentence for each improvement that was left out.
+    """
+
+    progress: Progress = field(default_factory=Progress)
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def trying(self, improvement: str) -> Iterator[None]:
+        """Let the body fail: a note then says that ``improvement``, a noun, was left out, and why.
+
+        A cancel and a lack of memory pass. The body leaves nothing half done when it fails.
+        """
+        try:
+            yield
+        except Exception as error:  # of many packages
+            if error is self.progress.stopped or is_about_memory(error):
+                raise
+            _log.warning("left out: %s", improvement, exc_info=error)
+            note = f"{LEFT_OUT} {improvement}; {type(error).__name__}: {first_line_of(error)}."
+            if note not in self.notes:
+                self.notes.append(note)
