@@ -1,7 +1,11 @@
-"""Several levels of a layer in one pass: the layer runs once per level, all that follows once for all."""
+"""Several levels of a layer in one pass: the layer runs once per level, all that follows once for all.
+
+The numbers are those of a pass each, but for the order in which products are added: see :func:`rounding_bound`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -81,9 +85,26 @@ def _joined(outputs: Sequence[Any], axes: Sequence[int | None]) -> Any:
 _MEMORY_SHARE = 4  # of the device's memory, one part in ... for a pass; kept outputs have an eighth
 _SLACK = 2  # what kernels need beside the outputs of modules, and what fragmentation wastes
 _MOST_ELEMENTS = 2**31 - 1  # of one tensor: kernels with 32-bit indices fail beyond
-# Largest difference between a pass alone and one together, as a share of the largest number. Other batch sizes choose
-# other kernels, on graphics cards of reduced precision (TF32); images that are mixed up differ by far more.
+# Largest difference between a pass alone and one together, as a share of the largest number, on graphics cards: other
+# batch sizes choose other kernels, of reduced precision (TF32). Images that are mixed up differ by far more.
 _ROUNDING = {"fp32": 0.01, "bf16": 0.04}
+_UNIT_ROUNDOFF = 2.0**-24  # of float32
+_SURE = 8.0  # standard deviations
+
+
+def rounding_bound(context: MeasurementContext) -> float:
+    """Return by how much outputs of the same images differ at most between passes of other sizes, to the largest one.
+
+    A processor may take another kernel for another number of images, which adds the same products in another order.
+    Roundings of 2⁻²⁴ that are independent add up to λ·√K·2⁻²⁴ after K of them, with λ = 8 all but surely; K is that of
+    a path through all layers, and two orders differ by twice as much. Source: Higham and Mary 2019, "A new approach to
+    probabilistic rounding error analysis", theorem 2.4, to first order.
+    """
+    most = _ROUNDING[context.layout.precision]
+    if context.device.type != "cpu" or context.layout.precision != "fp32":
+        return most
+    products = sum(layer.num_params // layer.weight_shape[layer.channel_axis] for layer in context.profile.layers)
+    return min(most, 2 * _SURE * math.sqrt(products) * _UNIT_ROUNDOFF)
 
 
 def levels_that_fit(
@@ -135,7 +156,8 @@ class LevelBatch:
 
         A pass over two levels is compared with passes over each, at the first and the last target of each kind. What
         one level says of an image must not change in a bit with the level beside it, and be that of a pass alone but
-        for rounding. The first target is also tried with as many images and levels as a pass will take.
+        for rounding (:func:`rounding_bound`). The first target is also tried with as many images and levels as a pass
+        will take.
         """
         try:
             with torch.inference_mode(), precision_context(context.layout.precision, context.device):
@@ -207,6 +229,6 @@ class LevelBatch:
         for found, one in zip(mixed, prepared, strict=True):
             with one.active():
                 alone = self.context.resume(self._replay(), prefixes)
-            if (found - alone).abs().max() > _ROUNDING[self.context.layout.precision] * alone.abs().max():
+            if (found - alone).abs().max() > rounding_bound(self.context) * alone.abs().max():
                 return "the output for an image depends on how many are in its pass"
         return ""
