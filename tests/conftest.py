@@ -1,11 +1,17 @@
-"""What holds for every test: one torch thread, known seeds, one ONNX registry, and an order that keeps workers busy."""
+"""What holds for every test: an environment of its own, known seeds, one ONNX registry, and an order of work.
+
+Whoever runs the tests may have settings of the app in their environment, and an app at work in their home: tests read
+none of the former and never touch the latter.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import random
+import shutil
 import sys
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -13,7 +19,16 @@ import pytest
 
 from tests.scheduling import LongestFirst, rank
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded; the workers share the cores
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when torch is loaded; the workers share the cores
+_HOME = tempfile.mkdtemp(prefix="senseapp-tests-")  # of this worker
+for _name in [name for name in os.environ if name.startswith(("SENSEAPP_", "STREAMLIT_"))]:
+    del os.environ[_name]
+os.environ |= dict.fromkeys(_THREADS, "1") | {"SENSEAPP_HOME": _HOME}
+
+
+def pytest_unconfigure() -> None:
+    """Remove the home of this worker's tests."""
+    shutil.rmtree(_HOME, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import time
@@ -11,11 +12,20 @@ from pathlib import Path
 START_SECONDS = 90.0
 
 
+_PORTS = range(20_000, 32_000)
+"""Below those that systems give to outgoing connections: none takes the port before the server does."""
+
+
 def free_port() -> int:
     """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    drawn = random.SystemRandom()  # seeded numbers would be the same in each worker
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port := drawn.choice(_PORTS)))
+            except OSError:
+                continue
+            return port
 
 
 def wait_for_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:

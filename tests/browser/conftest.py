@@ -118,9 +118,10 @@ def script_errors() -> list[str]:
     return []
 
 
-def is_complaint(said: ConsoleMessage) -> bool:
-    """Whether a line of the console is an error, or a warning of Vega's on a chart."""
-    return said.type == "error" or said.text.startswith("WARN")
+def complaint_of(said: ConsoleMessage) -> list[str]:
+    """Return a line of the console, with what it is about, if it is an error or a warning of Vega's on a chart."""
+    is_complaint = said.type == "error" or said.text.startswith("WARN")
+    return [f"{said.text} ({said.location.get('url', '')})"] if is_complaint else []
 
 
 def failure_of(request: Request) -> list[str]:
@@ -139,7 +140,7 @@ def page(
     local = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
     opened.on("request", lambda request: None if request.url.startswith(local) else foreign.append(request.url))
     opened.on("console", lambda said: foreign.append(said.text) if "Content Security Policy" in said.text else None)
-    opened.on("console", lambda said: script_errors.append(said.text) if is_complaint(said) else None)
+    opened.on("console", lambda said: script_errors.extend(complaint_of(said)))
     opened.on("pageerror", lambda error: script_errors.append(error.stack or error.message))
     opened.on("requestfailed", lambda request: script_errors.extend(failure_of(request)))
     opened.on("crash", lambda _: script_errors.append("The browser ended this page."))

@@ -22,6 +22,12 @@ def at_rest(page: Page) -> None:
     page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
 
 
+def with_its_pictures(page: Page) -> None:
+    """Wait until the page has run and its pictures are here: once it is left, the server has none for it any more."""
+    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+
+
 def test_a_finding_is_found_by_link_reload_back_and_forward(
     page: Page, server: Server, scripted_run: str, script_errors: list[str]
 ) -> None:
@@ -35,6 +41,7 @@ def test_a_finding_is_found_by_link_reload_back_and_forward(
     open_tab(page, "Heat map")
     page.get_by_role("link", name="Guide").click()
     expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
+    with_its_pictures(page)
     page.go_back()
     open_tab(page, "Heat map")
     page.go_back()
