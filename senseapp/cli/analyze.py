@@ -118,7 +118,7 @@ def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True)
         "--data", required=required, help="demo, photographs, random, torchvision/NAME, or a folder or archive"
     )
     group.add_argument(
-        "--labels", default="", metavar="CSV", help="table file,label in it, or none (default: class folders, if any)"
+        "--labels", default="", metavar="TABLE", help="table file,label in it, or none (default: class folders, if any)"
     )
     group.add_argument(
         "--class-map",

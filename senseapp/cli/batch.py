@@ -12,6 +12,7 @@ from pathlib import Path
 
 from senseapp.core.disk import read_at_most, replace_file
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
+from senseapp.core.tables import TableError, decoded_text
 from senseapp.records.measurement import SensitivityResult
 from senseapp.runs.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
 
@@ -75,8 +76,8 @@ def run_batch(
 
 def _listed(file: Path) -> list[tuple[str, str | None]]:
     try:
-        text = read_at_most(file).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text, _ = decoded_text(read_at_most(file))
+    except (OSError, TableError) as error:
         raise InvalidSpec(
             f"The list of models {file} cannot be read. Give a text file with one model in each line."
         ) from error

@@ -17,7 +17,8 @@ PICTURE_SUFFIXES = frozenset(
     )
 )
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
-_TABLE_SUFFIX = ".csv"
+_TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".txt"))
+_MOST_TEXTS = 20
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
 
@@ -64,7 +65,7 @@ class Contents:
 
     Attributes:
         pictures: files with the name of an image format, by path with forward slashes.
-        tables: CSV files, by path.
+        tables: CSV, TSV and text files, any of which may be a table of labels, by path.
         folders: paths of all folders, also of empty ones.
         links: links, devices and other things that are not plain files.
     """
@@ -75,7 +76,19 @@ class Contents:
     links: int = 0
     _repeated: int = 0
     _archives: int = 0
+    _read: set[str] = field(default_factory=set)
     _others: Counter[str] = field(default_factory=Counter)
+
+    def table(self, name: str) -> Entry | None:
+        """Return the table at path ``name``, which is no longer counted as left out; None where there is none."""
+        self._read.add(name)
+        return self.tables.get(name)
+
+    def offered_tables(self) -> tuple[str, ...]:
+        """Return the tables to choose from: text files only where there are few, not one for each picture."""
+        texts = [name for name in self.tables if name.lower().endswith(".txt")]
+        left_out = set(texts) if len(texts) > _MOST_TEXTS else set()
+        return tuple(sorted(name for name in self.tables if name not in left_out))
 
     def add_folder(self, name: str) -> None:
         """Note a folder and the folders around it."""
@@ -92,8 +105,8 @@ class Contents:
             return
         stem, dot, ending = file.rpartition(".")
         suffix = dot + ending.lower() if stem else ""
-        if suffix in PICTURE_SUFFIXES or suffix == _TABLE_SUFFIX:
-            kept = self.tables if suffix == _TABLE_SUFFIX else self.pictures
+        if suffix in PICTURE_SUFFIXES or suffix in _TABLE_SUFFIXES:
+            kept = self.tables if suffix in _TABLE_SUFFIXES else self.pictures
             self._repeated += name in kept
             kept[name] = Entry(name, position)
         elif suffix in _ARCHIVE_SUFFIXES:
@@ -115,9 +128,11 @@ class Contents:
     def notes(self) -> tuple[str, ...]:
         """Return one sentence for each kind of thing that is left out."""
         notes: list[str] = []
-        if self._others:
-            kinds = listed([suffix or "no suffix" for suffix, _ in self._others.most_common(4)])
-            notes.append(f"{plural(self._others.total(), 'other file')} left out: {kinds}.")
+        texts = sum(name.lower().endswith(".txt") and name not in self._read for name in self.tables)
+        others = Counter({".txt": texts}) + self._others  # without those that count nothing
+        if others:
+            kinds = listed([suffix or "no suffix" for suffix, _ in others.most_common(4)])
+            notes.append(f"{plural(others.total(), 'other file')} left out: {kinds}.")
         if self._archives:
             notes.append(f"{plural(self._archives, 'archive')} inside not opened.")
         if self.links:

@@ -11,7 +11,7 @@ from senseapp.core.table_records import column_key
 from senseapp.core.tables import Table, TableError, read_table
 from senseapp.core.wording import listed, plural, printable
 from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.picture_names import Matched, PictureNames, Spelling, has_picture_suffix
+from senseapp.data.picture_names import SPELLINGS, Matched, PictureNames, Spelling, has_picture_suffix
 
 _OUTER_COLUMNS = 40  # file names stand in one of the first columns, or in one of the last few
 _NEARLY_UNIQUE = 0.9
@@ -78,9 +78,9 @@ def read_label_table(source: PictureSource, table: str, common: str = "") -> Lab
 
 
 def _content(source: PictureSource, table: str) -> bytes:
-    entry: Entry | None = source.contents.tables.get(table)
+    entry: Entry | None = source.contents.table(table)
     if entry is None:
-        found = listed(sorted(source.contents.tables)) or "none"
+        found = listed(source.contents.offered_tables()) or "none"
         raise InvalidDataset(
             f"There is no table {printable(table)} in {source.title}; tables there: {found}. Choose one of them."
         )
@@ -91,10 +91,17 @@ def _content(source: PictureSource, table: str) -> bytes:
 
 
 def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:
-    """Return the pictures that the cells of each column mean."""
+    """Return the pictures that the cells of each column mean.
+
+    Where one column names them as they are written, other columns are not looked at for other spellings.
+    """
     width = len(table.rows[0])
     outer = [place for place in range(width) if place < _OUTER_COLUMNS or place >= width - 3]
-    return {place: names.match([row[place] for row in table.rows]) for place in outer}
+    cells = {place: [row[place] for row in table.rows] for place in outer}
+    as_written = {place: names.match(column, SPELLINGS[:1]) for place, column in cells.items()}
+    if max(each.distinct for each in as_written.values()) >= _NEARLY_UNIQUE * (len(table.rows) - 1) > 0:
+        return as_written
+    return {place: names.match(column) for place, column in cells.items()}
 
 
 class _Reading:

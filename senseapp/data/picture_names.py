@@ -58,13 +58,14 @@ class PictureNames:
         self._whole = [[(name, name) for name in names]]
         self._whole += [[(name[len(s) :], name) for name in names if name.startswith(s)] for s in starts]
         self._bare = [(name.rpartition("/")[2], name) for name in names]
+        self._kept: dict[Spelling, tuple[dict[str, str | None], dict[str, str | None]]] = {}
 
-    def match(self, cells: Sequence[str]) -> Matched:
+    def match(self, cells: Sequence[str], spellings: Sequence[Spelling] = SPELLINGS) -> Matched:
         """Return the picture that each of ``cells`` means; strict spellings come first."""
         names = {cell: _cleaned(cell) for cell in cells if cell}
         found: dict[str, str] = {}
         counts: Counter[Spelling] = Counter()
-        for spelling in SPELLINGS:
+        for spelling in spellings:
             pending = [cell for cell in names if cell not in found]
             if not pending:
                 break
@@ -79,8 +80,10 @@ class PictureNames:
     def _look_up(self, spelling: Spelling) -> Callable[[str], str | None]:
         """Return what finds the picture of a name: bare names have no folder, and other folders need whole paths."""
         of_picture, of_name = _KEYS[spelling]
-        whole = _index(self._whole, of_picture)
-        known = _index([*self._whole, self._bare], of_picture)
+        if spelling not in self._kept:
+            whole = _index(self._whole, of_picture)
+            self._kept[spelling] = whole, _index([self._bare], of_picture) | whole
+        whole, known = self._kept[spelling]
 
         def look_up(name: str) -> str | None:
             picture = known.get(of_name(name))
@@ -97,7 +100,7 @@ def _index(forms: Iterable[Iterable[tuple[str, str]]], key_of: Callable[[str], s
     for paths in forms:
         of_form: dict[str, str | None] = {}
         for path, picture in paths:
-            key = key_of(unicodedata.normalize("NFC", path))
+            key = key_of(path if path.isascii() else unicodedata.normalize("NFC", path))
             of_form[key] = picture if of_form.get(key, picture) == picture else None
         known = of_form | known
     known.pop("", None)

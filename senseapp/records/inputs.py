@@ -57,7 +57,7 @@ class ImageSurvey:
         label_counts: (label as written, number of pictures); empty without labels.
         proposal: what those labels mean for the model; None where there is nothing to confirm.
         notes: sentences a person should read.
-        tables: CSV files in it, one of which may hold the labels.
+        tables: CSV, TSV and text files in it, one of which may hold the labels.
         class_names: of the model, by index; empty where unknown.
         task: that of the model, or the one that labels call for; empty where unknown.
     """

@@ -97,7 +97,7 @@ class DataSpec:
             downloads, or unknown (``imported`` figures).
         path: of the folder or archive; empty for all others.
         name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
-        labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
+        labels: path inside the folder or archive of a table ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
         mean, std: per channel, in the order in which the model takes them, on the 0 to 1 scale; empty keeps the
             model's own.
@@ -107,7 +107,8 @@ class DataSpec:
         preparation: ``given`` takes the model's own where nothing above is set; ``auto`` has the images choose what
             is not set, and the model's image size and, among look-alikes, its architecture with it.
         chosen_by: sentences on how ``auto`` chose, in the settings that it chose; empty where a person gave them.
-        class_map: pairs (folder name, class index) that a person has confirmed; empty means proposed ones.
+        class_map: pairs (folder name, class index) that a person has confirmed or the images have chosen; empty means
+            proposed ones, between which the images choose.
     """
 
     kind: DataKind = "demo"

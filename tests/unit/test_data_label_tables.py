@@ -11,6 +11,7 @@ import pytest
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.arrangement import arrange
+from senseapp.data.contents import Contents
 from tests.unit.test_data_arrangement import ListedFiles
 
 CLASSES = ("0", "1", "10", "2")
@@ -216,3 +217,19 @@ def test_a_path_in_another_folder_is_another_picture():
 def test_two_folders_of_the_table_that_are_one_here_are_refused():
     with pytest.raises(InvalidDataset, match="two labels"):
         arrange(ListedFiles("1.png", "2.png", labels="file,label\ntrain/1.png,0\nval/1.png,1\nval/2.png,1\n"))
+
+
+def test_lists_in_text_files_are_tables_too_and_are_offered_where_they_are_few():
+    source = ListedFiles(*FILES, labels=READ["spaces"])
+    source.contents.tables["val.txt"] = source.contents.tables.pop("labels.csv")
+    assert arrange(source).layout == "unlabelled"
+    assert source.contents.notes() == ("1 other file left out: .txt.",)
+    found = arrange(source, table="val.txt")
+    assert source.contents.notes() == ()
+    assert {entry.name: label for entry, label in zip(found.entries, found.labels, strict=True)} == FILES
+    contents = Contents()
+    for position, name in enumerate(["a.csv", "b.TSV", *(f"labels/{number}.txt" for number in range(30))]):
+        contents.add_file(name, position)
+        if position == 3:
+            assert contents.offered_tables() == ("a.csv", "b.TSV", "labels/0.txt", "labels/1.txt")
+    assert contents.offered_tables() == ("a.csv", "b.TSV")

@@ -71,7 +71,7 @@ def _from_files(run_id: str, result: SensitivityResult) -> LayerTimes | None:
     levels = {_CSV: None} | {scale.text(level): level for level in (scale.untouched, *result.levels)}
     parts = []
     for index, file in enumerate(files):
-        names = [_CSV] if file.name.lower().endswith(".csv") else [*levels][1:]
+        names = [_CSV] if file.name.lower().endswith(".csv") else [*[*levels][1:], _CSV]  # a table may be called .txt
         chosen = st.selectbox(md("Level of {}", code(file.name)), names, key=f"schedule.times_level.{index}.{run_id}")
         content = read_upload(file, most_megabytes=_MOST_MEGABYTES)
         parts.append(backend.service().inputs.read_times(content, result, name=file.name, level=levels[chosen]))
