@@ -28,7 +28,7 @@ class _Locks:
     """The two locks of a file: ``room``, held by who works, and ``turn``, taken on the way to it."""
 
     def __init__(self, path: Path) -> None:
-        import fcntl  # not on Windows, where no server names a file
+        import fcntl  # not on Windows
 
         self._fcntl = fcntl
         self._room, self._turn = (self._opened(path, name) for name in (".room", ".turn"))
@@ -75,7 +75,7 @@ def at_work() -> Iterator[None]:
     """Mark this process as one that works inside the block; for one piece of work at a time."""
     global _at_work
     path = os.environ.get(QUIET_FILE, "")
-    _at_work = _Locks(Path(path)) if path else None
+    _at_work = _Locks(Path(path)) if path and os.name == "posix" else None
     if _at_work is not None:
         _at_work.enter()
     try:

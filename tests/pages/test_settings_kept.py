@@ -14,6 +14,8 @@ from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from tests.pages.conftest import finish, go_back, open_page, wait_for_card
 
+pytestmark = pytest.mark.slow
+
 Settings = dict[str, Any]
 """Values by the keys of widgets; ``{run}`` stands for the id of the run."""
 
