@@ -509,3 +509,13 @@ child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0, "most_bytes"
 """
     ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
     assert ended.returncode == -signal.SIGALRM
+
+
+def test_the_speed_of_the_machine_is_not_awaited_from_a_process_that_was_never_asked_for_it(
+    started: Callable[..., JobProcess],
+) -> None:
+    pool = JobProcesses(start=lambda: started(SERVES_MANY))
+    process = pool._take()  # for a task, whose process loads the engine without a word
+    assert not process.warm.is_set()
+    assert pool.machine_speed() is None
+    pool.close()

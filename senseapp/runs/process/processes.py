@@ -66,6 +66,7 @@ class JobProcess:
 
     def __init__(self, lost: Callable[[int], SenseError] = process_lost) -> None:
         self.warm = threading.Event()  # set once the engine is loaded, or never will be
+        self.warms = False  # whether it was asked to load the engine
         self.speed: MachineSpeed | None = None  # of this machine, known with that
         self.answered = 0  # questions
         self._lost_with = lost
@@ -91,6 +92,7 @@ class JobProcess:
             SenseError: the process has ended.
         """
         assert self._process.stdin is not None
+        self.warms |= kind == "warm"
         try:
             write_line(self._process.stdin, kind, body)
         except (OSError, ValueError) as error:  # gone, or closed by us
@@ -305,7 +307,7 @@ class JobProcesses:
     def machine_speed(self) -> MachineSpeed | None:
         """Return how fast a process found this machine to be, once one has loaded the engine; None if none is to."""
         with self._lock:
-            known = [*self._idle, *self._busy]
+            known = [process for process in (*self._idle, *self._busy) if process.warms]
         for process in known:
             process.warm.wait()
         return next((process.speed for process in known if process.speed), None)
