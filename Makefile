@@ -87,6 +87,7 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.two_people
 	$(BIN)/python -m tests.soak.strangers
 	$(BIN)/python -m tests.soak.cli_fuzz
+	$(BIN)/python -m tests.soak.families
 
 # The pins of requirements become lower bounds; pip's own configuration still holds. docs/UPGRADES.md keeps what was found.
 upgrade-check: $(BIN)/python

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 """ATen's operations as overload packets. Which of them a module calls, and the order of their arguments, is torch's own
@@ -64,6 +65,40 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         output = func(*args, **kwargs)
         self._saw(func, args, kwargs, output)
         return output
+
+
+class UnreadableTensor(Tensor):
+    """Has the shape, strides, type and device of a tensor and no memory; any operation on its numbers raises.
+
+    Operations that are made of others, such as ``to`` and ``dropout``, are taken apart first: those that turn out to do
+    nothing return it as it is, as they do for any tensor.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    error: Callable[[], BaseException]
+
+    @staticmethod
+    def like(tensor: Tensor, shape: Sequence[int] | None, error: Callable[[], BaseException]) -> UnreadableTensor:
+        """Return one like ``tensor``, perhaps of another ``shape``; reading it raises what ``error`` returns."""
+        strides = tensor.stride() if shape is None else None
+        made: UnreadableTensor = Tensor._make_wrapper_subclass(
+            UnreadableTensor,
+            tensor.shape if shape is None else torch.Size(shape),
+            strides=strides,
+            dtype=tensor.dtype,
+            device=tensor.device,
+        )
+        made.error = error
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        taken_apart = func.decompose(*args, **(kwargs or {}))
+        if taken_apart is not NotImplemented:
+            return taken_apart
+        raise next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls)).error()
 
 
 def operation_of(func: Any) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch_pruning
+from numpy.typing import NDArray
 from torch import nn
 from torch_pruning import _helpers, ops
 from torch_pruning.dependency import index_mapping
@@ -33,9 +35,51 @@ def is_output(node: Any) -> bool:
     return node.type is ops.OPTYPE.OUTPUT
 
 
-def starting_indices(channels: Iterable[int]) -> list[Any]:
-    """Return channels of a group's root in the form in which index maps take them along: ``idx`` and ``root_idx``."""
-    return [_helpers._HybridIndex(idx=channel, root_idx=channel) for channel in channels]
+class Channels(NamedTuple):
+    """Channels on one axis: ascending positions, and for each the channel of the group's root that it belongs to."""
+
+    positions: NDArray[np.int64]
+    roots: NDArray[np.int64]
+
+
+def map_channels(index_map: Any, channels: Channels) -> Channels:
+    """Return where an index map takes ascending channels, which are ascending again.
+
+    torch-pruning's own maps handle one Python object at a time.
+
+    Raises:
+        TypeError: the map is of a kind that loses the root, or unknown.
+        ValueError: torch-pruning took a reshape for one that leaves nothing of a channel.
+    """
+    positions, roots = channels
+    if isinstance(index_map, index_mapping._FlattenIndexMapping):
+        return _flattened(channels, index_map._stride, merge=index_map.reverse)
+    if isinstance(index_map, (index_mapping._ConcatIndexMapping, index_mapping._SplitIndexMapping)):
+        low, high = index_map.offset
+        if index_map.reverse == isinstance(index_map, index_mapping._SplitIndexMapping):
+            return Channels(positions + low, roots)
+        first, last = np.searchsorted(positions, (low, high))
+        return Channels(positions[first:last] - low, roots[first:last])
+    if isinstance(index_map, index_mapping._SliceIndexMapping):
+        if index_map.reverse:
+            return Channels(positions * index_map.step + index_map.start, roots)
+        offsets = positions - index_map.start
+        inside = (offsets >= 0) & (positions < index_map.end) & (offsets % index_map.step == 0)
+        return Channels(offsets[inside] // index_map.step, roots[inside])
+    raise TypeError(f"torch-pruning's {type(index_map).__name__} is not followed")
+
+
+def _flattened(channels: Channels, stride: int, *, merge: bool) -> Channels:
+    """Give each channel ``stride`` positions, or ``merge`` so many positions into one."""
+    if stride < 1:
+        raise ValueError("a reshape leaves less than one position of each channel")
+    positions, roots = channels
+    if merge:
+        positions = positions // stride
+        new = np.ones(len(positions), bool)
+        new[1:] = (positions[1:] != positions[:-1]) | (roots[1:] != roots[:-1])
+        return Channels(positions[new], roots[new])
+    return Channels((positions[:, None] * stride + np.arange(stride)).ravel(), np.repeat(roots, stride))
 
 
 def map_indices(graph: torch_pruning.DependencyGraph) -> None:

@@ -180,6 +180,7 @@ class CompressionRequest:
 
     ``calibration`` are batches (N, C, H, W) for data-driven criteria and activation ranges; ``trace`` is a pass of the
     model that was watched already, if there is one. ``selection`` stands in for settings that choose single weights.
+    ``progress`` is told what takes time.
     """
 
     model: nn.Module
@@ -188,6 +189,7 @@ class CompressionRequest:
     seed: int = 0
     trace: CallTrace | None = None
     selection: Selection = field(default_factory=Selection)
+    progress: Callable[[str], None] = lambda _sentence: None
 
 
 def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.data.images import ImageSet
 from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
-from senseapp.engine.prefix import Prefix
-from senseapp.engine.replay import Replay, find_replay_obstacle
+from senseapp.engine.prefix import Prefix, ReplayMismatch
+from senseapp.engine.replay import DIFFERS, Replay, failure_of, find_replay_obstacle, replayed, same
 from senseapp.layers.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.layers.trace import CallTrace, trace_calls
+from senseapp.layers.usage import add_uses, leaves_weights_out, others_note, weights_used
 from senseapp.records.profile import ModelProfile
 from senseapp.tasks import CLASSIFICATION, Task
 
@@ -121,14 +122,63 @@ class MeasurementContext:
         lay_out(self.model, layout)
         if (watched.channels_last, watched.precision) == (layout.channels_last, layout.precision):
             return
+        further = {name: self.trace.uses[name].macs // self.trace.batch_size for name in self.trace.used_by_others}
         with precision_context(layout.precision, self.device):
             self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
+        add_uses(self.trace, further)
+
+    def avoid_channels_last(self) -> None:
+        """Let passes run in the other memory order from now on, as some images fail in this one."""
+        self.channels_last = False
+        self.take(replace(self.layout, channels_last=False))
 
     def check_replay(self, positions: Sequence[int]) -> None:
         """Find out whether the model can be replayed from each of ``positions``; see :attr:`replay_obstacle`."""
         sample = self._arrange(self.images.batch(0, 1))
         with precision_context(self.layout.precision, self.device):
             self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
+
+    def check_replay_over(self, span: tuple[int, int], positions: Sequence[int], plain: Tensor) -> None:
+        """Find out whether a replay of the unchanged model gives ``plain`` for the images of ``span``, to the bit.
+
+        It costs about one pass over them. Memory that lacks is raised.
+        """
+        if self.replay_obstacle:
+            return
+        try:
+            with precision_context(self.layout.precision, self.device):
+                found = replayed(self.model, self.trace, self.batches(*span), sorted(set(positions)))
+            output = torch.cat([self.task.output(each).float().cpu() for each in found])
+            self.replay_obstacle = None if same(output, plain) else DIFFERS
+        except ReplayMismatch as mismatch:
+            self.replay_obstacle = str(mismatch)
+        except Exception as error:
+            if is_about_memory(error):
+                raise
+            self.replay_obstacle = failure_of(error)
+
+    def look_at_all_images(self) -> dict[str, int]:
+        """Find layers that the first image does not use and others do; cheap where it uses all of them.
+
+        Returns:
+            What was found: multiply-accumulates by parameter, for :meth:`admit`.
+        """
+        if not leaves_weights_out(self.model, self.trace):
+            return {}
+        with precision_context(self.layout.precision, self.device):
+            spans = micro_batches(0, len(self.images), self.layout.micro_batch)
+            batches = (self._arrange(self.images.batch(low, high)) for low, high in spans)
+            return weights_used(self.model, batches, self.model).further_uses(self.trace)
+
+    def admit(self, further: Mapping[str, int]) -> str:
+        """Let profile and trace know of weights that only other images use; return a sentence on them, if any."""
+        if not further:
+            return ""
+        idle = {layer.name for layer in self.profile.layers if not layer.runs}
+        add_uses(self.trace, further)
+        sample = self.images.batch(0, 1).to(self.device)
+        self.profile = profile_model(self.model, sample, trace=self.trace, task=self.task)
+        return others_note(layer.name for layer in self.profile.layers if layer.runs and layer.name in idle)
 
     def batches(self, start: int, stop: int) -> list[Tensor]:
         """Return images ``start`` to ``stop`` as micro-batches on the device."""

@@ -54,8 +54,8 @@ class LocalExecutor:
 
     def baseline(self, sweep: Sweep) -> Tensor:
         """Measure all images here; where they are measured all at once, keep some of it for what comes."""
-        at_once = len(sweep.chunks()) == 1
-        return self._probe(sweep).baseline(record_bytes=sweep.recording_bytes() if at_once else 0)
+        spans = sweep.chunks()
+        return self._probe(sweep).baseline(spans, record_bytes=sweep.recording_bytes() if len(spans) == 1 else 0)
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return the time of one whole pass and of each target's share of one, at each level."""

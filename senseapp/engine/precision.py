@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from senseapp.compressions.base import Compressor
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout, clock_of
 from senseapp.engine.plan import PlannedTarget
+from senseapp.engine.prefix import Prefix, ReplayMismatch
 from senseapp.engine.replay import Replay
 from senseapp.metrics import METRICS
 from senseapp.records.ranking import spearman
@@ -122,12 +125,22 @@ def _damages(
     damages = []
     for item in subset:
         if not context.replay_obstacle:
-            context.advance(replay, prefixes, item.position)
+            try:
+                context.advance(replay, prefixes, item.position)
+            except ReplayMismatch as mismatch:
+                context.replay_obstacle = str(mismatch)
         try:
             with compressor.compress(item.target, level):
-                output = context.outputs(0, stop) if context.replay_obstacle else context.resume(replay, prefixes)
+                output = _output(context, replay, prefixes, stop)
         except MeasurementFailed:
             damages.append(float("nan"))
             continue
         damages.append(metric.change(metric.moments(baseline, output, None)).delta)
     return damages
+
+
+def _output(context: MeasurementContext, replay: Replay, prefixes: Sequence[Prefix], stop: int) -> Tensor:
+    if not context.replay_obstacle:
+        with suppress(ReplayMismatch):  # the compressed model takes another way
+            return context.resume(replay, prefixes)
+    return context.outputs(0, stop)

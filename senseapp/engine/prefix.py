@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,14 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from senseapp.compat.torch_internals import UnreadableTensor, version_of
 from senseapp.layers.batch_axes import CallAxes
-from senseapp.layers.trace import Call, CallTrace, map_tensors
+from senseapp.layers.trace import Call, CallTrace, map_tensors, tensors_in
+
+
+class ReplayMismatch(BaseException):
+    """The model runs otherwise for these images than when it was watched, so that it cannot be replayed.
+
+    A BaseException, so that no ``except`` of the model takes it and goes on with something else.
+    """
 
 
 def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-    """Return a tensor of this or the same shape that takes no memory; reading it gives NaN, so a mistake is seen."""
-    fill: float = math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
-    return torch.full((1,), fill, dtype=tensor.dtype, device=tensor.device)[0].expand(shape or tensor.shape)
+    """Return a tensor of this or the same shape that takes no memory; reading it raises ReplayMismatch."""
+    return UnreadableTensor.like(tensor, shape, _read_again)
+
+
+def _read_again() -> ReplayMismatch:
+    return ReplayMismatch("some images read an output again that those that were watched did not")
 
 
 class Prefix:
@@ -87,6 +97,40 @@ class Prefix:
             return map_tensors(output, _placeholder)
         # What runs next may write into it.
         return map_tensors(output, torch.clone) if self._trace.calls[index].overwritten else output
+
+
+class WatchedPrefix(Prefix):
+    """A prefix that notices when these images make the model write into what may only be read.
+
+    Only outside of ``inference_mode``, whose tensors do not count how often they are written to.
+    """
+
+    def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
+        super().__init__(trace, inputs)
+        self._versions: dict[int, list[tuple[Tensor, int]]] = {}
+        self._note(-1, inputs)
+
+    def keep(self, index: int, output: Any, position: int) -> None:
+        """Keep what call ``index`` returned, and how often it was written to until now."""
+        super().keep(index, output, position)
+        if not self._trace.calls[index].overwritten:
+            self._note(index, self._outputs[index])
+
+    def reached(self, position: int) -> None:
+        """Move to ``position``, unless something was written to on the way."""
+        self.require_untouched()
+        super().reached(position)
+        self._versions = {index: kept for index, kept in self._versions.items() if index in (-1, *self._outputs)}
+
+    def require_untouched(self) -> None:
+        """Raise ReplayMismatch if anything that is kept was written to."""
+        written = any(version_of(tensor) != version for kept in self._versions.values() for tensor, version in kept)
+        if written:
+            raise ReplayMismatch("some images overwrite an output that those that were watched did not")
+
+    def _note(self, index: int, output: Any) -> None:
+        readable = (tensor for tensor in tensors_in(output) if not isinstance(tensor, UnreadableTensor))
+        self._versions[index] = [(tensor, version_of(tensor)) for tensor in readable]
 
 
 class RepeatedPrefix(Prefix):

@@ -15,9 +15,9 @@ from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memo
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.level_batching import LevelBatch
-from senseapp.engine.plan import PlannedTarget
-from senseapp.engine.prefix import Prefix, calls_to_record
-from senseapp.engine.replay import Replay, ReplayMismatch
+from senseapp.engine.plan import PlannedTarget, representative_positions
+from senseapp.engine.prefix import Prefix, ReplayMismatch, calls_to_record
+from senseapp.engine.replay import Replay, plain_note
 
 Span = tuple[int, int]
 Kept = Sequence[Prefix]
@@ -59,8 +59,11 @@ class Probe:
     _level_batch: LevelBatch | None = None
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
-    def baseline(self, *, record_bytes: int = 0) -> Tensor:
+    def baseline(self, spans: Sequence[Span], *, record_bytes: int = 0) -> Tensor:
         """Return the uncompressed model's output for all images, float32 (N, ...), time and perhaps record the passes.
+
+        The images of ``spans``, which will be measured together, are then replayed; where that does not give the same
+        to the bit, everything is measured by whole passes.
 
         Raises:
             MeasurementFailed: the memory is too small for a single image.
@@ -69,6 +72,7 @@ class Probe:
         while True:
             try:
                 output = self._baseline(record_bytes)
+                self._check_replay(spans, output)
             except Exception as error:
                 if not is_about_memory(error):
                     raise
@@ -92,6 +96,15 @@ class Probe:
                 output, self._recorded[0, num_images] = context.recorded_baseline(calls)
                 return output
         return context.baseline()
+
+    def _check_replay(self, spans: Sequence[Span], plain: Tensor) -> None:
+        context, known = self.context, self.context.replay_obstacle
+        positions = representative_positions(self.planned)
+        for start, stop in spans if positions else ():
+            context.check_replay_over((start, stop), positions, plain[start:stop])
+        if context.replay_obstacle and not known:
+            self._recorded.clear()
+            self.notes.append(plain_note(context.replay_obstacle))
 
     def measure(self, orders: Iterable[Order], baseline: BaselineOutputs) -> Iterator[Outcome]:
         """Yield the outcome of each order. Those of one span must come together, by ascending position.
@@ -144,6 +157,8 @@ class Probe:
             try:
                 found |= self._attempt_levels(part, prefixes, baseline)
                 start += len(part)
+            except ReplayMismatch as mismatch:
+                self._part_levels(str(mismatch))
             except Exception as error:  # whatever the model raises, level by level it is measured as ever
                 if not is_about_memory(error):
                     self._part_levels(
@@ -183,7 +198,6 @@ class Probe:
                 applied=prepared[order].applied,
             )
             for order, output in zip(prepared, outputs, strict=True)
-            if output.isfinite().all()  # as in _pass
         }
 
     def _level_batch_for(self, orders: list[Order]) -> LevelBatch | None:
@@ -249,11 +263,13 @@ class Probe:
         if self.context.replay_obstacle:
             return self.context.outputs(*span)
         try:
-            output = self.context.resume(replay, prefixes)
-        except ReplayMismatch:  # the compressed model calls its modules in another order
+            return self.context.resume(replay, prefixes)
+        except ReplayMismatch:  # the compressed model takes another way
             return self.context.outputs(*span)
-        # Kept outputs that nothing should read any more hold NaN. Code that decides by its data may have read one.
-        return output if output.isfinite().all() else self.context.outputs(*span)
+        except Exception as error:
+            if is_about_memory(error):
+                raise
+            return self.context.outputs(*span)  # it fails with the compressed model, unless only replay is at fault
 
     def _halve_passes(self) -> None:
         layout = self.context.layout
@@ -265,11 +281,6 @@ class Probe:
                 f"The memory of {self.context.device} was too small for passes over {before} images at once; "
                 f"{self.context.layout.micro_batch} were taken from there on."
             )
-
-
-def plain_note(reason: str) -> str:
-    """Say why a run does without prefix replay."""
-    return f"Measured by whole passes, which takes longer: {reason}."
 
 
 def _reason(error: Exception) -> str:

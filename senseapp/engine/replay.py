@@ -7,7 +7,7 @@ calls runs as usual, so nothing is traced or compiled and any module works.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import first_line_of
-from senseapp.engine.prefix import Prefix
+from senseapp.engine.prefix import Prefix, ReplayMismatch, WatchedPrefix
 from senseapp.layers.trace import Call, CallTrace, tensors_in, wrapped_forwards
 
 _RESTLESS = "two passes over the same images differ"
-_DIFFERS = "a pass that continues from kept outputs differs from a whole one"
-
-
-class ReplayMismatch(Exception):
-    """The model's calls came in another order than when it was watched, so it cannot be replayed."""
+DIFFERS = "a pass that continues from kept outputs differs from a whole one"
 
 
 class _Reached(BaseException):
@@ -155,18 +151,59 @@ def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, pos
     replay = Replay(model, trace)
     try:
         with torch.inference_mode(), replay.installed():
-            if not (positions and _is_whole(trace, positions[0])) and not _same(model(prefix.inputs), trace.output):
+            if not (positions and _is_whole(trace, positions[0])) and not same(model(prefix.inputs), trace.output):
                 return _RESTLESS
             for position in positions:
                 replay.advance(prefix, position)
                 replay.advance(others, position)
-                if not _same(replay.resume(prefix), trace.output):
-                    return _RESTLESS if _is_whole(trace, position) else _DIFFERS
+                if not same(replay.resume(prefix), trace.output):
+                    return _RESTLESS if _is_whole(trace, position) else DIFFERS
     except ReplayMismatch as mismatch:
         return str(mismatch)
     except Exception as error:  # whatever the model raises when its calls are skipped, plain passes still work
-        return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
+        return failure_of(error)
     return None
+
+
+def plain_note(reason: str) -> str:
+    """Say why a run does without prefix replay."""
+    return f"Measured by whole passes, which takes longer: {reason}."
+
+
+def failure_of(error: Exception) -> str:
+    """Say that the model raises ``error`` where calls are skipped."""
+    return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
+
+
+def replayed(model: nn.Module, trace: CallTrace, batches: Sequence[Tensor], positions: Sequence[int]) -> list[Any]:
+    """Return the unchanged model's output for each of ``batches``, (N, C, H, W), by way of kept outputs.
+
+    All batches stop at each of the ascending ``positions`` in turn, as they do when targets are measured, so that a
+    module that remembers its last call is given away by what it remembers of another batch. Each module runs once.
+
+    Raises:
+        ReplayMismatch: some images take another way than those that were watched.
+    """
+    replay, prefixes = Replay(model, trace), [WatchedPrefix(trace, batch) for batch in batches]
+    witnesses = [] if len(batches) > 1 else [Prefix(trace, batch[:1].clone()) for batch in batches]
+    with torch.inference_mode(False), torch.no_grad(), replay.installed():
+        for position in positions:
+            for prefix in prefixes:
+                replay.advance(prefix, position)
+            witnesses = [witness for witness in witnesses if _advances(replay, witness, position)]
+        outputs = [replay.resume(prefix) for prefix in prefixes]
+    for prefix in prefixes:
+        prefix.require_untouched()
+    return outputs
+
+
+def _advances(replay: Replay, witness: Prefix, position: int) -> bool:
+    """Advance an image that is not measured alone; False if alone it takes another way."""
+    try:
+        replay.advance(witness, position)
+    except ReplayMismatch:
+        return False
+    return True
 
 
 def _is_whole(trace: CallTrace, position: int) -> bool:
@@ -174,7 +211,8 @@ def _is_whole(trace: CallTrace, position: int) -> bool:
     return all(call.end >= position for call in trace.calls)
 
 
-def _same(output: Any, expected: Any) -> bool:
+def same(output: Any, expected: Any) -> bool:
+    """Tell whether two outputs are equal to the bit; where both are NaN they are."""
     ours, theirs = list(tensors_in(output)), list(tensors_in(expected))
     if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
         return False

@@ -84,7 +84,7 @@ class Session:
             alike = find_alike(content_key(spec, model, images, versions))
         if alike is not None:
             layout, span_images = arithmetic_of(alike)
-        progress("Preparing the passes" if spec.sensitivity.mode == "quick" else "Measuring the uncompressed model")
+        progress("Preparing the passes")
         sweep = Sweep.open(
             model.module,
             images,
@@ -94,6 +94,7 @@ class Session:
             own=True,
             executor=executor,
             span_images=span_images,
+            progress=progress,
         )
         return cls(spec, model, sweep.context.images, sweep, held_out, alike)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import psutil
 import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.base import CompressionRequest, Compressor
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec, SenseError, is_about_memory
 from senseapp.data.images import ImageSet, draw
 from senseapp.engine.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.engine.adapted import AdaptedCompressor, compressor_for
@@ -21,7 +22,8 @@ from senseapp.engine.level_batching import levels_that_fit
 from senseapp.engine.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
 from senseapp.engine.precision import choose_precision
 from senseapp.engine.prefix import prefix_bytes_per_image
-from senseapp.engine.probe import Order, plain_note
+from senseapp.engine.probe import Order
+from senseapp.engine.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import select_layers
@@ -92,15 +94,39 @@ class Sweep:
         own: bool = False,
         executor: Executor | None = None,
         span_images: int | None = None,
+        progress: Callable[[str], None] = lambda _sentence: None,
     ) -> Sweep:
         """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
 
         ``layout`` and ``span_images`` are those of a run that is resumed. With ``own`` the model is given away, so that
-        no copy is needed.
+        no copy is needed. ``progress`` is told what takes time.
         """
         images = draw(images, spec.num_samples, spec.seed)
         context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
-        layers = select_layers(context.profile, spec.layers, spec.layer_types)
+        calibration = images if calibration is None else calibration
+        opened = partial(cls._opened, context, spec, calibration, executor or LocalExecutor(), span_images, progress)
+        try:
+            return opened(layout)
+        except SenseError:
+            raise
+        except Exception as error:  # other images than the first may need the other memory order
+            if not context.layout.channels_last or is_about_memory(error):
+                raise
+            context.avoid_channels_last()
+            return opened(None if layout is None else replace(layout, channels_last=False))
+
+    @classmethod
+    def _opened(
+        cls,
+        context: MeasurementContext,
+        spec: SensitivitySpec,
+        calibration: ImageSet,
+        executor: Executor,
+        span_images: int | None,
+        progress: Callable[[str], None],
+        layout: Layout | None,
+    ) -> Sweep:
+        images, task = context.images, context.task
         metrics = task.metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
         notes: list[str] = list(images.notes)
@@ -112,10 +138,12 @@ class Sweep:
             usual = usual_layout(context.trace, most=most, channels_last=context.channels_last)
             context.take(replace(usual, precision=precision))
         else:
-            context.settle_layout(
-                most=most, forwards=max(1.0, 0.5 * len(layers) * len(spec.levels)), precision=precision
-            )
-        compressor, planned = bind_compression(context, spec, images if calibration is None else calibration)
+            layers = select_layers(context.profile, spec.layers, spec.layer_types)
+            forwards = max(1.0, 0.5 * len(layers) * len(spec.levels))
+            context.settle_layout(most=most, forwards=forwards, precision=precision)
+        if note := context.admit(context.look_at_all_images()):
+            notes.append(note)
+        compressor, planned = bind_compression(context, spec, calibration, progress)
         if spec.mode != "quick":
             context.check_replay(representative_positions(planned))
         if spec.precision == "auto" and layout is None:
@@ -141,11 +169,12 @@ class Sweep:
             measurements=len(planned) * len(spec.levels),
         )
         unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics, recorded_images=recorded)
-        sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
+        sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor, 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)
         if images.labels is not None:
             task.check_targets(images.labels, len(images), context.profile.num_classes)
         if spec.mode != "quick":
+            progress("Measuring the uncompressed model")
             sweep.complete_baseline()
         return sweep
 
@@ -256,7 +285,10 @@ class Sweep:
 
 
 def bind_compression(
-    context: MeasurementContext, spec: SensitivitySpec, source: ImageSet
+    context: MeasurementContext,
+    spec: SensitivitySpec,
+    source: ImageSet,
+    progress: Callable[[str], None] = lambda _sentence: None,
 ) -> tuple[Compressor, list[PlannedTarget]]:
     """Return the compression that ``spec`` names, bound to the context's model, and its targets by position.
 
@@ -268,6 +300,7 @@ def bind_compression(
         calibration=tuple(context.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
         seed=spec.seed,
         trace=context.trace,
+        progress=progress,
     )
     compressor = compressor_for(spec, request)
     return compressor, plan_targets(compressor.targets, context.trace)

@@ -135,13 +135,14 @@ def profile_model(
     )
 
 
-def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
-    """Watch one pass of ``sample``, float32 (N, C, H, W), through ``module``."""
+def watched_pass(module: nn.Module, sample: Any) -> CallTrace:
+    """Watch one pass of ``sample``, float32 (N, C, H, W) or what the module is called with, through ``module``."""
     try:
         return trace_calls(module, sample)
-    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+    except Exception as error:  # whatever a foreign forward raises
+        shapes = " and ".join(str(tuple(tensor.shape[1:])) for tensor in tensors_in(sample))
         raise UnsupportedModel(
-            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {first_line_of(error)}. "
+            f"The model cannot take an image of shape {shapes}: {first_line_of(error)}. "
             "Set the image size and the number of channels that it was made for."
         ) from error
 
@@ -150,7 +151,7 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
     first_calls = {call.module: call for call in reversed(trace.calls)}
     shared = {id(parameter): name for name, parameter in model.named_parameters()}
     first_names: dict[str, str] = {}  # of a weight, by the name that this layer gives it
-    found = []
+    found: list[tuple[float, LayerProfile]] = []
     for name, module, attribute in compressible_weights(model):
         weight: Tensor = getattr(module, attribute)
         parameter = f"{name}.{attribute}" if name else attribute
@@ -173,7 +174,9 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
             runs=first_event is not None,
             keeps_zeros=all(each.keeps_zeros for each in uses),
         )
-        found.append((torch.inf if first_event is None else first_event, profile))
+        by_others = bool(found) and first_names[parameter] in trace.used_by_others
+        place = found[-1][0] if by_others else first_event  # nothing else is known of it than what it is defined after
+        found.append((torch.inf if place is None else place, profile))
     found.sort(key=lambda pair: pair[0])  # stable: layers that never ran keep their order, at the end
     counted: set[str] = set()
     layers = []

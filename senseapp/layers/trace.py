@@ -84,6 +84,7 @@ class CallTrace:
         input_overwritten: whether the model writes into its input.
         other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
         flow: the network as a graph of the modules that own the weights of products.
+        used_by_others: parameters in ``uses`` that only other images than the watched ones use.
     """
 
     calls: list[Call]
@@ -94,6 +95,7 @@ class CallTrace:
     input_overwritten: bool
     other_macs: dict[str, int] = field(default_factory=dict)
     flow: tuple[FlowNode, ...] = ()
+    used_by_others: set[str] = field(default_factory=set)
 
     @property
     def macs(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,14 +16,16 @@ from senseapp.compressions import CompressionConfig, options_of
 from senseapp.compressions.base import CompressionRequest, Compressor, Selection, build_compressor
 from senseapp.compressions.description import Effect
 from senseapp.compressions.levels import FINER_BITS
-from senseapp.core.errors import InvalidSpec, MeasurementFailed
+from senseapp.core.errors import InvalidSpec, MeasurementFailed, first_line_of
 from senseapp.engine.evaluation import ReplayedEvaluation
 from senseapp.engine.layout import Layout, knows_the_order, lay_out
-from senseapp.engine.plan import PlannedTarget, plan_targets
-from senseapp.engine.replay import find_replay_obstacle
+from senseapp.engine.plan import PlannedTarget, plan_targets, representative_positions
+from senseapp.engine.replay import plain_note
 from senseapp.layers.profile import CONVOLUTIONS, profile_model, watched_pass
-from senseapp.layers.trace import called, map_tensors, tensors_in
+from senseapp.layers.trace import CallTrace, called, map_tensors, tensors_in
+from senseapp.layers.usage import add_uses, others_note
 from senseapp.notebook.fasterai_words import Criteria, criterion_of, spanned, usual_granularity
+from senseapp.notebook.inputs import batch_of, raised_inside, require_reachable
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
 from senseapp.records.profile import ModelProfile, select_layers
 
@@ -68,6 +71,7 @@ class SensitivityAnalyzer:
         calibration_data: Any = None,
         seed: int = 0,
     ) -> None:
+        require_reachable(model)
         self.model, self.sample, self.eval_fn = model, sample, eval_fn
         self.criteria, self.higher_is_better, self.metric_name = criteria, higher_is_better, metric_name
         self.device = torch.device(device) if device else next(model.parameters()).device
@@ -132,13 +136,21 @@ class SensitivityAnalyzer:
         inner = [config.scale.from_shown(level) for level in shown]
         further = _FURTHER_LEVELS.get(config.description.effect, ()) if config.only_level is None else ()
         config.check_levels([level for level in inner if level not in further])
-        sample, calibration = (
-            map_tensors(given, lambda tensor: tensor.to(self.device))
-            for given in (self.sample, self.sample if self.calibration_data is None else self.calibration_data)
-        )
+        sample = self._on_device(self.sample, "sample")
+        calibration = sample if self.calibration_data is None else self._on_device(self.calibration_data, "calibration")
         image = map_tensors(sample, lambda tensor: tensor[:1])
-        with _evaluating(self.model), _channels_last(self.model, image):
-            trace = watched_pass(self.model, image)
+        bar = tqdm(disable=not verbose, unit="layer")
+        with bar, _evaluating(self.model), _channels_last(self.model, image) as put_back:
+            bar.set_description("the uncompressed model")
+            try:
+                evaluation, baseline = self._baseline(image)
+            except Exception as error:
+                if not raised_inside(self.model, error):
+                    raise
+                put_back()  # other images than the first may need the usual memory order
+                evaluation, baseline = self._baseline(image)
+            trace = evaluation.trace
+            add_uses(trace, evaluation.further_uses())
             profile = profile_model(self.model, next(tensors_in(image)), trace=trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
             request = CompressionRequest(
@@ -146,17 +158,16 @@ class SensitivityAnalyzer:
                 layers=selected,
                 calibration=(calibration,),
                 seed=self.seed,
+                trace=trace,
                 selection=Selection(score=self._score, spanned=spanned(granularity)),
+                progress=bar.set_description,
             )
             compressor = build_compressor(config, request)
             planned = plan_targets(compressor.targets, trace)
-            positions = [item.position for item in planned]
-            evaluation = ReplayedEvaluation(self.model, self.eval_fn, trace, positions)
-            evaluation.replayable = isinstance(image, Tensor) and not find_replay_obstacle(
-                self.model, trace, image, positions
-            )
-            baseline = evaluation.baseline()
-            values = dict(_values(evaluation, compressor, planned, inner, baseline, verbose=verbose))
+            evaluation.check(image, [item.position for item in planned], representative_positions(planned))
+            bar.reset(total=len(planned) * len(inner))
+            values = dict(_values(evaluation, compressor, planned, inner, baseline, bar))
+        notes = _notes(evaluation, trace, profile)
         return [
             SensitivityResult(
                 compression_type=_spelled(config, level, activations=quant_activations),
@@ -165,9 +176,17 @@ class SensitivityAnalyzer:
                 layers=list(self._rows(profile, compressor, planned, values, internal, baseline)),
                 metric_name=self.metric_name,
                 higher_is_better=self.higher_is_better,
+                notes=notes,
             )
             for level, internal in zip(shown, inner, strict=True)
         ]
+
+    def _baseline(self, image: Any) -> tuple[ReplayedEvaluation, float]:
+        evaluation = ReplayedEvaluation(self.model, self.eval_fn, watched_pass(self.model, image))
+        return evaluation, evaluation.baseline()
+
+    def _on_device(self, given: Any, what: str) -> Any:
+        return map_tensors(batch_of(self.model, given, what), lambda tensor: tensor.to(self.device))
 
     def _config(self, compression: str, granularity: str, per_channel: bool, activations: bool) -> CompressionConfig:
         """Return the settings; arguments that mean nothing for the compression are ignored, as the reference does."""
@@ -275,30 +294,39 @@ def _values(
     planned: Sequence[PlannedTarget],
     levels: Sequence[float],
     baseline: float,
-    *,
-    verbose: bool,
+    bar: tqdm[Any],
 ) -> Iterator[tuple[tuple[str, float], float | str]]:
     """Yield the number, or the reason why there is none, for each target and level."""
-    with tqdm(total=len(planned) * len(levels), disable=not verbose, unit="layer") as bar:
-        for item in planned:
-            bar.set_description(item.target.layer)
-            evaluation.advance(item.position)
-            for level in levels:
-                try:
-                    with compressor.compress(item.target, level) if level else nullcontext():
-                        outcome: float | str = evaluation.evaluate() if level else baseline
-                except MeasurementFailed as failure:
-                    outcome = str(failure)
-                yield (item.target.layer, level), outcome
-                bar.update()
+    for item in planned:
+        bar.set_description(item.target.layer)
+        evaluation.advance(item.position)
+        for level in levels:
+            try:
+                with compressor.compress(item.target, level) if level else nullcontext():
+                    outcome: float | str = evaluation.evaluate() if level else baseline
+            except MeasurementFailed as failure:
+                outcome = str(failure)
+            except Exception as error:
+                if not raised_inside(evaluation.model, error):  # a mistake in eval_fn
+                    raise
+                outcome = f"The compressed model failed: {type(error).__name__}: {first_line_of(error)}."
+            yield (item.target.layer, level), outcome
+            bar.update()
+
+
+def _notes(evaluation: ReplayedEvaluation, trace: CallTrace, profile: ModelProfile) -> tuple[str, ...]:
+    """Return sentences on what is unusual: whole passes, and layers that only some images use."""
+    others = others_note(layer.name for layer in profile.layers if layer.parameter in trace.used_by_others)
+    whole = plain_note(evaluation.obstacle) if evaluation.obstacle else ""
+    return tuple(note for note in (whole, others) if note)
 
 
 @contextmanager
-def _channels_last(model: nn.Module, image: Any) -> Iterator[None]:
+def _channels_last(model: nn.Module, image: Any) -> Iterator[Callable[[], None]]:
     """Keep the weights of convolutions in the order that is quick inside the block, where that is known to be one.
 
     Outputs then have it too, whatever that of the images. Models that read them as a view in the other order fail in
-    it, and stay as they are.
+    it, and stay as they are. What is yielded puts all weights back as they were.
     """
     weights = [(tensor, tensor.data) for tensor in model.parameters() if tensor.dim() == _IMAGE_AXES]
     try:
@@ -306,9 +334,9 @@ def _channels_last(model: nn.Module, image: Any) -> Iterator[None]:
             lay_out(model, Layout(channels_last=True))
             try:
                 called(model, map_tensors(image, torch.clone))
-            except RuntimeError:
+            except Exception:  # if it fails in any order, the pass in the usual one says why
                 _put_back(weights)
-        yield
+        yield partial(_put_back, weights)
     finally:
         _put_back(weights)
 

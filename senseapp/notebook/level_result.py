@@ -55,6 +55,7 @@ class SensitivityResult:
     """What compressing each layer to one level, in percent or bits, did; ``layers`` are in execution order.
 
     ``compression_type`` is spelled as in the reference: ``sparsity``, ``quantization-4bit``, ``quantization-8bit+act``.
+    ``notes`` are sentences on what is unusual, such as whole passes where nothing could be replayed.
     """
 
     compression_type: str
@@ -63,6 +64,7 @@ class SensitivityResult:
     layers: list[LayerSensitivity]
     metric_name: str = "accuracy"
     higher_is_better: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def level_text(self) -> str:
@@ -88,6 +90,7 @@ class SensitivityResult:
         yield self.level_text
         yield f"Baseline {self.metric_name}: {self.baseline_metric:.4f}"
         yield f"Layers measured: {len(measured)} of {len(self.layers)}"
+        yield from self.notes
         for title, fragile in (("Most fragile", True), ("Most robust", False)):
             yield f"{title}:"
             for layer in self.top(top, most_sensitive=fragile):

@@ -9,7 +9,7 @@ import ast
 import importlib
 import inspect
 import tomllib
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,7 +43,10 @@ NAMES = {
     "torch_pruning.dependency.index_mapping:update_expand_index_mapping": "graphs whose construction divides by zero",
     "torch_pruning.dependency.index_mapping:update_slice_index_mapping": "graphs whose construction divides by zero",
     "torch_pruning._helpers:GroupItem": "groups that importances are computed of",
-    "torch_pruning._helpers:_HybridIndex": "following channels through the index maps of torch-pruning's graph",
+    "torch_pruning.dependency.index_mapping:_FlattenIndexMapping": "following channels through torch-pruning's graph",
+    "torch_pruning.dependency.index_mapping:_ConcatIndexMapping": "following channels through torch-pruning's graph",
+    "torch_pruning.dependency.index_mapping:_SplitIndexMapping": "following channels through torch-pruning's graph",
+    "torch_pruning.dependency.index_mapping:_SliceIndexMapping": "following channels through torch-pruning's graph",
     "torch_pruning.ops:OPTYPE.OUTPUT": "keeping the number of the model's outputs",
     "torch_pruning:DependencyGraph.get_pruner_of_module": "the widths of layers in torch-pruning's graph",
     "torch_pruning:DependencyGraph.is_out_channel_pruning_fn": "telling what a cut shrinks",
@@ -181,12 +184,39 @@ def test_a_graph_of_torch_pruning_reads_as_data() -> None:
     assert following is model[1]
     edge = next(edge for edge in nodes[model[0]].dependencies if edge.target.module is model[1])
     assert edge.is_triggered_by(graph.get_pruner_of_module(model[0]).prune_out_channels)
-    indices = internals.starting_indices([1, 3])
-    assert [(index.idx, index.root_idx) for index in indices] == [(1, 1), (3, 3)]
     internals.map_indices(graph)
     scored = internals.group_of([(edge, [0, 1, 2, 3], [0, 1, 2, 3])])
     scores = torch_pruning.importance.BNScaleImportance()(scored)
     assert scores.shape == (4,)
+
+
+def test_index_maps_lead_where_those_of_torch_pruning_do() -> None:
+    import numpy as np
+    from torch_pruning._helpers import _HybridIndex
+    from torch_pruning.dependency import index_mapping
+
+    from senseapp.compat.torch_pruning_internals import Channels, map_channels
+
+    positions, roots = np.array([0, 1, 4, 5, 6, 9, 12]), np.array([0, 0, 4, 5, 5, 9, 3])
+    maps = [
+        make(reverse=reverse)
+        for make in (
+            partial(index_mapping._FlattenIndexMapping, stride=3),
+            partial(index_mapping._ConcatIndexMapping, offset=[4, 10]),
+            partial(index_mapping._SplitIndexMapping, offset=[4, 10]),
+            partial(index_mapping._SliceIndexMapping, dim=1, start=1, step=2, end=10),
+        )
+        for reverse in (False, True)
+    ]
+    for index_map in maps:
+        theirs = index_map([_HybridIndex(idx=int(p), root_idx=int(r)) for p, r in zip(positions, roots, strict=True)])
+        ours = map_channels(index_map, Channels(positions, roots))
+        assert sorted(zip(*map(np.ndarray.tolist, ours), strict=True)) == sorted(tuple(each) for each in theirs)
+        assert (np.diff(ours.positions) >= 0).all()
+    with pytest.raises(ValueError, match="less than one position"):
+        map_channels(index_mapping._FlattenIndexMapping(stride=0, reverse=True), Channels(positions, roots))
+    with pytest.raises(TypeError, match="GQA"):
+        map_channels(index_mapping._GQAIndexMapping(repeat=2, head_dim=2), Channels(positions, roots))
 
 
 def test_a_parameter_of_no_layer_has_a_name_in_torch_prunings_graph() -> None:

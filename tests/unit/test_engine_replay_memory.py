@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
+from senseapp.compat.torch_internals import UnreadableTensor
+from senseapp.engine.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.engine.replay import Replay
 from senseapp.layers.profile import profile_model
 from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
@@ -23,9 +25,14 @@ def _storage_bytes(prefix: Prefix) -> int:
     storages = {
         storage.data_ptr(): storage.nbytes()
         for output in prefix._outputs.values()
-        for storage in (tensor.untyped_storage() for tensor in tensors_in(output))
+        for storage in (tensor.untyped_storage() for tensor in tensors_in(output) if not _is_gone(tensor))
     }
-    return sum(size for size in storages.values() if size > 8)  # placeholders hold one number
+    return sum(storages.values())
+
+
+def _is_gone(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is a shape without memory."""
+    return isinstance(tensor, UnreadableTensor)
 
 
 def _walk(model: nn.Module, images: torch.Tensor) -> Iterator[tuple[CallTrace, int, Prefix]]:
@@ -76,15 +83,44 @@ def test_no_position_holds_more_than_is_foreseen(name: str) -> None:
 
 def test_the_input_is_let_go_of_once_nothing_reads_it() -> None:
     images = torch.randn(BATCH, 3, 8, 8)
-    kept = [prefix.inputs.untyped_storage().nbytes() for _, _, prefix in _walk(chain(), images)]
-    assert kept[0] == images.untyped_storage().nbytes()
-    assert all(size <= 8 for size in kept[1:])
+    kept = [_is_gone(prefix.inputs) for _, _, prefix in _walk(chain(), images)]
+    assert not kept[0]
+    assert all(kept[1:])
 
 
-def test_placeholders_are_no_numbers() -> None:
+def _placeholders() -> list[torch.Tensor]:
     walk = _walk(chain(), torch.randn(BATCH, 3, 8, 8))
     prefix = [prefix for _, _, prefix in walk][-1]
-    gone = [t for output in prefix._outputs.values() for t in tensors_in(output) if t.untyped_storage().nbytes() <= 8]
-    assert gone
-    assert all(tensor.isnan().all() for tensor in gone)
+    return [tensor for output in prefix._outputs.values() for tensor in tensors_in(output) if _is_gone(tensor)]
+
+
+READS: dict[str, Callable[[torch.Tensor], object]] = {
+    "sum": torch.sum,
+    "view": lambda x: x[:, 0],
+    "linear": lambda x: F.linear(x, torch.ones(2, x.shape[-1])),
+    "branch": lambda x: bool(x.max() > 0),
+    "comparison": lambda x: torch.ones(()) + x,
+    "write": lambda x: x.mul_(2),
+    "copy": torch.clone,
+    "another type": lambda x: x.double(),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("read", READS)
+def test_a_placeholder_that_is_read_raises(read: str, inference: bool) -> None:
+    gone = _placeholders()
     assert {tensor.shape for tensor in gone} >= {torch.Size([BATCH, 8, 8, 8])}
+    with torch.inference_mode(inference), torch.no_grad(), pytest.raises(ReplayMismatch, match="read an output again"):
+        READS[read](gone[0])
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_does_not_look_at_the_numbers_may_be_asked_of_a_placeholder(inference: bool) -> None:
+    (tensor, *_) = _placeholders()
+    with torch.inference_mode(inference), torch.no_grad():
+        assert (len(tensor), tensor.dim(), tensor.numel()) == (BATCH, 4, BATCH * 8 * 8 * 8)
+        assert tensor.is_contiguous()
+        assert (tensor.dtype, tensor.device.type) == (torch.float32, "cpu")
+        for same in (tensor.float(), tensor.to("cpu"), tensor.contiguous(), F.dropout(tensor, 0.5, training=False)):
+            assert same is tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.soak.cli_fuzz import fuzz
 from tests.soak.crowd import crowd
 from tests.soak.day import MOST_GROWN_BYTES, SETTINGS, Day, live
 from tests.soak.downloads import downloads
+from tests.soak.families import families, summary, try_architecture, try_within
 from tests.soak.hostile import SETTINGS as HOSTILE_SETTINGS
 from tests.soak.hostile import hostile, sound_files
 from tests.soak.kill_moments import InRun, Scene
@@ -88,6 +90,24 @@ def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
     assert report.wrong == {}
     assert report.files == 22
     assert "Traceback" not in running.log()
+
+
+@pytest.mark.parametrize("title", ["timm/test_resnet", "timm/test_vit", "torchvision/shufflenet_v2_x0_5"])
+def test_an_architecture_is_analysed_with_each_compression(title: str) -> None:
+    tried = try_architecture(title)
+    assert tried.wrong == {}
+    assert all(counts.get("measured") for counts in tried.layers.values())
+    assert tried.groups_seconds > 0
+    assert "1 of 1 architectures are right" in summary([tried])
+
+
+def _forever(_answers: object, _title: str) -> None:
+    Event().wait()
+
+
+def test_an_architecture_that_takes_too_long_is_ended_and_told() -> None:
+    assert try_within("timm/any", 0.1, _forever).wrong == {"all": "not done after 0.1 s"}
+    assert len(families()) > 200
 
 
 class InShortRun(InRun):

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch_pruning
+from numpy.typing import NDArray
 from torch import nn
 
 from senseapp.compat.torch_pruning_internals import (
+    Channels,
     is_output,
+    map_channels,
     map_indices,
     node_name,
     nodes_of,
     parameter_name,
-    starting_indices,
 )
-from senseapp.core.errors import MeasurementFailed
+from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.layers.profile import CONVOLUTIONS
 
 _ABSENT = object()
@@ -56,8 +61,21 @@ MAX_STEPS_PER_DEPENDENCY = 4
 """Wrong reshape maps send torch-pruning round in circles; a sound group visits each edge about once."""
 
 
+MOST_POSITIONS = 2**24
+"""Positions that are followed in all, for all layers of a network; a step counts as many as take the same time."""
+
+_POSITIONS_PER_STEP = 2**9
+
+
 class Untraceable(MeasurementFailed):
     """torch-pruning cannot follow these channels through the network."""
+
+
+def why_untraceable(error: Exception) -> str:
+    """Return the sentence on channels that cannot be followed, whatever was raised while they were."""
+    if isinstance(error, Untraceable):
+        return str(error)
+    return f"torch-pruning cannot follow its channels ({type(error).__name__}: {first_line_of(error)})."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,29 +106,39 @@ class Cut:
 
 
 class ChannelGraph:
-    """torch-pruning's ``DependencyGraph`` of one model, traced once (else Untraceable) and never changed by a prune."""
+    """torch-pruning's ``DependencyGraph`` of one model, traced once (else Untraceable) and never changed by a prune.
 
-    def __init__(self, model: nn.Module, example: torch.Tensor) -> None:
+    ``widest`` is the most numbers that any tensor of a pass holds for one image, so that no axis has more positions.
+    """
+
+    def __init__(self, model: nn.Module, example: torch.Tensor, widest: float = math.inf) -> None:
         self.model = model
+        self._widest = widest
         self.names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
         self._graph = torch_pruning.DependencyGraph()
         with left_as_found(model):
             try:
                 self._build(example)
             except Exception as error:  # whatever a foreign forward or the tracer raises is a reason, not a crash
-                raise Untraceable(f"torch-pruning cannot trace this network ({error!r}).") from error
+                raise Untraceable(
+                    f"torch-pruning cannot trace this network ({type(error).__name__}: {first_line_of(error)})."
+                ) from error
         self._nodes = nodes_of(self._graph)
+        self._widths: dict[tuple[Any, Any], float] = {}
+        self._positions_left = MOST_POSITIONS
         self._max_steps = MAX_STEPS_PER_DEPENDENCY * sum(len(node.dependencies) for node in self._nodes.values())
 
     def _build(self, example: torch.Tensor) -> None:
         try:
-            self._graph.build_dependency(
-                self.model,
-                example.clone(),
-                unwrapped_parameters=_free_parameters(self.model),
-                ignored_layers=[module for module in self.model.modules() if mixes_neighbours(module)],
-                verbose=False,
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a recursion that ends, and of names that torch deprecates
+                self._graph.build_dependency(
+                    self.model,
+                    example.clone(),
+                    unwrapped_parameters=_free_parameters(self.model),
+                    ignored_layers=[module for module in self.model.modules() if mixes_neighbours(module)],
+                    verbose=False,
+                )
         except ZeroDivisionError:
             if not nodes_of(self._graph):
                 raise
@@ -165,40 +193,41 @@ class ChannelGraph:
         work: Untraceable if these lead in circles, or outside a tensor.
         """
         first = self.cut(root, (), (), outputs=True).dependency
-        start = starting_indices(channels)
-        merged: dict[tuple[Any, Any], tuple[Any, dict[int, int]]] = {}
-        for dependency, indices in self._walk(first, start):
-            _, roots = merged.setdefault((dependency.target, dependency.handler), (dependency, {}))
-            for index in indices:
-                roots.setdefault(index.idx, index.root_idx)
-        return tuple(
-            Cut(
-                dependency=dependency, indices=tuple(sorted(roots)), root_indices=tuple(roots[i] for i in sorted(roots))
-            )
-            for dependency, roots in merged.values()
-        )
+        start = Channels(np.asarray(channels, np.int64), np.asarray(channels, np.int64))
+        merged: dict[tuple[Any, Any], tuple[Any, list[Channels]]] = {}
+        for dependency, arriving in self._walk(first, start):
+            merged.setdefault((dependency.target, dependency.handler), (dependency, []))[1].append(arriving)
+        return tuple(_merged(dependency, parts) for dependency, parts in merged.values())
 
-    def _walk(self, first: Any, start: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-        """Yield each edge that is triggered, with the indices that arrive over it."""
+    def _walk(self, first: Any, start: Channels) -> Iterator[tuple[Any, Channels]]:
+        """Yield each edge that is triggered, with the channels that arrive over it."""
         pending, seen, steps = [(first, start)], set(), 0
         while pending:
-            dependency, indices = pending.pop()
-            positions = {index.idx for index in indices}
-            if len(positions) < len(indices) or max(positions) >= self._width(dependency):
-                name = node_name(dependency.target)
-                raise Untraceable(f"torch-pruning loses track of its channels on the way to {name}.")
-            yield dependency, indices
+            dependency, channels = pending.pop()
+            self._require_on_axis(dependency, channels.positions)
+            yield dependency, channels
             for following in dependency.target.dependencies:
                 if not following.is_triggered_by(dependency.handler):
                     continue
-                mapped = _mapped(following, indices)
-                key = (following.target, following.handler, frozenset(index.idx for index in mapped))
-                if mapped and key not in seen:
+                mapped = _mapped(following, channels)
+                key = (following.target, following.handler, mapped.positions.tobytes())
+                if len(mapped.positions) and key not in seen:
                     seen.add(key)
                     pending.append((following, mapped))
             steps += 1
+            self._positions_left -= len(channels.positions) + _POSITIONS_PER_STEP
             if steps > self._max_steps:
                 raise Untraceable("torch-pruning follows its channels in circles.")
+            if self._positions_left < 0:
+                raise Untraceable("To follow the channels of this network takes out of proportion.")
+
+    def _require_on_axis(self, dependency: Any, positions: NDArray[np.int64]) -> None:
+        key = dependency.target, dependency.handler
+        if key not in self._widths:
+            self._widths[key] = self._width(dependency)
+        if not (positions[1:] > positions[:-1]).all() or positions[-1] >= self._widths[key]:
+            name = node_name(dependency.target)
+            raise Untraceable(f"torch-pruning loses track of its channels on the way to {name}.")
 
     def _width(self, dependency: Any) -> float:
         """Return the number of channels on the axis that a dependency shrinks; infinite where that is not known."""
@@ -207,19 +236,28 @@ class ChannelGraph:
         pruner.pruning_dim = node.pruning_dim
         out = self._graph.is_out_channel_pruning_fn(dependency.handler)
         width = pruner.get_out_channels(node.module) if out else pruner.get_in_channels(node.module)
-        return float("inf") if width is None else width
+        return self._widest if width is None else width
 
 
-def _mapped(dependency: Any, indices: list[Any]) -> list[Any]:
+def _merged(dependency: Any, parts: Sequence[Channels]) -> Cut:
+    """Return what arrives over several edges as one cut; a position belongs to the root channel that came first."""
+    positions, roots = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+    if len(parts) > 1:
+        positions, first = np.unique(positions, return_index=True)
+        roots = roots[first]
+    return Cut(dependency=dependency, indices=tuple(positions.tolist()), root_indices=tuple(roots.tolist()))
+
+
+def _mapped(dependency: Any, channels: Channels) -> Channels:
     """Return the positions behind an edge; its maps fail where torch-pruning found too few parts of a concatenation."""
     try:
         for index_map in dependency.index_mapping:
-            indices = indices if index_map is None else index_map(indices)
-    except (IndexError, TypeError) as error:
+            channels = channels if index_map is None else map_channels(index_map, channels)
+    except (ValueError, TypeError) as error:
         raise Untraceable(
             "Its channels are split, shuffled or joined with others in a way that torch-pruning does not follow."
         ) from error
-    return indices
+    return channels
 
 
 def mixes_neighbours(module: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from senseapp.compat.timm_internals import head_layout, nothing_between
-from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable
+from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, why_untraceable
 from senseapp.layers.profile import CONVOLUTIONS
+
+_LAYERS_PER_SENTENCE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,21 @@ def positions_of(cut: Cut, channels: frozenset[int]) -> tuple[int, ...]:
     return tuple(i for i, root in zip(cut.indices, cut.root_indices, strict=True) if root in channels)
 
 
+def modules_of(group: ChannelGroup) -> tuple[str, ...]:
+    """Return the names of all modules that change when ``group`` shrinks."""
+    owners = [group.graph.owner(cut) for cut in group.cuts]
+    names = dict.fromkeys(group.graph.names[owner] for owner in owners if owner is not None)
+    if group.attention:
+        names[group.attention] = None
+    return tuple(names)
+
+
 def channel_groups(
-    graph: ChannelGraph, layers: Sequence[str], blocked: Mapping[str, str], claimed: set[str]
+    graph: ChannelGraph,
+    layers: Sequence[str],
+    blocked: Mapping[str, str],
+    claimed: set[str],
+    progress: Callable[[str], None] = lambda _sentence: None,
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
     """Return the groups of ``layers`` (in execution order), and why each layer without a group has none.
 
@@ -59,23 +74,22 @@ def channel_groups(
     groups: list[ChannelGroup] = []
     reasons: dict[str, str] = {}
     taken = set(claimed)
-    for name in layers:
+    for index, name in enumerate(layers):
+        if index % _LAYERS_PER_SENTENCE == 0:
+            progress(f"Finding which channels are coupled: layer {index + 1} of {len(layers)}")
         if name in taken or name in reasons:
             continue
+        members: tuple[str, ...] = ()
         try:
             cuts = _cuts_from_widest_root(graph, graph.model.get_submodule(name))
             producing = (cut for cut in cuts if is_layer(cut.module) and graph.is_out_cut(cut))
             producers = {graph.names[cut.layer] for cut in producing}
             members = tuple(member for member in layers if member in producers)
-        except Untraceable as reason:
-            reasons[name] = str(reason)
-            continue
-        try:
             _require_free(graph, cuts, members, blocked, taken)
             groups.append(ChannelGroup(graph=graph, cuts=cuts, units=_units(graph, cuts), members=members))
             taken.update(members)
-        except Untraceable as reason:
-            reasons.update(dict.fromkeys({name, *members} - taken, str(reason)))
+        except Exception as error:  # whatever fails inside torch-pruning concerns this group, not the network
+            reasons.update(dict.fromkeys({name, *members} - taken, why_untraceable(error)))
     return groups, reasons
 
 

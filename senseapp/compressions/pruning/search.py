@@ -6,6 +6,7 @@ ones, and the pruned network runs without any error. One forward and two backwar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from senseapp.compat.torch_pruning_internals import group_of
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import find_weights
-from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, left_as_found, mixes_neighbours
+from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found, mixes_neighbours, why_untraceable
 from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups, is_layer, positions_of
+from senseapp.compressions.pruning.trial import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
-from senseapp.core.errors import MeasurementFailed
+from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.layers.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.layers.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile
@@ -32,20 +34,50 @@ _NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
 
 
 def find_groups(
-    model: nn.Module, profiles: Mapping[str, LayerProfile], example: torch.Tensor, trace: CallTrace, seed: int
+    model: nn.Module,
+    profiles: Mapping[str, LayerProfile],
+    example: torch.Tensor,
+    trace: CallTrace,
+    seed: int,
+    *,
+    progress: Callable[[str], None] = lambda _sentence: None,
 ) -> tuple[dict[str, ChannelGroup], dict[str, str]]:
     """Return the prunable groups by first member, in execution order, and by layer why its output channels cannot go.
 
-    ``profiles`` are the layers of ``model`` by name, in execution order; ``example`` are images (N, C, H, W) to follow
-    through it, and ``trace`` watched a pass over the first of them. What checks the groups is drawn with ``seed``.
+    Here alone it is decided what cannot be pruned: whatever is raised, or takes out of proportion, is a reason.
+
+    Args:
+        model: the network, in ``eval()`` mode; left as it is.
+        profiles: the layers of ``model`` by name, in execution order.
+        example: images (N, C, H, W) to follow through the network.
+        trace: a watched pass over the first of them.
+        seed: what checks the groups is drawn with it.
+        progress: is told what takes time.
     """
-    reasons = _fixed_layers(model, profiles)
+    progress("Finding which channels are coupled")
+    reasons: dict[str, str] = {}
     try:
-        graph = ChannelGraph(model, example)
-    except Untraceable as reason:
-        return {}, dict.fromkeys(profiles, str(reason)) | reasons
+        reasons |= _fixed_layers(model, profiles)
+        graph = ChannelGraph(model, example, widest=_most_numbers(trace))
+        groups = _candidates(graph, profiles, reasons, progress)
+        progress("Checking which channels can be removed")
+        for check in (_miswired, unshrinkable):
+            wrong = check(graph, groups, example, trace, seed)
+            for index, why in wrong.items():
+                reasons |= dict.fromkeys(groups[index].members, why)
+            groups = [group for index, group in enumerate(groups) if index not in wrong]
+    except Exception as error:
+        return {}, dict.fromkeys(profiles, why_untraceable(error)) | reasons
+    sound = {group.members[0]: group for group in groups}
+    return {name: sound[name] for name in profiles if name in sound}, reasons
+
+
+def _candidates(
+    graph: ChannelGraph, profiles: Mapping[str, LayerProfile], reasons: dict[str, str], progress: Callable[[str], None]
+) -> list[ChannelGroup]:
+    """Return the groups as torch-pruning sees them, and add to ``reasons`` why other layers are in none."""
     for name in profiles.keys() - reasons.keys():
-        module = model.get_submodule(name)
+        module = graph.model.get_submodule(name)
         if mixes_neighbours(module):
             reasons[name] = "It has a single channel: it convolves along the channels of its input."
         elif module not in graph:
@@ -53,14 +85,29 @@ def find_groups(
     heads = [group for group in head_groups(graph) if not reasons.keys() & set(group.members)]
     taken = {member for group in heads for member in group.members}
     free = [name for name in profiles if name not in reasons]
-    channels, left_out = channel_groups(graph, free, reasons, taken)
+    channels, left_out = channel_groups(graph, free, reasons, taken, progress)
     reasons |= left_out
-    groups = [*heads, *channels]
-    wrong = miswired(graph, groups, example, trace, seed)
-    for index, why in wrong.items():
-        reasons |= dict.fromkeys(groups[index].members, why)
-    sound = {group.members[0]: group for index, group in enumerate(groups) if index not in wrong}
-    return {name: sound[name] for name in profiles if name in sound}, reasons
+    return [*heads, *channels]
+
+
+def _most_numbers(trace: CallTrace) -> float:
+    """Return the most numbers that the output of a call, or the input of one, holds for one image."""
+    shapes = (shape for call in trace.calls for shape in (call.input_shape, call.output_shape))
+    return max(map(math.prod, shapes), default=1) / trace.batch_size
+
+
+def _miswired(
+    graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tensor, trace: CallTrace, seed: int
+) -> dict[int, str]:
+    """Return what :func:`miswired` does; where it cannot be found out, no group is known to be sound."""
+    try:
+        return miswired(graph, groups, example, trace, seed)
+    except Exception as error:
+        return dict.fromkeys(
+            range(len(groups)),
+            "Where its channels go cannot be checked, so the wrong ones might be removed "
+            f"({type(error).__name__}: {first_line_of(error)}).",
+        )
 
 
 def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dict[str, str]:

@@ -49,7 +49,7 @@ class RayExecutor:
         """Send the model to the cluster, and choose a plan unless the run has begun with one."""
         with cluster_errors():
             self._store = ImageStore(sweep.context.images, most_bytes=self.cluster.store_bytes // _STORE_SHARE)
-            self._setup = [ray.put(remote.setup_of(sweep))]
+            self._send(sweep)
         if span_images is not None:
             return span_images
         held = min(_MOST_HELD_BYTES, self.cluster.memory_bytes // _HELD_SHARE)
@@ -73,9 +73,18 @@ class RayExecutor:
         for part in parts.values():
             self._device = part.device
             sweep.notes.extend(note for note in part.notes if note not in sweep.notes)
+            if part.obstacle and not sweep.context.replay_obstacle:
+                sweep.context.replay_obstacle = part.obstacle
+                with cluster_errors():
+                    self._send(sweep)
         sweep.context.seconds_per_image = sum(part.seconds for part in parts.values()) / len(sweep.context.images)
         self._settle_plan(sweep, spans)
         return torch.cat([parts[number].output for number in range(len(spans))])
+
+    def _send(self, sweep: Sweep) -> None:
+        """Give the workers all that they need to know of a run, under a new key."""
+        self._key = uuid.uuid4().hex
+        self._setup = [ray.put(remote.setup_of(sweep))]
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return the simulated time of the plan, without what is over once the baseline is measured."""

@@ -74,18 +74,23 @@ class RunSetup:
     task: str
     layout: Layout
     replay_obstacle: str | None
+    further_uses: dict[str, int]
     targets: tuple[tuple[tuple[str, ...], int], ...]
     versions: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinePart:
-    """What a worker found on a span: the output, float32 (n, ...), the seconds it took, where, and any notes."""
+    """What a worker found on a span: the output, float32 (n, ...), the seconds it took, where, and any notes.
+
+    ``obstacle`` is why the span cannot be replayed; None if it can.
+    """
 
     output: Tensor
     seconds: float
     device: str
     notes: tuple[str, ...]
+    obstacle: str | None = None
 
 
 def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], int], ...]:
@@ -126,9 +131,15 @@ def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
     probe = probe_of(key, setup)
     probe.context.images = images
     started = time.perf_counter()
-    output = probe.baseline()
+    output = probe.baseline([(0, len(images))])
     seconds = time.perf_counter() - started
-    return BaselinePart(output=output, seconds=seconds, device=str(probe.context.device), notes=tuple(probe.notes))
+    return BaselinePart(
+        output=output,
+        seconds=seconds,
+        device=str(probe.context.device),
+        notes=tuple(probe.notes),
+        obstacle=probe.context.replay_obstacle,
+    )
 
 
 def block_task(
@@ -155,6 +166,7 @@ def prepare(setup: RunSetup) -> Probe:
     )
     context.take(setup.layout)
     context.replay_obstacle = setup.replay_obstacle
+    context.admit(setup.further_uses)
     compressor, planned = bind_compression(context, setup.spec, setup.first_images)
     if described(planned) != setup.targets:
         raise ClusterFailed(
@@ -175,6 +187,7 @@ def setup_of(sweep: Sweep) -> RunSetup:
         task=sweep.context.task.name,
         layout=context.layout,
         replay_obstacle=context.replay_obstacle,
+        further_uses={name: context.trace.uses[name].macs for name in context.trace.used_by_others},
         targets=described(sweep.planned),
         versions=versions_here(),
     )

@@ -126,10 +126,14 @@ def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Te
     """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
     context = replace(sweep.context, layout=replace(sweep.context.layout, levels_per_pass=1))
     if sweep.spec.mode == "quick" and not sweep.context.replay_obstacle:  # exact runs have checked it before
-        context.check_replay(representative_positions([sweep.planned[order.index] for order in passes.orders]))
-        if obstacle := context.replay_obstacle:
+        positions = representative_positions([sweep.planned[order.index] for order in passes.orders])
+        context.check_replay(positions)
+        few = replace(context, images=context.images.subset(indices.tolist()))
+        few.check_replay_over((0, len(indices)), positions, few.outputs(0, len(indices)))
+        if obstacle := few.replay_obstacle:
             sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {obstacle}.")
-    few = replace(context, images=context.images.subset(indices.tolist()))
+    else:
+        few = replace(context, images=context.images.subset(indices.tolist()))
     probe = Probe(few, sweep.compressor, sweep.planned, [])
     found: dict[Key, Tensor] = {}
     name = sweep.context.task.divergence

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from senseapp.compressions.quantization.activations import watched
 from senseapp.engine.context import MeasurementContext
-from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
-from senseapp.engine.replay import Replay, ReplayMismatch
+from senseapp.engine.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
+from senseapp.engine.replay import Replay
 from senseapp.schedules.repair import Repair
 from senseapp.schedules.repair_sites import NormSite, pooled
 

@@ -1,0 +1,87 @@
+"""Taking channels and heads out of a network's modules, once it is known which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from senseapp.compressions.pruning.graph import ChannelGraph, Cut
+from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, positions_of, remove_heads
+
+Removal = tuple[ChannelGroup, Sequence[int]]
+"""A group and the indices of the units that leave it."""
+
+
+def remove_units(removals: Iterable[Removal]) -> None:
+    """Prune the model of the groups' graph in place; the graph keeps describing the model as it was.
+
+    What several groups take from one axis (layers that read a concatenation) goes at once, so that positions hold.
+    """
+    positions: dict[tuple[object, object], tuple[ChannelGraph, Cut, set[int]]] = {}
+    for group, units in removals:
+        if group.attention:
+            remove_heads(group.graph.model.get_submodule(group.attention), units, len(group.units))
+        for cut in group.cuts:
+            axis = cut.dependency.target, cut.dependency.handler
+            _, _, taken = positions.setdefault(axis, (group.graph, cut, set()))
+            taken.update(positions_of(cut, group.channels(units)))
+    for graph, cut, taken in positions.values():
+        owner = graph.owner(cut)
+        if owner is not None and taken:
+            _shrink(graph, owner, cut, sorted(taken))
+
+
+def kept_channels(removals: Iterable[Removal]) -> dict[str, tuple[int, ...]]:
+    """Return, by layer or norm that will lose output channels, the positions of those that stay; before they go."""
+    kept: dict[str, set[int]] = {}
+    for group, units in removals:
+        graph, channels = group.graph, group.channels(units)
+        for cut in group.cuts:
+            if isinstance(cut.module, nn.Module) and cut.module in graph.names and graph.is_out_cut(cut):
+                staying = kept.setdefault(graph.names[cut.layer], set(range(graph.width(cut))))
+                staying.difference_update(positions_of(cut, channels))
+    return {name: tuple(sorted(positions)) for name, positions in kept.items()}
+
+
+def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int]) -> None:
+    """Let torch-pruning shrink one module or free parameter, and add what it leaves out."""
+    before = dict(owner.named_parameters(recurse=False))
+    width = graph.width(cut)
+    if isinstance(cut.module, nn.Parameter):
+        name = graph.parameter_name(cut.module).rpartition(".")[2]
+        setattr(owner, name, cut.dependency(positions))
+        _write_sizes(owner, width, width - len(positions))
+    else:
+        cut.dependency(positions)
+        if is_layer(owner) and graph.is_out_cut(cut):
+            _shrink_gains(owner, width, positions)
+    for name, old in before.items():
+        _take_after(owner, name, old)
+
+
+def _take_after(owner: nn.Module, name: str, old: nn.Parameter) -> None:
+    """Give a parameter that shrank the memory order of the old one, without which each pass would convert it anew."""
+    parameter = owner.get_parameter(name)
+    if old.dim() == 4 and not old.is_contiguous() and old.is_contiguous(memory_format=torch.channels_last):
+        parameter = nn.Parameter(parameter.detach().contiguous(memory_format=torch.channels_last))
+        setattr(owner, name, parameter)
+    parameter.requires_grad_(old.requires_grad)
+
+
+def _write_sizes(owner: nn.Module, width: int, remaining: int) -> None:
+    """Write the new width into the shape that a norm (RMSNorm) or a scale keeps beside its parameter."""
+    for name in ("normalized_shape", "shape"):
+        sizes = getattr(owner, name, None)
+        if isinstance(sizes, tuple):
+            setattr(owner, name, tuple(remaining if size == width else size for size in sizes))
+
+
+def _shrink_gains(layer: nn.Module, width: int, positions: list[int]) -> None:
+    """Shrink what a layer holds per output channel besides weight and bias (the gain of a scaled convolution)."""
+    keep = sorted(set(range(width)) - set(positions))
+    for name, parameter in list(layer.named_parameters(recurse=False)):
+        if name not in ("weight", "bias") and parameter.shape[:1] == (width,):
+            index = torch.tensor(keep, device=parameter.device)
+            setattr(layer, name, nn.Parameter(parameter.detach().index_select(0, index)))

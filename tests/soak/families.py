@@ -1,0 +1,261 @@
+"""One architecture of each family of the catalogues, analysed with each compression: no traceback, no layer forgotten.
+
+Run as ``python -m tests.soak.families [--out FILE]``: random weights, random images, the smallest input that works, one
+level. Each architecture has a process of its own that is ended when its time is over. FILE has a line of JSON for each
+that is done; those are not done again. Exits with 0 if nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import re
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from senseapp.compressions import get
+from senseapp.compressions.pruning import pruning
+from senseapp.core.errors import SenseError
+from senseapp.data.load import load_images
+from senseapp.engine.layout import Layout
+from senseapp.engine.session import Session
+from senseapp.engine.sweep import Sweep
+from senseapp.models.catalogue import CatalogueEntry, load_catalogue
+from senseapp.models.load import load_model
+from senseapp.models.loaded import LoadedModel
+from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.outputs import write_outputs
+from senseapp.tasks import task_named
+
+LEVELS = {"sparsity": 50.0, "quantization": 4.0, "pruning": 50.0}
+IMAGES = 2
+MOST_PARAMS = 150e6  # beyond that, a smaller relative tells the same
+_SIDES = (32, 64, 96, 128, 160, 192, 224, 256, None)  # None: its own
+_SMALLEST = "timm/test_resnet"
+_SIZES = (
+    *("tiny", "small", "base", "large", "nano", "pico", "femto", "atto", "micro", "mini", "medium", "huge", "giant"),
+    *("gigantic", "xlarge", "xxlarge", "xsmall", "xxsmall", "little", "wee", "zepto", "so"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """What came of one architecture.
+
+    Attributes:
+        wrong: by compression (or ``all``), what should not have happened.
+        layers: how many layers were measured, have a reason, or failed, by compression.
+        reasons: why layers were not pruned, with how many of them.
+        forward_seconds: processor time of one pass over one image.
+        groups_seconds: processor time of finding which channels are coupled.
+    """
+
+    name: str
+    side: int | None = None
+    wrong: dict[str, str] = field(default_factory=dict)
+    layers: dict[str, dict[str, int]] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    forward_seconds: float = 0.0
+    groups_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def passes(self) -> float:
+        """How many passes over an image finding the groups takes."""
+        return self.groups_seconds / self.forward_seconds if self.forward_seconds else 0.0
+
+
+def families() -> list[CatalogueEntry]:
+    """Return the smallest architecture of each family, the quickest first.
+
+    A family is the letters that a name begins with, and the word after them unless it is a size.
+    """
+    found: dict[tuple[str, ...], list[CatalogueEntry]] = {}
+    for entry in load_catalogue():
+        words = entry.name.split("_")
+        stem = re.match(r"[a-z]+(v\d)?", words[0])
+        further = [word for word in words[1:2] if word.isalpha() and len(word) > 2 and word not in _SIZES]
+        if stem and words[0] != "test" and entry.num_classes and entry.num_params <= MOST_PARAMS:
+            found.setdefault((entry.library, stem.group(0), *further), []).append(entry)
+    smallest_of_each = [min(entries, key=_work) for entries in found.values()]
+    return sorted(smallest_of_each, key=_work)
+
+
+def _work(entry: CatalogueEntry) -> tuple[int, str]:
+    return entry.macs or 0, entry.title
+
+
+def smallest(title: str) -> tuple[ModelSpec, LoadedModel]:
+    """Return the architecture at the smallest height and width that it takes."""
+    library, name = title.split("/")
+    for side in _SIDES:
+        with contextlib.suppress(SenseError):
+            spec = ModelSpec(library=library, name=name, img_size=side)  # type: ignore[arg-type]
+            return spec, load_model(spec)
+    raise SenseError(f"{title} takes no image.")
+
+
+def try_architecture(title: str, kinds: Sequence[str] = tuple(LEVELS)) -> Tried:
+    """Analyse one architecture with each compression, in this process."""
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    try:
+        model, loaded = smallest(title)
+    except BaseException:
+        return Tried(name=title, wrong={"all": traceback.format_exc(limit=-3)})
+    tried = Tried(name=title, side=loaded.preprocessing.input_shape[1], forward_seconds=_forward_seconds(loaded))
+    for kind in kinds:
+        with _timed_groups() as seconds:
+            try:
+                layers, reasons, wrong = _counted(_analysed(model, loaded, kind))
+            except BaseException:
+                layers, reasons, wrong = {}, {}, traceback.format_exc(limit=-4)
+        tried.layers[kind] = layers
+        if wrong:
+            tried.wrong[kind] = wrong
+        if kind == "pruning":
+            tried = replace(tried, reasons=reasons, groups_seconds=sum(seconds))
+    return replace(tried, seconds=time.monotonic() - started)
+
+
+def _forward_seconds(loaded: LoadedModel) -> float:
+    image, taken = torch.zeros(1, *loaded.preprocessing.input_shape), []
+    with torch.inference_mode():
+        for _ in range(4):
+            started = time.process_time()
+            loaded.module(image)
+            taken.append(time.process_time() - started)
+    return min(taken)
+
+
+def _analysed(model: ModelSpec, loaded: LoadedModel, kind: str) -> SensitivityResult:
+    """Do what the command ``analyze`` does, on a network that is built once for all, and write the files."""
+    config = get(kind).config()
+    settings = SensitivitySpec(compression=config, levels=(config.scale.from_shown(LEVELS[kind]),), device="cpu")
+    spec = RunSpec(model=model, data=DataSpec(kind="random"), sensitivity=replace(settings, num_samples=IMAGES))
+    images = load_images(
+        spec.data,
+        loaded.preprocessing,
+        num_classes=loaded.num_classes,
+        task=task_named(model.task),
+        num_samples=IMAGES,
+        seed=0,
+    )
+    sweep = Sweep.open(loaded.module, images, spec.sensitivity, layout=Layout(micro_batch=IMAGES))
+    session = Session(spec, loaded, sweep.context.images, sweep, images.subset([]))
+    result = session.result(tuple(session.measure()))
+    with tempfile.TemporaryDirectory() as folder:
+        write_outputs(result, Path(folder))
+    return result
+
+
+@contextlib.contextmanager
+def _timed_groups() -> Iterator[list[float]]:
+    """Take the processor time of each search for groups inside."""
+    seconds: list[float] = []
+    find_groups = pruning.find_groups
+
+    def timed(*arguments: Any, **named: Any) -> Any:
+        started = time.process_time()
+        try:
+            return find_groups(*arguments, **named)
+        finally:
+            seconds.append(time.process_time() - started)
+
+    pruning.find_groups = timed
+    try:
+        yield seconds
+    finally:
+        pruning.find_groups = find_groups
+
+
+def _counted(result: SensitivityResult) -> tuple[dict[str, int], dict[str, int], str]:
+    """Return how many layers ended how, reasons with how many layers have them, and what is missing."""
+    counts: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    seen = {member for item in result.measurements for member in item.members}
+    for item in result.measurements:
+        counts[item.status.value] = counts.get(item.status.value, 0) + 1
+        if item.status is not Status.MEASURED:
+            reason = f"{item.status.value}: {item.reason}"
+            reasons[reason] = reasons.get(reason, 0) + 1
+            if not item.reason:
+                return counts, reasons, f"{item.layer} has neither a value nor a reason"
+    missing = [layer.name for layer in result.profile.layers if layer.name not in seen]
+    return counts, reasons, f"nothing is said of {', '.join(missing[:3])}" if missing else ""
+
+
+def _in_child(answers: Connection, title: str) -> None:
+    answers.send(try_architecture(title))
+
+
+def try_within(title: str, seconds: float, attempt: Callable[[Connection, str], None] = _in_child) -> Tried:
+    """Do the same in a process of its own, which is ended when its time is over."""
+    answers, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=attempt, args=(theirs, title))
+    process.start()
+    theirs.close()
+    try:
+        if answers.poll(seconds):
+            tried: Tried = answers.recv()
+            return tried
+        return Tried(name=title, wrong={"all": f"not done after {seconds:g} s"}, seconds=seconds)
+    except EOFError:
+        return Tried(name=title, wrong={"all": "its process ended without a word"})
+    finally:
+        process.kill()
+        process.join()
+
+
+def _read(path: Path) -> dict[str, Tried]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {tried.name: tried for line in lines if (tried := Tried(**json.loads(line)))}
+
+
+def summary(tried: Sequence[Tried]) -> str:
+    """Return what came of all, for people."""
+    passes = sorted((each.passes, each.name) for each in tried if each.passes)
+    wrong = [f"{each.name} {kind}: {what}" for each in tried for kind, what in each.wrong.items()]
+    lines = [f"{len(tried) - len({each.name for each in tried if each.wrong})} of {len(tried)} architectures are right"]
+    if passes:
+        median = statistics.median(each for each, _ in passes)
+        lines.append(f"finding groups takes {median:.1f} passes (median), at most {passes[-1][0]:.0f} {passes[-1][1]}")
+    failed = sum(count.get(Status.FAILED.value, 0) for each in tried for count in each.layers.values())
+    return "\n".join([*wrong, f"{failed} measurements failed, each with its reason", *lines])
+
+
+def soak(arguments: list[str]) -> int:
+    """Try one architecture of each family, and say how that went."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "senseapp-families.jsonl")
+    parser.add_argument("--seconds", type=float, default=900, help="for each architecture")
+    parser.add_argument("--only", default="", help="a pattern of names")
+    given = parser.parse_args(arguments)
+    try_architecture(_SMALLEST)  # its processes need not import the libraries each for itself
+    done = _read(given.out)
+    titles = [entry.title for entry in families() if re.search(given.only, entry.title)]
+    for title in titles:
+        if title not in done:
+            done[title] = try_within(title, given.seconds)
+            with given.out.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(asdict(done[title])) + "\n")
+    tried = [done[title] for title in titles]
+    sys.stdout.write(summary(tried) + "\n")
+    return int(any(each.wrong for each in tried))
+
+
+if __name__ == "__main__":
+    sys.exit(soak(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""What a network does not run without is not prunable, with the reason; everything else stays so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision.ops import FrozenBatchNorm2d
+
+from senseapp.compressions import PruningConfig
+from senseapp.compressions.pruning import search
+from senseapp.compressions.pruning.graph import ChannelGraph
+from senseapp.compressions.pruning.pruning import PruningCompressor
+from tests.pruning_models import Residual, footprint, images, pruning_of, request_of
+
+WIDTH = 8
+
+
+class _Middle(nn.Module):
+    """Two convolutions; what is between the first and the second needs all channels; the second can lose some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, WIDTH, 1)
+        self.second = nn.Conv2d(WIDTH, 6, 1)
+        self.head = nn.Linear(6, 5)
+
+    def between(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.second(self.between(self.first(x))).mean((2, 3)))
+        return scores
+
+
+class _FrozenNorm(_Middle):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = FrozenBatchNorm2d(WIDTH)
+
+    def between(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class _Buffer(_Middle):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1, WIDTH, 1, 1))
+
+    def between(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class _WrittenWidth(_Middle):
+    def between(self, x: Tensor) -> Tensor:
+        return x.reshape(len(x), WIDTH, *x.shape[2:]) + 1
+
+
+class _Asserted(_Middle):
+    def between(self, x: Tensor) -> Tensor:
+        assert x.shape[1] == WIDTH, "eight channels are wanted"
+        return x
+
+
+class _Table(_Middle):
+    """A plain tensor, neither buffer nor parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = [torch.zeros(WIDTH, 1, 1)]
+
+    def between(self, x: Tensor) -> Tensor:
+        return x + self.shift[0]
+
+
+@pytest.mark.parametrize("make", [_FrozenNorm, _Buffer, _WrittenWidth, _Asserted, _Table])
+def test_a_structure_that_needs_all_channels_is_not_prunable_and_the_rest_is(make: type[_Middle]) -> None:
+    model = make().eval()
+    before = footprint(model)
+    compressor = pruning_of(model, images())
+    assert [target.layer for target in compressor.targets] == ["second"]
+    assert compressor.not_applicable["first"].startswith("The network does not run without some of its channels: ")
+    assert footprint(model) == before
+
+
+class _AllFrozen(nn.Sequential):
+    def __init__(self) -> None:
+        layers = [(nn.Conv2d(WIDTH if place else 3, WIDTH, 1), FrozenBatchNorm2d(WIDTH)) for place in range(6)]
+        super().__init__(*(module for pair in layers for module in pair), nn.Flatten(), nn.Linear(WIDTH * 16, 5))
+
+
+def test_where_nothing_can_go_at_most_two_passes_are_made_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, passes = _AllFrozen().eval(), 0
+    searched = search.unshrinkable
+    forward = model[0].forward
+
+    def counted(x: Tensor) -> Tensor:
+        nonlocal passes
+        passes += 1
+        return forward(x)
+
+    def watched(graph: ChannelGraph, *rest: object) -> dict[int, str]:
+        graph.model[0].forward = counted  # type: ignore[union-attr, index]
+        try:
+            return searched(graph, *rest)  # type: ignore[arg-type]
+        finally:
+            del graph.model[0].forward  # type: ignore[union-attr, index]
+
+    monkeypatch.setattr(search, "unshrinkable", watched)
+    compressor = pruning_of(model, images())
+    assert not compressor.targets
+    assert 6 < passes <= 12
+
+
+@pytest.mark.parametrize("place", ["head_groups", "channel_groups", "miswired", "unshrinkable", "_fixed_layers"])
+def test_whatever_is_raised_while_groups_are_found_is_a_reason(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_arguments: object, **_named: object) -> None:
+        raise ZeroDivisionError("integer division or modulo by zero")
+
+    monkeypatch.setattr(search, place, fails)
+    compressor = pruning_of(Residual().eval(), images())
+    assert not compressor.targets
+    assert set(compressor.not_applicable) == {"stem", "conv1", "conv2", "depthwise", "head"}
+    assert "ZeroDivisionError: integer division or modulo by zero" in compressor.not_applicable["conv1"]
+
+
+def test_a_failure_inside_one_group_is_a_reason_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts = ChannelGraph.cuts
+
+    def fails(self: ChannelGraph, root: nn.Module, channels: range) -> object:
+        if self.names[root] == "conv1":
+            raise KeyError("lost")
+        return cuts(self, root, channels)
+
+    monkeypatch.setattr(ChannelGraph, "cuts", fails)
+    compressor = pruning_of(Residual().eval(), images())
+    assert [target.layer for target in compressor.targets] == ["stem"]
+    assert "KeyError" in compressor.not_applicable["conv1"]
+
+
+def test_to_follow_channels_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("senseapp.compressions.pruning.graph.MOST_POSITIONS", 3000)
+    compressor = pruning_of(Residual().eval(), images())
+    reasons = [why for why in compressor.not_applicable.values() if "out of proportion" in why]
+    assert reasons
+
+
+def test_progress_is_told_while_groups_are_found() -> None:
+    told: list[str] = []
+    PruningCompressor(PruningConfig(), replace(request_of(Residual().eval(), images()), progress=told.append))
+    assert told[0] == "Finding which channels are coupled"
+    assert "Finding which channels are coupled: layer 1 of 5" in told
+    assert told[-1] == "Checking which channels can be removed"
