@@ -104,6 +104,7 @@ class Probe:
             context.check_replay_over((start, stop), positions, plain[start:stop])
         if context.replay_obstacle and not known:
             self._recorded.clear()
+            context.layout = replace(context.layout, levels_per_pass=1)
             self.notes.append(plain_note(context.replay_obstacle))
 
     def measure(self, orders: Iterable[Order], baseline: BaselineOutputs) -> Iterator[Outcome]:

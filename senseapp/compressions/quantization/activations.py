@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from senseapp.compat.torch_internals import UnreadableTensor
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import extremes_of, in_memory_order
 from senseapp.layers.trace import called, map_tensors
@@ -211,8 +212,8 @@ def _map_inputs(
     done: dict[int, Tensor] = {}
     for slot in _input_slots(module, args, kwargs):
         value = arguments[slot]
-        if id(value) not in done:
-            done[id(value)] = change(value)
+        if id(value) not in done:  # a call that is skipped in a replay may be given a shape only
+            done[id(value)] = value if isinstance(value, UnreadableTensor) else change(value)
         arguments[slot] = done[id(value)]
     return tuple(arguments[place] for place in range(len(args))), {name: arguments[name] for name in kwargs}
 
