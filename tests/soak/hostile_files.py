@@ -60,7 +60,7 @@ def hostile_files(sound: Sound, number: int, *, after: int = 0, seed: int = 0) -
     Each depends on its place and the seed alone, and is made when it is asked for.
     """
     mutations = _mutations(sound)
-    places = ((step, family) for step in count() for family in (*_FAMILIES, *mutations))
+    places = ((step, family) for step in count() for family in (*FAMILIES, *mutations))
     for step, (family, kind, suffix) in islice(places, after, after + number):
         key, size = (family, kind, suffix), 1 + step % _LARGEST_STEP
         changed = mutations.get(key)
@@ -74,7 +74,7 @@ def hostile_files(sound: Sound, number: int, *, after: int = 0, seed: int = 0) -
 
 @cache
 def _of_size(key: Family, size: int, seed: int) -> bytes:
-    return _FAMILIES[key](size, random.Random(f"{seed} {key[0]} {size}"))
+    return FAMILIES[key](size, random.Random(f"{seed} {key[0]} {size}"))
 
 
 def torch_zip(body: bytes, **others: bytes) -> bytes:
@@ -274,7 +274,7 @@ def broken_table(step: int, chance: random.Random) -> bytes:
     return "\n".join(["parameter,sparsity,top1,top5,loss", *rows]).encode()
 
 
-_FAMILIES: dict[Family, Maker] = {
+FAMILIES: dict[Family, Maker] = {
     ("doubled tuples", "checkpoint", ".pth"): doubled_tuples,
     ("shared dicts", "checkpoint", ".pth"): shared_dicts,
     ("shared dicts with weights", "checkpoint", ".pth"): shared_dicts_with_weights,

@@ -80,12 +80,12 @@ def test_a_pickle_that_is_not_whole_is_refused(content):
         read(content)
 
 
-FAMILIES = [key for key in hostile_files._FAMILIES if key[1] == "checkpoint" and key[0] != "many tensors"]
+FAMILIES = [key for key in hostile_files.FAMILIES if key[1] == "checkpoint" and key[0] != "many tensors"]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=[name for name, *_ in FAMILIES])
 def test_hostile_files_end_soon(tmp_path, family):
     path = tmp_path / f"a{family[2]}"
-    path.write_bytes(hostile_files._FAMILIES[family](1, random.Random(0)))
+    path.write_bytes(hostile_files.FAMILIES[family](1, random.Random(0)))
     with pytest.raises(InvalidCheckpoint, match=r"a\.(pth|safetensors)"):
         read_checkpoint(path)

@@ -18,6 +18,7 @@ from tests.soak.downloads import downloads
 from tests.soak.families import families, summary, try_architecture, try_within
 from tests.soak.hostile import SETTINGS as HOSTILE_SETTINGS
 from tests.soak.hostile import hostile, sound_files
+from tests.soak.hostile_files import FAMILIES
 from tests.soak.kill_moments import InRun, Scene
 from tests.soak.killed_server import check_home, wait_until_gone
 from tests.soak.served import Served, served
@@ -85,10 +86,11 @@ def test_command_lines_end_in_one_line() -> None:
 
 
 def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
+    number = len(FAMILIES) + 5  # each family once, and each kind of sound file with a few bytes changed
     with served(tmp_path / "home", **HOSTILE_SETTINGS) as running:
-        report = hostile(running, sound_files(tmp_path), 22)
+        report = hostile(running, sound_files(tmp_path), number)
     assert report.wrong == {}
-    assert report.files == 22
+    assert report.files == number
     assert "Traceback" not in running.log()
 
 
