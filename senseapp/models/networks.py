@@ -37,7 +37,7 @@ _MOST_PREFIXES = 5_000
 _MOST_WRAPPERS = 6
 _MOST_WRAPPED = 10_000
 _MOST_COMPARED = 40  # architectures to rank where none fits
-_MOST_BUILT = 4  # architectures to compare with name by name
+_MOST_BUILT = 12  # architectures to compare with name by name
 _FEWEST_SHARED = 0.5  # of an architecture's sketch, for it to be looked at more closely
 _SCORE_OF_OUTER_HEAD = 0.98
 _AT_THE_TOP = "top level"
@@ -219,7 +219,9 @@ class _Search:
     def _with_surplus(self, plausible: Sequence[Fingerprint], layers: Layers) -> list[Candidate]:
         """Return the largest architecture, and its twins, of which all weights are there beside others."""
         for item in plausible:
-            if item.num_weights > len(layers.shapes) + 2 or self.built >= _MOST_BUILT:
+            head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
+            body = [name for name in item.free.patterns if not head or name.rpartition(".")[0] != head]
+            if self.built >= _MOST_BUILT or not item.free.fit(layers.shapes, body):
                 continue
             self.built += 1
             own = weights_only(architecture_shapes(item.library, item.name))

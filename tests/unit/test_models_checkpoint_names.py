@@ -14,7 +14,10 @@ from torch.nn.utils import spectral_norm as old_spectral_norm
 from torch.nn.utils import weight_norm as old_weight_norm
 
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.models.checkpoint import Checkpoint
+from senseapp.models.libraries import build_on_meta
 from senseapp.models.load import load_model
+from senseapp.models.networks import find_networks
 from senseapp.records.spec import ModelSpec
 from tests.checkpoints import MODEL, assert_same, network
 
@@ -274,3 +277,13 @@ def test_what_cannot_be_loaded_is_refused_with_its_cause(tmp_path, network, name
     with pytest.raises(InvalidCheckpoint, match=cause) as refused:
         load_model(ModelSpec(library="auto", checkpoint=str(path)))
     assert "damaged" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_the_right_one_of_many_similar_networks_is_found_beside_scales():
+    state = build_on_meta("timm", "vit_base_patch16_224", num_classes=7).state_dict()
+    tensors = under("a.student.", state)
+    tensors |= {f"a.student.{name}.scale": torch.zeros(1) for name in state if name.endswith("qkv.weight")}
+    (found,) = find_networks(Checkpoint(file_name="a.pth", tensors=tensors))
+    assert (found.prefix, found.candidates[0].num_classes) == ("a.student.", 7)
+    assert "timm/vit_base_patch16_224" in [item.title for item in found.candidates if item.fits]
