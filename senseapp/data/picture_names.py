@@ -23,6 +23,7 @@ SPELLINGS: Final[tuple[Spelling, ...]] = (
 """From strict to tolerant; a picture that one spelling names is not looked for under a later one."""
 
 _DRIVE = re.compile(r"^[A-Za-z]:/")
+_DELIMITERS = re.compile(r"[;\t|\"]")  # in a folder of a path: the line was split at something else
 _NUMBER = re.compile(r"(\d{1,18})(?:\.0+)?", re.ASCII)
 
 
@@ -87,7 +88,7 @@ class PictureNames:
 
         def look_up(name: str) -> str | None:
             picture = known.get(of_name(name))
-            if picture is None and spelling != "as written":
+            if picture is None and spelling != "as written" and not _DELIMITERS.search(name):
                 picture = next((each for part in _inner_paths(name) if (each := whole.get(of_name(part)))), None)
             return picture
 

@@ -143,6 +143,13 @@ def test_labels_with_spaces_and_commas():
         assert labels_of(lines(form, pairs=tuple(files.items())), files) == files
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|", " "])
+def test_commas_in_labels_before_a_path_do_not_split_the_line(mark):
+    files = {f"{number}.png": f"big dog, {number % 2}" for number in range(4)}
+    form = '"{y}"' + mark + "C:\\x\\{f}" if mark == " " else "{y}" + mark + "C:\\x\\{f}"
+    assert labels_of(lines(form, pairs=tuple(files.items())), files) == files
+
+
 def test_a_blank_label_leaves_its_picture_out_and_says_so():
     for blank in ("", "nan", " "):
         text = READ["header"].replace("img_03.png,2", f"img_03.png,{blank}")
