@@ -18,6 +18,7 @@ from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.app.words.wording import caveat_of
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.profile import CoupledGroup
@@ -95,8 +96,11 @@ def trade_off_view(
         return
     if large := too_large(result):
         st.caption(
-            f":material/info: {large} are too large for the trade-off here, and for the uniform schedule beside this "
-            "one. Choose a goal above: one schedule at a time is solved."
+            md(
+                ":material/info: {} are too large for the trade-off here, and for the uniform schedule beside this "
+                "one. Choose a goal above: one schedule at a time is solved.",
+                large,
+            )
         )
         return
     try:
