@@ -98,9 +98,13 @@ class Work:
 
     def pack_kit(self, run_id: str, candidate: Candidate, name: str, target: Path) -> Path:
         """Write a zip of a file for a runtime, called ``name`` in it, and how it is used; return ``target``."""
+        from senseapp.schedules.kit.metadata import kit_files  # onnx loads here
+
         content = self.candidate_file(run_id, candidate)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.write(content, name)
+            for beside, text in kit_files(name).items():
+                archive.writestr(beside, text)
             if candidate.deployment is not None:
                 archive.writestr("README.txt", candidate.deployment.readme(name))
         return target

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.records.candidate import Candidate, recommended
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult, counted
 from senseapp.records.resolution import baseline_warning, can_show, smallest_visible_loss, visible_words
@@ -111,7 +112,7 @@ ALLOWED_DROP = 0.01
 _log = logging.getLogger(__name__)
 _COLUMNS = (
     *("run", "model", "compression", "levels", "params", "images", "metric", "baseline"),
-    *("bytes_removable", "drop_metric", "source", "headline"),
+    *("bytes_removable", "drop_metric", "source", "measured_saving", "measured_file", "headline"),
 )
 
 
@@ -130,6 +131,7 @@ class LeaderboardRow:
         drop_metric: what that drop is counted in: top-1, or agreement with the uncompressed model.
         headline: the result in one sentence.
         unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
+        candidate: the recommended file among those that were made and measured; None while there is none.
     """
 
     run: str
@@ -144,10 +146,17 @@ class LeaderboardRow:
     drop_metric: str
     headline: str
     unknown_because: str = ""
+    candidate: Candidate | None = None
+
+    @property
+    def saved(self) -> float | None:
+        """Share of the original file's bytes that the measured candidate saves; None without one."""
+        found = self.candidate
+        return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
 
 
-def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
-    """Return what a leaderboard says about a finished run."""
+def leaderboard_row(result: SensitivityResult, *, run: str, candidates: Sequence[Candidate] = ()) -> LeaderboardRow:
+    """Return what a leaderboard says about a finished run of which these files were made."""
     measured = {change.metric for item in result.measurements for change in item.changes}
     counted = primary_among(measured) or ""
     baseline = result.baseline.get(result.metric)
@@ -165,12 +174,26 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
         drop_metric=counted,
         headline=headline(result),
         unknown_because=unknown,
+        candidate=best_file(candidates),
     )
 
 
+def best_file(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the smallest measured file whose loss its metric tolerates; None where there is none."""
+    if not candidates:
+        return None
+    return recommended(candidates, goal="smaller", allowed_drop=METRICS[candidates[0].metric].tolerable)
+
+
 def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Return the rows with the most compressible first; those that cannot be said come last, in their order."""
-    return sorted(rows, key=lambda row: -1.0 if row.bytes_removable is None else row.bytes_removable, reverse=True)
+    """Return runs with a measured file first, by what it saves, then predictions; the rest last, in their order."""
+
+    def place(row: LeaderboardRow) -> tuple[int, float]:
+        if row.saved is not None:
+            return 2, row.saved
+        return (0, 0.0) if row.bytes_removable is None else (1, row.bytes_removable)
+
+    return sorted(rows, key=place, reverse=True)
 
 
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
@@ -183,7 +206,12 @@ def _cells(row: LeaderboardRow) -> list[str | int | None]:
     return [
         *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
         *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
-        *(known, row.drop_metric, "predicted" if known else row.unknown_because, row.headline),
+        *(known, row.drop_metric, "predicted" if known else row.unknown_because),
+        *(
+            "" if row.saved is None else f"{row.saved:.4f}",
+            row.candidate.headline if row.candidate else "",
+            row.headline,
+        ),
     ]
 
 
@@ -219,11 +247,13 @@ class Leaderboard:
 
     def _row(self, record: RunRecord) -> LeaderboardRow | None:
         key = record.run_id, record.updated_seconds
-        if key not in self._known:
-            try:
-                result = self._store.folder(record.run_id).load_result()
-                self._known[key] = leaderboard_row(result, run=record.run_id)
-            except Exception:  # figures of an imported run may break anything; the other runs are shown all the same
-                _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
-                self._known[key] = None
-        return self._known[key]
+        folder = self._store.folder(record.run_id)
+        try:
+            if key not in self._known:
+                self._known[key] = leaderboard_row(folder.load_result(), run=record.run_id)
+            known = self._known[key]
+            return known and replace(known, candidate=best_file(folder.candidates()))
+        except Exception:  # figures of an imported run may break anything; the other runs are shown all the same
+            _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
+            self._known[key] = None
+            return None

@@ -27,6 +27,7 @@ from senseapp.schedules.float_nodes import Mixed, mixed
 from senseapp.schedules.four_bits import BITS, with_four_bits
 from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes
 from senseapp.schedules.integer_weights import with_integer_weights
+from senseapp.schedules.kit.metadata import with_metadata
 from senseapp.schedules.rounding.choice import chosen_rounding
 from senseapp.schedules.rounding.equalise import better_equalised
 from senseapp.schedules.rounding.explain import layer_roundings
@@ -103,6 +104,10 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         found = _int8_files(evaluator, files, source, settings, steps)
         files = found.files
         notes = found.notes(source)
+    in_float = files["file"] == network or found is None
+    proof = evaluator.images.proof
+    preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
+    files["file"] = with_metadata(files["file"], preprocessing=preprocessing, class_names=evaluator.class_names)
     evaluator.progress("Measuring the file in onnxruntime")
     opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
     figures, zeros = _figures(evaluator, files, opened, settings)
@@ -127,7 +132,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
             *notes,
             *source.notes,
         ),
-        computes_in_float=found is None or files["file"] == network,
+        computes_in_float=in_float,
     )
     return Deployed(content=files["file"], record=record)
 

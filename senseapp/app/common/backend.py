@@ -26,7 +26,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.graph_files import GraphFiles
-from senseapp.runs.leaderboard import LeaderboardRow
+from senseapp.runs.leaderboard import LeaderboardRow, best_file
 from senseapp.runs.model_cards import CheckpointReport
 from senseapp.runs.process.asking import Asker
 from senseapp.runs.schedule_tasks import RecommendationTask
@@ -207,6 +207,17 @@ def leaderboard() -> tuple[LeaderboardRow, ...] | None:
     owned = service()
     finished = [record for record in owned.runs() if record.state is RunState.DONE]
     return _ask(("leaderboard", *((record.run_id, record.updated_seconds) for record in finished)), owned.leaderboard)
+
+
+def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Return the headline of the best measured file of each finished run, by id; without runs that have none."""
+    found = {}
+    for record in records:
+        with suppress(SenseError):  # damaged files are said on the run's own page
+            best = best_file(service().work.candidates(record.run_id))
+            if best is not None:
+                found[record.run_id] = best.headline
+    return found
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:

@@ -130,11 +130,11 @@ def settings_table(sides: Sequence[Side]) -> None:
 
 
 _EXPLAINED = md(
-    "One row per finished run, the most compressible first; click a column's head to sort. **Removable** is the share "
-    "of the weights' bytes, if zeros are stored sparse and weights at their bits, that a schedule can take away at a "
-    "**predicted** drop of at most one point; it is no size of a file, and made from "
-    "drops measured layer by layer, so verify a schedule before relying on it. Runs whose images cannot show one point "
-    "come last. The uncompressed model's own figure is **measured**, on as many images as the row says."
+    "One row per finished run, the smallest **measured** file first; click a column's head to sort. **Smaller by** is "
+    "what the run's best file saves on disk, measured with its loss on held-out images. Runs without a file come after "
+    "them, by what is **predicted**: the share of the weights' bytes, if zeros are stored sparse and weights at their "
+    "bits, that a schedule can take away at a drop of at most one point, made from layers measured alone. Runs whose "
+    "images cannot show one point come last."
 )
 
 
@@ -154,8 +154,17 @@ def _leaderboard_columns() -> dict[str, Any]:
         "title": st.column_config.TextColumn("Run", pinned=True, width="medium"),
         "link": st.column_config.LinkColumn("Results", display_text="Open", width=70),
         "compression": st.column_config.TextColumn("Compression", width=105),
+        "saved": st.column_config.ProgressColumn(
+            "Smaller by",
+            format="%.0f %%",
+            min_value=0,
+            max_value=100,
+            help="Measured: of the smallest file that was made and loses no more than is tolerated. Empty until one is "
+            "made; an estimate alone makes none.",
+        ),
+        "measured": st.column_config.TextColumn("That file, measured", width="large"),
         "removable": st.column_config.ProgressColumn(
-            "Removable for 1 point",
+            "Predicted",
             format="%.0f %%",
             min_value=0,
             max_value=100,

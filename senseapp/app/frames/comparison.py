@@ -165,7 +165,8 @@ def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
 def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:
     """Return the rows of runs that are still there, in their order, figures as numbers so that every column sorts.
 
-    Columns are ``title``, ``link``, ``model``, ``compression``, ``levels``, ``removable`` (percent of the bytes),
+    Columns are ``title``, ``link``, ``model``, ``compression``, ``levels``, ``saved`` (percent of the original file's
+    bytes, of the measured file in ``measured``), ``removable`` (percent of the bytes, predicted),
     ``told``, ``counted_in``, ``baseline``, ``metric``, ``params``, ``images`` and ``headline``.
     """
     return pd.DataFrame(
@@ -176,6 +177,8 @@ def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunR
                 "model": row.model,
                 "compression": compressions.get(row.compression).label,
                 "levels": compressions.get(row.compression).scale.texts(row.levels),
+                "saved": None if row.saved is None else 100 * row.saved,
+                "measured": row.candidate.headline if row.candidate else "",
                 "removable": None if row.bytes_removable is None else 100 * row.bytes_removable,
                 "told": row.unknown_because or ("predicted" if row.bytes_removable is not None else ""),
                 "counted_in": METRICS[row.drop_metric].label if row.drop_metric else "",

@@ -13,16 +13,23 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.runs.leaderboard import shown_metric
 
 _MOST_BARS = 30
-_COLUMNS = ("open", "title", "compression", "headline", "bars", "state", "age", "size", "tags", "model")
+_COLUMNS = ("open", "title", "compression", "file", "headline", "bars", "state", "age", "size", "tags", "model")
 
 
-def runs_frame(records: Sequence[RunRecord], bars: Mapping[str, list[float]]) -> pd.DataFrame:
-    """Return a row for each run; ``bars`` are the small ones by id, of runs where they are known."""
+def runs_frame(
+    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
+
+    ``bars`` are what layers lose alone, ``files`` the headline of the best measured file.
+    """
+    known = files or {}
     rows = [
         (
             "Open",
             record.title,
             compression_text(record.spec.sensitivity),
+            known.get(record.run_id, ""),
             record.headline or record.error or record.origin,
             bars.get(record.run_id),
             STATES[record.state].label,

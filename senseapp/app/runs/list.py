@@ -226,7 +226,7 @@ def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the table; return the ticked runs, in the order of the table."""
     bars = backend.bars_of(records)
     event = st.dataframe(
-        runs_frame(records, bars or {}),
+        runs_frame(records, bars or {}, backend.best_files(records)),
         column_config=_columns(),
         hide_index=True,
         alt=f"{fmt.plural(len(records), 'run')}, the newest first",
@@ -252,7 +252,8 @@ def _columns() -> dict[str, Any]:
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
         "title": text("Run", width=120, pinned=True),
         "compression": text("Compression", width=118),
-        "headline": text("Result", width=130),
+        "file": text("Best file, measured", width=150, help="Smallest file that was made within the usual loss."),
+        "headline": text("Layers measured alone", width=130),
         "bars": st.column_config.BarChartColumn(
             "Layers", width=80, help="What each layer loses alone at the usual level, in the order of the network."
         ),

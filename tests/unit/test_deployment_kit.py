@@ -1,0 +1,104 @@
+"""What goes with an ONNX file: its metadata, and the script that prepares pictures as the app does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from senseapp.data.images import cropping
+from senseapp.models.loaded import Preprocessing
+from senseapp.schedules.kit.metadata import kit_files, with_metadata
+from senseapp.schedules.kit.predict import predict, prepare
+from senseapp.schedules.write import onnx_model
+
+pytestmark = pytest.mark.slow  # exports a network
+
+PREPARATION = Preprocessing(
+    input_shape=(3, 24, 24), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), crop_pct=0.75, interpolation="bicubic"
+)
+
+
+def a_picture(width: int, height: int) -> Image.Image:
+    values = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def as_json(preprocessing: Preprocessing) -> dict[str, object]:
+    return json.loads(json.dumps({name: getattr(preprocessing, name) for name in Preprocessing.__slots__}))
+
+
+@pytest.mark.parametrize("size", [(40, 40), (57, 33), (31, 90), (24, 24), (20, 64)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
+@pytest.mark.parametrize("order", ["rgb", "bgr"])
+def test_the_script_prepares_pictures_as_the_app_does(size, interpolation, order) -> None:
+    how = Preprocessing(
+        input_shape=(3, 24, 24), mean=PREPARATION.mean, std=PREPARATION.std, crop_pct=0.8,
+        interpolation=interpolation, channel_order=order,
+    )  # fmt: skip
+    picture = a_picture(*size)
+    pixels = cropping(how)(picture)  # timm's transform
+    pixels = pixels.flip(0) if order == "bgr" else pixels
+    expected = (pixels.float() / 255 - torch.tensor(how.mean).view(-1, 1, 1)) / torch.tensor(how.std).view(-1, 1, 1)
+    np.testing.assert_allclose(prepare(picture, as_json(how))[0], expected.numpy(), atol=1e-5)
+
+
+def test_grey_networks_and_oblong_inputs_are_prepared_too() -> None:
+    grey = Preprocessing(input_shape=(1, 32, 32), mean=(0.3,), std=(0.3,))
+    expected = (cropping(grey)(a_picture(50, 40).convert("L")).float() / 255 - 0.3) / 0.3
+    np.testing.assert_allclose(prepare(a_picture(50, 40), as_json(grey))[0], expected.numpy(), atol=1e-5)
+    oblong = Preprocessing(input_shape=(3, 24, 36), mean=PREPARATION.mean, std=PREPARATION.std, crop_pct=0.9)
+    pixels = cropping(oblong)(a_picture(90, 50)).float() / 255
+    expected = (pixels - torch.tensor(oblong.mean).view(-1, 1, 1)) / torch.tensor(oblong.std).view(-1, 1, 1)
+    np.testing.assert_allclose(prepare(a_picture(90, 50), as_json(oblong))[0], expected.numpy(), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    ).eval()
+    content = onnx_model(network, torch.zeros(1, 3, 24, 24))
+    described = with_metadata(content, preprocessing=PREPARATION, class_names=("cat", "dog", "owl"))
+    onnx.checker.check_model(onnx.load_from_string(described))
+    folder = tmp_path_factory.mktemp("kit")
+    (folder / "model.onnx").write_bytes(described)
+    a_picture(40, 30).save(folder / "picture.png")
+    for name, text in kit_files("model.onnx").items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_the_metadata_holds_classes_and_preparation(file) -> None:
+    found = onnxruntime.InferenceSession(file / "model.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(found["senseapp.classes"]) == ["cat", "dog", "owl"]
+    assert json.loads(found["senseapp.preparation"]) == as_json(PREPARATION)
+
+
+def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file) -> None:
+    session = onnxruntime.InferenceSession(file / "model.onnx")
+    images = prepare(Image.open(file / "picture.png"), as_json(PREPARATION))
+    scores = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images})[0])
+    shares = scores.softmax(1)[0]
+    expected = sorted(zip(("cat", "dog", "owl"), shares.tolist(), strict=True), key=lambda pair: -pair[1])
+    assert predict(str(file / "model.onnx"), str(file / "picture.png")) == [
+        (name, pytest.approx(share, abs=1e-6)) for name, share in expected
+    ]
+    command = [sys.executable, "-I", "predict.py", "model.onnx", "picture.png"]
+    printed = subprocess.run(command, cwd=file, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert printed.splitlines()[0].split()[-1] == expected[0][0]
+
+
+def test_the_notebook_is_one_that_jupyter_opens(file) -> None:
+    notebook = json.loads((file / "predict.ipynb").read_text())
+    assert notebook["nbformat"] == 4
+    assert [cell["cell_type"] for cell in notebook["cells"]] == ["markdown", "code", "code"]
