@@ -6,7 +6,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.notices import empty_state, errors_here
 from senseapp.app.common.tables import settings_table
 from senseapp.app.compare.sides import choose_metric, choose_sides
-from senseapp.app.compare.view import choose_runs, comparison_view
+from senseapp.app.compare.view import choose_runs, comparison_view, files_view
 from senseapp.records.comparison import compare
 
 st.title("Compare", anchor=False)
@@ -21,6 +21,8 @@ with errors_here():
             "There is nothing to compare. Start a run: the demo is filled in and takes less than a minute.",
         )
         st.stop()
+    if records:
+        files_view(records)
     sides = choose_sides(records)
     with right:
         metric = choose_metric(sides) if sides else None

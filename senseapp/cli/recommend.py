@@ -66,8 +66,9 @@ def run(arguments: argparse.Namespace) -> None:
         view = METRICS[judged_by(evaluator)]
         allowed = None if arguments.allowed is None else arguments.allowed / view.factor
         task = RecommendationTask(run_id="", allowed_drop=allowed)
+        task.keep_original(evaluator, context)
         found = recommend(evaluator, allowed_drop=allowed)
-        record = task.keep_all(found, evaluator, context)
+        record = task.keep_scheduled(found, evaluator, context)
         task.keep(folder, record)
         if found.proven is not None and record.validation is not None:
             progress("Writing the compressed model")

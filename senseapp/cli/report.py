@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         validations=folder.records(ValidationResult),
         histograms=folder.records(QuantizationHistogram),
         changed=folder.records(ChangedAnswers),
+        candidates=folder.candidates(),
         recommendation=next(reversed(folder.records(Recommendation)), None),
     )
     report = build_report(contents)

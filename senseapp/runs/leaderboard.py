@@ -251,8 +251,8 @@ class Leaderboard:
         try:
             if key not in self._known:
                 self._known[key] = leaderboard_row(folder.load_result(), run=record.run_id)
-            known = self._known[key]
-            return known and replace(known, candidate=best_file(folder.candidates()))
+            known, best = self._known[key], best_file(folder.candidates())
+            return known if known is None or best is None else replace(known, candidate=best)
         except Exception:  # figures of an imported run may break anything; the other runs are shown all the same
             _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
             self._known[key] = None

@@ -11,6 +11,7 @@ from senseapp.compressions import BudgetKind, CompressionConfig, get
 from senseapp.core.codec import encode
 from senseapp.core.disk import replace_file
 from senseapp.core.errors import NotFound
+from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.deployment import DeploySettings
@@ -324,40 +325,45 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         return Verification(run_id=self.run_id, schedule=found.schedule, adapting=found.validation.adapting)
 
     def find_out(self, context: TaskContext) -> Recommendation:
-        """Look for it on the images of the run."""
+        """Look for it on the images of the run; the file of the original weights in int8 comes first."""
         from senseapp.schedules.recommend import recommend  # torch loads here
 
         evaluator = open_evaluator(context)
-        return self.keep_all(recommend(evaluator, allowed_drop=self.allowed_drop), evaluator, context)
+        self.keep_original(evaluator, context)
+        return self.keep_scheduled(recommend(evaluator, allowed_drop=self.allowed_drop), evaluator, context)
 
-    def keep_all(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
-        """Keep the proof of what was found and every file that can be recommended; return the finished record."""
-        record, proof = found.record, self.proof(found.record)
-        if proof is not None and found.proven is not None:
-            validation = proof.written(evaluator, found.proven, context)
-            proof.keep(context.folder, validation)
-            record = replace(record, validation=validation)
-        for task in self.deliveries(record):
+    def keep_original(self, evaluator: ScheduleEvaluator, context: TaskContext) -> None:
+        """Make and keep the file of the original weights in int8, which pays on most machines and takes seconds."""
+        from senseapp.schedules.recommend import judged_by
+
+        allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
+        task = DeliverTask(run_id=self.run_id, settings=_quickest(allowed))
+        if task.outcome(context.folder) is None:
             task.keep(context.folder, task.make(evaluator, context))
-        return record
 
-    def deliveries(self, found: Recommendation) -> tuple[DeliverTask, ...]:
-        """Return the tasks whose files are made with a recommendation: of its schedule, and of the original weights.
+    def keep_scheduled(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
+        """Keep the proof of what was found, and the files of its schedule; return the finished record.
 
         Where channels are removed, the schedule gets a file in int8 too. On top of zeros or rounded weights, int8 would
         lose more than on the original weights and be no smaller or faster, so there it is made on request only.
         """
-        int8 = DeploySettings(kind="quickest", most_changed=min(found.allowed_drop, MOST_CHANGED))
-        original = DeliverTask(run_id=self.run_id, settings=int8)
-        if found.schedule is None or found.validation is None:
-            return (original,)
-        removes = any(
-            get(entry.compression).removes_channels for entry in found.schedule.entries if entry.compression != "none"
-        )
-        scheduled = DeliverTask(
+        record, proof = found.record, self.proof(found.record)
+        if proof is None or found.proven is None:
+            return record
+        validation = proof.written(evaluator, found.proven, context)
+        proof.keep(context.folder, validation)
+        record, schedule = replace(record, validation=validation), proof.schedule
+        removes = any(get(each.compression).removes_channels for each in schedule.entries if each.compression != "none")
+        settings = _quickest(record.allowed_drop)
+        task = DeliverTask(
             run_id=self.run_id,
-            schedule=found.schedule,
-            adapting=found.validation.adapting,
-            settings=int8 if removes else replace(int8, kind="float"),
+            schedule=schedule,
+            adapting=validation.adapting,
+            settings=settings if removes else replace(settings, kind="float"),
         )
-        return scheduled, original
+        task.keep(context.folder, task.make(evaluator, context))
+        return record
+
+
+def _quickest(allowed_drop: float) -> DeploySettings:
+    return DeploySettings(kind="quickest", most_changed=min(allowed_drop, MOST_CHANGED))

@@ -100,7 +100,7 @@ def runtime_candidates(
     """
     made: list[tuple[Candidate, Deployed]] = []
     notes: list[str] = []
-    wanted = [replace(settings, kind="float")] if source.schedule is not None else []
+    wanted = [replace(settings, kind="float")] if source.schedule is not None or settings.kind == "float" else []
     wanted += [settings] if settings.kind != "float" else []
     for each in wanted:
         try:

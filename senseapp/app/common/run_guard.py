@@ -145,6 +145,7 @@ def make_report(
         histograms=service.histograms(record.run_id),
         changed=service.changed_answers(record.run_id),
         recommendation=service.work.outcome(RecommendationTask(run_id=record.run_id)),
+        candidates=service.work.candidates(record.run_id),
         finished=record.state.finished,
     )
     return build_report(contents).encode()

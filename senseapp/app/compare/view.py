@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from senseapp.app.charts.bars import pair_step, paired_bars
+from senseapp.app.charts.candidates import candidates_chart
 from senseapp.app.charts.rank_scatter import rank_scatter
 from senseapp.app.common import backend
+from senseapp.app.common.candidates import file_button
 from senseapp.app.common.figure import choose_one, figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import show_table
+from senseapp.app.frames.candidates import answers_axis, candidates_frame, original_row
 from senseapp.app.frames.comparison import (
     agreement_frame,
     caveat_of_sides,
@@ -34,6 +38,7 @@ from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
+from senseapp.runs.leaderboard import best_file
 
 
 def moves_columns(sides: int) -> dict[str, Any]:
@@ -55,6 +60,59 @@ _PICKS = "compare"
 _SPEARMAN = "1 is the same order, −1 the opposite."
 _NETWORK, _MOVED = "Network order", "Moved most first"
 _RANKS, _VALUES = "Ranks", "Values"
+
+
+_SIZE, _TIME = "Size", "Time"
+
+
+@st.fragment
+def files_view(records: Sequence[RunRecord]) -> None:
+    """Show the measured files of the runs as a choice: what each still answers against its size or its time."""
+    parts, originals, known = [], [], []
+    for record in records:
+        try:
+            candidates = backend.service().work.candidates(record.run_id)
+        except SenseError as error:
+            complain(str(error))
+            continue
+        if candidates:
+            known.append((record, candidates))
+            parts.append(candidates_frame(candidates, run=record.title))
+            originals.append(original_row(candidates, run=record.title))
+    if not known:
+        st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
+        return
+    metrics = {candidates[0].metric for _, candidates in known}
+    if len(metrics) > 1:
+        st.caption("These runs judge answers in different ways, so their files are not drawn on one axis.")
+        return
+    shown = choose_one(
+        st.container(), "Against", (_SIZE, _TIME), scope="compare", name="against", key="compare.against"
+    )
+    rows = pd.concat(parts, ignore_index=True)
+    figure(
+        "Which file to take?",
+        candidates_chart(
+            rows,
+            against="megabytes" if shown == _SIZE else "milliseconds",
+            y_title=answers_axis(known[0][1]),
+            originals=pd.DataFrame(originals),
+            picks=False,
+        ),
+        alt_text="; ".join(rows["run"] + ": " + rows["description"]),
+        key="compare.files",
+        reading="Each dot is a measured file with its 95 % interval; pale: another of its run is no larger, no slower "
+        "and no worse; crosses: the originals.",
+        data=rows,
+    )
+    for record, candidates in known:
+        best = best_file(candidates)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            if best is None:
+                st.markdown(md("**{}**: keep the original.", record.title))
+                continue
+            st.markdown(md("**{}**: {}. {}", record.title, best.made_of, best.headline))
+            file_button(record.run_id, best, key="compare.get")
 
 
 @st.fragment

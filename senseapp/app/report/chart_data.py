@@ -16,6 +16,7 @@ import altair as alt
 import pandas as pd
 
 from senseapp.app.charts.axes import chart_parts
+from senseapp.records.candidate import Candidate
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
@@ -103,5 +104,6 @@ class ReportContents:
     histograms: tuple[QuantizationHistogram, ...] = ()
     changed: tuple[ChangedAnswers, ...] = ()
     recommendation: Recommendation | None = None
+    candidates: tuple[Candidate, ...] = ()
     finished: bool = True
     made_seconds: float = field(default_factory=time.time)

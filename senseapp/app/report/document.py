@@ -18,11 +18,18 @@ from senseapp.app.charts.files import LANGUAGE
 from senseapp.app.report.chart_data import ChartData, ReportContents
 from senseapp.app.report.figures import result_figures
 from senseapp.app.report.schedules import schedule_sections
-from senseapp.app.report.tables import apart_table, class_tables, histogram_figures, layer_tables, unlisted_table
+from senseapp.app.report.tables import (
+    apart_table,
+    class_tables,
+    files_table,
+    histogram_figures,
+    layer_tables,
+    unlisted_table,
+)
 from senseapp.app.words.settings import baselines_of, environment_of, image_facts, model_facts, settings_of
 from senseapp.app.words.wording import caveat_of, notes_of, provenance_text
 from senseapp.metrics import METRICS
-from senseapp.runs.leaderboard import shown_metric
+from senseapp.runs.leaderboard import best_file, shown_metric
 
 _FOLDER = Path(__file__).parent
 _TEMPLATE = "report.html.jinja"
@@ -56,6 +63,8 @@ def build_report(contents: ReportContents) -> str:
         "schedules": schedule_sections(contents.schedules, contents.validations, result, data),
         "histograms": histogram_figures(contents.histograms, data),
         "classes": class_tables(contents.changed),
+        "answer": best_file(contents.candidates),
+        "files": files_table(contents.candidates),
         "tables": tables,
         "left_out": left_out,
         "apart": apart_table(result),

@@ -22,6 +22,7 @@ from senseapp.app.report.chart_data import ChartData
 from senseapp.app.report.figures import Drawing, Figure, drawn
 from senseapp.app.words import format as fmt
 from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate, offered
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
@@ -40,6 +41,29 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     figures: bool = True
+
+
+def files_table(candidates: Sequence[Candidate]) -> Table | None:
+    """Return every file that was made, with its own figures; None where none was."""
+    if not candidates:
+        return None
+    kept = offered(candidates)
+    return Table(
+        title="Files that were made and measured",
+        columns=("File", "Size", "Time", "Answers", "Worth taking"),
+        rows=tuple(
+            (each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})", _worth(each, kept))
+            for each in candidates
+        ),
+        note="Each row was measured on the file itself, beside the original network in turns.",
+        figures=False,
+    )
+
+
+def _worth(candidate: Candidate, kept: Sequence[Candidate]) -> str:
+    if candidate in kept:
+        return "yes"
+    return "another file is no worse" if candidate.pays else "no smaller and no faster"
 
 
 def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[Table, ...]:

@@ -1,4 +1,4 @@
-"""A finished run for a room: five screens of large type, turned by the arrow keys."""
+"""A finished run for a room: five screens of large type, the answer first, turned by keyboard or clicker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
 from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.state import go_to
 from senseapp.app.frames.levels import marked
 from senseapp.app.results.layers import bars_figure
-from senseapp.app.results.recommendation import recommendation_answer, recommendation_figure, recommended_answers
-from senseapp.app.results.view import usual_view
+from senseapp.app.results.recommendation import (
+    candidates_figure,
+    recommendation_answer,
+    recommendation_figure,
+    recommended_answers,
+)
+from senseapp.app.results.view import RunView, usual_view
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import provenance_line
 from senseapp.core.markdown import md
+from senseapp.records.candidate import offered
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
@@ -41,50 +48,76 @@ def present(record: RunRecord, result: SensitivityResult) -> None:
     with st.container(key="present", gap="medium"):
         _SCREENS[place](_Shown(record=record, result=result, found=backend.recommendation_of(run_id)))
     with st.bottom.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center"):
-        for label, icon, step, shortcut in (("Back", "arrow_back", -1, "Left"), ("Next", "arrow_forward", 1, "Right")):
+        for label, icon, step, shortcut in _KEYS:
             st.button(
-                label,
+                label if len(label) > 1 else "",
                 icon=f":material/{icon}:",
-                key=f"present.{label.lower()}",
+                key=f"present.{shortcut.lower()}",
                 on_click=_turn,
                 args=(key, step),
                 disabled=not 0 <= place + step < len(_SCREENS),
                 shortcut=shortcut,
+                type="secondary" if len(label) > 1 else "tertiary",
+                help=None if len(label) > 1 else f"The same by {shortcut}, which clickers send.",
             )
-        st.caption(f"{place + 1} of {len(_SCREENS)}", width="content")
+        st.caption(md("{} of {}", place + 1, len(_SCREENS)), width="content")
+        if st.button("Leave", icon=":material/close:", key="present.leave", shortcut="Esc", type="tertiary"):
+            go_to("pages/results.py", run_id)
+
+
+_KEYS = (
+    ("Back", "arrow_back", -1, "Left"),
+    ("", "keyboard_arrow_up", -1, "PageUp"),
+    ("", "keyboard_arrow_down", 1, "PageDown"),
+    ("", "space_bar", 1, "Space"),
+    ("Next", "arrow_forward", 1, "Right"),
+)
+"""Buttons that turn the screens: a button has one key, and clickers send others than keyboards."""
 
 
 def _turn(key: str, step: int) -> None:
     st.session_state[key] = min(max(st.session_state.get(key, 0) + step, 0), len(_SCREENS) - 1)
 
 
-def _what_it_is(shown: _Shown) -> None:
-    profile = shown.result.profile
+def _answer(shown: _Shown) -> None:
     st.title(shown.record.title, anchor=False)
-    st.markdown(
-        f"Which of its {fmt.plural(len(profile.layers), 'layer')} can be made smaller, and which must be left alone? "
-        f"Each was compressed alone, and the loss measured on {fmt.plural(shown.result.num_samples, 'image')}."
-    )
-    st.markdown(md("**{}**", shown.record.headline or headline(shown.result)))
-    st.caption(md("{}  \n{}", run_line(shown.record), provenance_line(shown.result)))
+    if shown.found is None:
+        st.markdown(md("## {}", shown.record.headline or headline(shown.result)))
+        st.markdown(_TO_COME.format(what="the file to take"))
+        return
+    recommendation_answer(shown.record.run_id, shown.found, shown.record.spec.goal)
 
 
 def _bars(shown: _Shown) -> None:
-    st.title("Some layers are fragile, most are not", anchor=False)
     view = usual_view(shown.record.run_id, shown.result)
     if view is None:
-        st.markdown("No layer has a value.")
+        st.title("No layer has a value", anchor=False)
         return
+    st.title(_on_layers(view), anchor=False)
     bars_figure(view, marked(view.ranked), key=f"present.bars.{view.run_id}", picks=False)
 
 
-def _trade_off(shown: _Shown) -> None:
-    st.title("How much can be saved?", anchor=False)
-    if shown.found is None:
-        st.markdown(_TO_COME.format(what="the trade-off"))
-        return
-    st.markdown(md("**{}**", shown.found.headline))
-    recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
+def _on_layers(view: RunView) -> str:
+    """Return how many layers lose more than is tolerable at the level shown."""
+    known = view.rows["drop"].dropna()
+    fragile = int((known > view.metric.factor * view.metric.notable).sum())
+    total = fmt.plural(len(known), view.target_noun)
+    if not fragile:
+        return f"None of {total} loses more than is tolerable at {view.level_text}"
+    return f"{fragile} of {total} {'loses' if fragile == 1 else 'lose'} more than is tolerable at {view.level_text}"
+
+
+def _files(shown: _Shown) -> None:
+    candidates = backend.service().work.candidates(shown.record.run_id)
+    if candidates:
+        st.title(f"{fmt.plural(len(offered(candidates)), 'file')} to choose from", anchor=False)
+        candidates_figure(shown.record.run_id, candidates, shown.result, large=True)
+    elif shown.found is not None:
+        st.title("How much can be removed?", anchor=False)
+        recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
+    else:
+        st.title("Files to choose from", anchor=False)
+        st.markdown(_TO_COME.format(what="the choice"))
 
 
 def _pictures(shown: _Shown) -> None:
@@ -93,12 +126,15 @@ def _pictures(shown: _Shown) -> None:
         st.markdown(_TO_COME.format(what="what the compressed model answers differently"))
 
 
-def _file(shown: _Shown) -> None:
-    st.title("The file to take away", anchor=False)
-    if shown.found is None:
-        st.markdown(_TO_COME.format(what="the file"))
-        return
-    recommendation_answer(shown.record.run_id, shown.found, shown.result.spec.goal)
+def _how_it_is_known(shown: _Shown) -> None:
+    profile = shown.result.profile
+    st.title("How this is known", anchor=False)
+    st.markdown(
+        f"Each of {fmt.plural(len(profile.layers), 'layer')} was compressed alone, and the loss measured on "
+        f"{fmt.plural(shown.result.num_samples, 'image')}. Every file was then made and measured whole."
+    )
+    st.markdown(md("**{}**", shown.record.headline or headline(shown.result)))
+    st.caption(md("{}  \n{}", run_line(shown.record), provenance_line(shown.result)))
 
 
-_SCREENS: tuple[Callable[[_Shown], None], ...] = (_what_it_is, _bars, _trade_off, _pictures, _file)
+_SCREENS: tuple[Callable[[_Shown], None], ...] = (_answer, _bars, _files, _pictures, _how_it_is_known)

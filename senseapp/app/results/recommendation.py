@@ -36,6 +36,8 @@ from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.runs.leaderboard import headline
 from senseapp.runs.schedule_tasks import RecommendationTask
 
+_POLL_SECONDS = 2.0
+
 
 def recommendation_card(run_id: str, result: SensitivityResult) -> None:
     """Show the answer, the button to the file and the chart; until there is one, how far it is, or what starts it."""
@@ -44,25 +46,47 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
         record = backend.service().run(run_id)
         found = backend.service().work.outcome(task)
         can_search = record.state is RunState.DONE and record.spec.data.kind != "imported"
-        if found is None:
-            st.markdown(md("## {}", finding))
-            if can_search:
+        candidates = backend.service().work.candidates(run_id)
+        if not candidates:
+            _without_files(run_id, found, finding)
+            if found is None and can_search:
                 _on_its_way(task)
+                st.fragment(_show_first_file, run_every=_POLL_SECONDS)(run_id)
             return
         place = st.container()
-        goal = _goal(run_id, record.spec)
-        usual = found.allowed_drop
+        goal, usual = _goal(run_id, record.spec), METRICS[candidates[0].metric].tolerable
         allowed = usual
         if can_search:
-            allowed = choose_tolerance(run_id, found.metric, key=f"recommendation.allowed.{run_id}")
+            allowed = choose_tolerance(run_id, candidates[0].metric, key=f"recommendation.allowed.{run_id}")
         asked = task if math.isclose(allowed, usual) else replace(task, allowed_drop=allowed)
-        candidates = backend.service().work.candidates(run_id)
         with place:
             _answer(run_id, candidates, goal, allowed, result)
-            if backend.service().work.outcome(asked) is None and can_search:
+            if can_search and backend.service().work.outcome(asked) is None:
                 _on_its_way(asked, again=True)
-        _figures(run_id, candidates, found, result)
+        candidates_figure(run_id, candidates, result)
+        if found is not None:
+            with st.expander("What does removing more cost?", icon=":material/trending_down:"):
+                recommendation_figure(run_id, found, result)
         st.markdown(finding)
+
+
+def _without_files(run_id: str, found: Recommendation | None, finding: str) -> None:
+    """Show what is known before a file is made; a recommendation without files is of an earlier version."""
+    if found is None:
+        st.markdown(md("## {}", finding))
+        return
+    st.markdown(md("## {}", found.headline))
+    st.caption(f"{found.evidence} No file was made yet: the Schedule page makes and measures it.")
+    st.page_link(
+        "pages/targets.py", label="Make the file", icon=":material/deployed_code:", query_params={"run": run_id}
+    )
+    st.markdown(finding)
+
+
+def _show_first_file(run_id: str) -> None:
+    """Draw the page anew once the search has made its first file."""
+    if backend.service().work.candidates(run_id):
+        st.rerun()
 
 
 def _goal(run_id: str, spec: RunSpec) -> Goal:
@@ -194,13 +218,6 @@ def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
         kind: Literal["primary", "secondary"] = "secondary" if again else "primary"
         if st.button(f"{label} ({seconds})", key=key, icon=":material/science:", type=kind, help=about):
             begin(task)
-
-
-def _figures(run_id: str, candidates: Sequence[Candidate], found: Recommendation, result: SensitivityResult) -> None:
-    if candidates:
-        candidates_figure(run_id, candidates, result)
-    with st.expander("What does removing more cost?", icon=":material/trending_down:"):
-        recommendation_figure(run_id, found, result)
 
 
 def candidates_figure(
