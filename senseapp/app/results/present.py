@@ -52,7 +52,7 @@ def present(record: RunRecord, result: SensitivityResult) -> None:
             st.button(
                 label if len(label) > 1 else "",
                 icon=f":material/{icon}:",
-                key=f"present.{shortcut.lower()}",
+                key=f"present.{(label or shortcut).lower()}",
                 on_click=_turn,
                 args=(key, step),
                 disabled=not 0 <= place + step < len(_SCREENS),
