@@ -225,7 +225,7 @@ def offer_photographs() -> None:
         for name in _STRIP:
             strip.image(SITE / "assets" / "photographs" / f"{name}.jpg", width=_STRIP_PIXELS, alt=name)
         st.markdown(
-            "Or see a real network, EfficientNet-Lite0 with its ImageNet weights, on photographs. A minute or a few.",
+            "Or see a real network, EfficientNet-Lite0 with its ImageNet weights, on photographs: a minute or two.",
             width=300,
         )
         if st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:"):
