@@ -114,20 +114,20 @@ def _answer(
         st.markdown(md("## Keep the original: no file that was measured is smaller or faster"))
         _likelier(result)
         return
-    if best is None:
-        view = METRICS[choices[0].metric]
-        st.markdown(
-            md("## Keep the original: every smaller or faster file loses more than {}", view.change_text(allowed))
-        )
+    place = st.container(gap="small")  # the answer stands above the slider that changes it
     chosen = _chosen(run_id, choices, best or min(choices, key=lambda each: each.loss.delta))
-    if best is None or chosen is not best:
-        tolerable = "" if chosen.within(allowed) else " It loses more than is tolerated."
-        st.markdown(md("## {}" if best is not None else "**Measured:** {}", chosen.headline + tolerable))
-    else:
-        st.markdown(md("## {}", chosen.headline))
-    with st.container(horizontal=True, gap="small"):
-        file_button(run_id, chosen, primary=best is not None)
-        other_files(run_id, candidates, chosen)
+    with place:
+        if best is None:
+            lost = METRICS[choices[0].metric].change_text(allowed)
+            st.markdown(md("## Keep the original: every smaller or faster file loses more than {}", lost))
+            st.markdown(md("**Measured:** {}", chosen.headline))
+        else:
+            st.markdown(md("## {}", chosen.headline))
+            if not chosen.within(allowed):
+                st.caption("This file loses more than is tolerated.")
+        with st.container(horizontal=True, gap="small"):
+            file_button(run_id, chosen, primary=best is not None)
+            other_files(run_id, candidates, chosen)
     st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
     if chosen.schedule is None:
         _likelier(result)
