@@ -23,7 +23,6 @@ from senseapp.app.results.view import RunView, usual_view
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import provenance_line
 from senseapp.core.markdown import md
-from senseapp.records.candidate import offered
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
@@ -86,6 +85,9 @@ def _answer(shown: _Shown) -> None:
         st.markdown(_TO_COME.format(what="the file to take"))
         return
     recommendation_answer(shown.record.run_id, shown.found, shown.record.spec.goal)
+    candidates = backend.service().work.candidates(shown.record.run_id)
+    if candidates:
+        candidates_figure(shown.record.run_id, candidates, shown.result, large=True)
 
 
 def _bars(shown: _Shown) -> None:
@@ -107,17 +109,12 @@ def _on_layers(view: RunView) -> str:
     return f"{fragile} of {total} {'loses' if fragile == 1 else 'lose'} more than is tolerable at {view.level_text}"
 
 
-def _files(shown: _Shown) -> None:
-    candidates = backend.service().work.candidates(shown.record.run_id)
-    if candidates:
-        st.title(f"{fmt.plural(len(offered(candidates)), 'file')} to choose from", anchor=False)
-        candidates_figure(shown.record.run_id, candidates, shown.result, large=True)
-    elif shown.found is not None:
-        st.title("How much can be removed?", anchor=False)
-        recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
-    else:
-        st.title("Files to choose from", anchor=False)
-        st.markdown(_TO_COME.format(what="the choice"))
+def _range(shown: _Shown) -> None:
+    st.title("How much can be removed?", anchor=False)
+    if shown.found is None:
+        st.markdown(_TO_COME.format(what="the range"))
+        return
+    recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
 
 
 def _pictures(shown: _Shown) -> None:
@@ -137,4 +134,4 @@ def _how_it_is_known(shown: _Shown) -> None:
     st.caption(md("{}  \n{}", run_line(shown.record), provenance_line(shown.result)))
 
 
-_SCREENS: tuple[Callable[[_Shown], None], ...] = (_answer, _bars, _files, _pictures, _how_it_is_known)
+_SCREENS: tuple[Callable[[_Shown], None], ...] = (_answer, _bars, _range, _pictures, _how_it_is_known)
