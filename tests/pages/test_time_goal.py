@@ -93,4 +93,4 @@ def test_times_of_files_are_read_or_refused_in_one_sentence(app, run_id) -> None
     app.file_uploader(key=f"schedule.times_files.{run_id}").set_value(
         [("times.csv", b"layer,level,ms\nhead,8,fast\n", "text/csv")]
     ).run()
-    assert [error.value for error in app.error if "Row 2 of times.csv" in error.value]
+    assert [error.value for error in app.error if "Line 2 of times.csv" in error.value]

@@ -345,7 +345,7 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
         _open(layers=("nothing*",))
 
 
-@pytest.mark.parametrize("output", [lambda x: x, lambda x: x.mean((1, 2, 3)), lambda x: {"scores": x.mean((2, 3))}])
+@pytest.mark.parametrize("output", [lambda x: x, lambda x: {"scores": x.mean((2, 3))}])
 def test_output_that_is_not_class_scores_is_refused(output: object) -> None:
     class Other(nn.Module):
         def __init__(self) -> None:
