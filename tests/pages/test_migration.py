@@ -13,6 +13,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import backend as ui_backend
+from senseapp.core.markdown import as_written
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import StrongestFound
 from senseapp.runs.backend import Backend
@@ -199,7 +200,7 @@ def test_a_link_opens_its_page(app: AppTest, link: str) -> None:
     for title in named:
         assert title in texts
     if parts.path == "results" and named != ["interrupted"]:
-        assert EXPECTED[named[0]]["headline"] in texts
+        assert as_written(EXPECTED[named[0]]["headline"]) in texts
     if parts.path == "compare" and len(named) > 1:
         levels = [app.session_state[f"compare.level.{run_id}"] for run_id in query["run"]]
         assert [f"{level:g}" for level in levels] == query["level"]

@@ -19,6 +19,7 @@ from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
 from senseapp.runs.schedule_tasks import DropLimit, RecommendationTask, StrongestSearch, Verification
 from senseapp.runs.service import Service
+from tests.deployments import a_candidate
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
 SCHEDULE = Schedule(
@@ -36,6 +37,7 @@ OTHER_ARGUMENTS = {
     "shared": True,
     "schedule": SCHEDULE,
     "stream": io.BytesIO(),
+    "candidate": a_candidate(),
 }
 TASKS = {
     "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),

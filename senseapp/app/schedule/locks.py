@@ -22,6 +22,7 @@ def edits_form(layers: Sequence[str], bounds: tuple[float, float]) -> Form[Layer
     """Return the form of what was set for single ``layers``, within the ``bounds`` of levels."""
     places = {layer: place for place, layer in enumerate(layers)}
     check, level = f"{zlib.crc32(' '.join(layers).encode()) & 0xFFFF:04x}", number(*sorted(bounds))
+    typed = number()  # the schedule says what is wrong with a level out of bounds; a link with one is not taken
 
     def write(edits: LayerEdits) -> str:
         if unknown := (edits.fixed.keys() | edits.bounds.keys()) - places.keys():
@@ -29,7 +30,7 @@ def edits_form(layers: Sequence[str], bounds: tuple[float, float]) -> Form[Layer
         parts = [(places[layer], "f", value) for layer, value in edits.fixed.items()]
         for layer, (least, most) in edits.bounds.items():
             parts += [(places[layer], kind, end) for kind, end in (("a", least), ("b", most)) if end is not None]
-        return _BETWEEN.join([check, *(f"{place}{kind}{level.write(value)}" for place, kind, value in sorted(parts))])
+        return _BETWEEN.join([check, *(f"{place}{kind}{typed.write(value)}" for place, kind, value in sorted(parts))])
 
     def read(text: str) -> LayerEdits:
         begins, *parts = text.split(_BETWEEN)
