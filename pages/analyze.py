@@ -4,11 +4,12 @@ import streamlit as st
 
 from senseapp.app.analyze.address import follow_address, keep_address
 from senseapp.app.analyze.blocks import Block, compression_line, images_line, model_line
-from senseapp.app.analyze.compression import UNSURE, choose_sensitivity
+from senseapp.app.analyze.compression import UNSURE, choose_goal, choose_sensitivity, say_what_pays
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
 from senseapp.app.analyze.not_sure import which_pays
 from senseapp.app.analyze.start import offer_photographs, start_bar
+from senseapp.app.common.backend import service
 from senseapp.app.common.state import session
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
@@ -23,6 +24,9 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         "into a schedule: one amount for each layer. A demo that reads handwritten digits is filled in: press Run."
     )
     blocks = {title: Block(title) for title in ("Model", "Images", "Compression")}
+    aim = st.container(gap="small")
+    with aim:
+        goal = choose_goal(draft.goal)
     with blocks["Model"].fields:
         model = choose_model(draft.model)
         card = st.container()  # filled below: the images may choose the architecture and the size of its input
@@ -31,14 +35,22 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     with card:
         profile = model_card(model) if model else None
     with blocks["Compression"].fields:
-        chosen = choose_sensitivity(draft.sensitivity, profile, task_named((model or draft.model).task))
+        chosen = choose_sensitivity(
+            draft.sensitivity,
+            profile,
+            task_named((model or draft.model).task),
+            available=service().inputs.num_available(images) if images else None,
+        )
         if chosen == UNSURE:
-            which_pays(model, images)
+            which_pays(model, images, goal)
     sensitivity = None if chosen == UNSURE else chosen
+    if sensitivity:
+        with aim:
+            say_what_pays(sensitivity.compression.description, goal)
     blocks["Model"].summarise(model_line(model, profile))
     blocks["Images"].summarise(images_line(images, sensitivity.num_samples if sensitivity else None))
     blocks["Compression"].summarise(compression_line(sensitivity))
     if model and images and sensitivity:
-        keep_address(RunSpec(model=model, data=images, sensitivity=sensitivity))
-    offer_photographs()
-    start_bar(model, images, sensitivity, profile)
+        keep_address(RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal))
+    offer_photographs(goal)
+    start_bar(model, images, sensitivity, profile, goal)

@@ -175,6 +175,11 @@ class CompressionDescription:
         return self.effect is Effect.CHANNELS
 
     @property
+    def pays_when_run(self) -> bool:
+        """Whether a file that a runtime runs becomes smaller or faster: zeros in dense tensors change neither."""
+        return self.effect is not Effect.ZEROS
+
+    @property
     def sets_bits(self) -> bool:
         """Whether weights stay and take fewer bits each."""
         return self.effect is Effect.BITS

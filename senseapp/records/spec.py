@@ -248,7 +248,7 @@ class RunSpec:
 PHOTOGRAPHS_DEMO = RunSpec(
     model=ModelSpec(library="demo", name="efficientnet_lite0"),
     data=DataSpec(kind="photographs"),
-    sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4), num_samples=NUM_MEASURED_PHOTOGRAPHS),
+    sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(4, 8), num_samples=NUM_MEASURED_PHOTOGRAPHS),
 )
 """The second demo: a real network on photographs, nothing to download."""
 

@@ -143,6 +143,10 @@ class Inputs:
         work = work_of(profile, settings, num_images=count, selected=selected)
         return self._backend.speeds.predict(work, kind=kind_of(spec))
 
+    def num_available(self, data: DataSpec) -> int | None:
+        """Return how many images ``data`` has; None where they were not counted, and for inputs drawn at random."""
+        return num_available(data, self._backend.image_counts)
+
     @property
     def machine_timed(self) -> bool:
         """Whether times can be predicted without waiting; a process that loads the engine times the machine."""
@@ -204,13 +208,15 @@ def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED
     """
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples
-    count = counted.get(replace(spec.data, class_map=()))
-    if spec.data.kind == "demo":
-        count = NUM_DIGITS
-    if spec.data.kind == "photographs":
-        count = NUM_PHOTOGRAPHS
-    if count is None and spec.data.name:
-        count = IMAGE_SETS[spec.data.name].num_images
-    if count is None:
-        return None
-    return count - num_held_out(count)
+    count = num_available(spec.data, counted)
+    return None if count is None else count - num_held_out(count)
+
+
+def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return how many images ``data`` has; None where that is known only after counting, and for random inputs."""
+    if data.kind == "demo":
+        return NUM_DIGITS
+    if data.kind == "photographs":
+        return NUM_PHOTOGRAPHS
+    count = counted.get(replace(data, class_map=()))
+    return IMAGE_SETS[data.name].num_images if count is None and data.name else count

@@ -58,7 +58,7 @@ def headline(result: SensitivityResult) -> str:
         return _nothing_seen(result, level, metric, visible, counted(every)) + _first_stronger_loss(result, level)
     some = f"{intact} of {counted(every)}"
     if visible > METRICS[metric].notable:
-        return f"Most fragile: {drop}. {some} cannot be told: {_too_few(result, metric, visible)}."
+        return f"Most fragile: {drop}. Too few images to say for {some}: {_too_few(result, metric, visible)}."
     lose = "lose" if intact != 1 else "loses"
     return f"Most fragile: {drop}. {some} {lose} nothing measurable{_shown(result, metric, visible)}."
 
@@ -219,7 +219,7 @@ def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
     """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
     if not metric or can_show(result, metric, ALLOWED_DROP):
         return ""
-    return f"cannot be told with {plural(result.num_samples, 'image')}"
+    return f"too few images to say: {plural(result.num_samples, 'image')}"
 
 
 def bytes_removable(result: SensitivityResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:

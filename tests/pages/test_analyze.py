@@ -135,6 +135,36 @@ def test_a_layer_pattern_that_matches_nothing_names_layers_that_exist(analyze: A
     assert started(service).sensitivity.layers == ("layer1.*", "fc")
 
 
+def test_more_images_than_there_are_are_refused_before_the_run(analyze: AppTest) -> None:
+    analyze.number_input(key="analyze.options.samples").set_value(897).run()
+    assert not analyze.error
+    for wanted in (898, 99_999_999):
+        analyze.number_input(key="analyze.options.samples").set_value(wanted).run()
+        assert f"There are 897 images, and {wanted:,} are asked for" in analyze.error[0].value
+        assert analyze.button(key="analyze.run").disabled
+        assert analyze.number_input(key="analyze.options.samples").value == wanted  # nothing typed is lost
+    analyze.button_group(key="analyze.data.source").set_value("None").run()  # random inputs have no end
+    assert not analyze.error
+
+
+def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: AppTest) -> None:
+    said = "Zeros save no time and no bytes in a file that runs here. “Store weights with fewer bits” saves both."
+    for kind, goal, is_said in (
+        ("sparsity", "smaller", True), ("sparsity", "faster", True), ("sparsity", "targets", False),
+        ("pruning", "smaller", False), ("quantization", "faster", False),
+    ):  # fmt: skip
+        analyze.radio(key="analyze.compression.kind").set_value(kind)
+        analyze.button_group(key="analyze.goal").set_value(goal).run()
+        assert (said in texts(analyze)) is is_said, (kind, goal)
+
+
+def test_another_demo_keeps_what_the_run_is_for(analyze: AppTest, service: Service) -> None:
+    analyze.button_group(key="analyze.goal").set_value("faster").run()
+    analyze.button_group(key="analyze.model.demo").set_value("efficientnet_lite0").run()
+    analyze.button(key="analyze.run").click().run()
+    assert (started(service).model, started(service).goal) == (PHOTOGRAPHS_DEMO.model, "faster")
+
+
 def test_a_quick_estimate_is_asked_for_with_one_switch(analyze: AppTest, service: Service) -> None:
     analyze.toggle(key="analyze.quick").set_value(True).run()
     analyze.button(key="analyze.run").click().run()
@@ -221,7 +251,7 @@ def test_one_click_starts_the_second_demo(app: AppTest, service: Service) -> Non
     app.run()
     app.button(key="analyze.photographs").click().run()
     assert started(service) == PHOTOGRAPHS_DEMO
-    assert app.title[0].value == "EfficientNet-Lite0 · sparsity"
+    assert app.title[0].value == "EfficientNet-Lite0 · quantization"
 
 
 def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:

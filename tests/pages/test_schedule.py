@@ -271,5 +271,5 @@ def test_a_run_of_very_many_layers_is_solved_elsewhere_without_a_trade_off(
     assert not app.exception
     assert asked == [finished_run]
     assert "are too large for the trade-off here" in texts(app)
-    assert "What would more cost?" not in texts(app)
+    assert "What does removing more cost?" not in texts(app)
     assert "How much is each layer compressed?" in " ".join(each.value for each in (*app.subheader, *app.markdown))

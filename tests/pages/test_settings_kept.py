@@ -21,6 +21,7 @@ Settings = dict[str, Any]
 
 ANALYZE: Settings = {
     "analyze.compression.kind": "quantization",
+    "analyze.goal": "faster",
     "analyze.levels.quantization": [4.0, 6.0],
     "analyze.metric": "kl",
     "analyze.quick": True,
@@ -147,6 +148,7 @@ def test_analyze(app: AppTest, another_app: Callable[[], AppTest], service: Serv
     assert first == second
     assert first.sensitivity.layers == ("layer1.*",)
     assert first.sensitivity.num_samples == 99
+    assert first.goal == "faster"
 
 
 def test_compare(

@@ -111,7 +111,7 @@ def test_every_view_is_drawn_and_has_its_words(page: _Page) -> None:
 
 
 def test_the_colours_are_named_beside_every_chart_that_has_them(page: _Page) -> None:
-    named = "up to 1 point to 3 to 10 to 30 more cannot be told"
+    named = "up to 1 point to 3 to 10 to 30 more too few images to say"
     assert page.text.count(named) == 3  # bars, heat map, network
 
 

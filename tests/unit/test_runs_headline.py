@@ -39,8 +39,8 @@ def test_one_layer_loses():
 def test_layers_that_few_images_cannot_tell_are_not_said_to_lose_nothing():
     unclear = a_measurement("head", changes=(a_change(0.0, noise=0.16),))
     assert headline(replace(a_result([a_measurement("stem", delta=0.064), unclear]), num_samples=20)) == (
-        "Most fragile: stem loses 6.4 points at 50 %. 1 of 2 layers cannot be told: 20 images cannot show losses under "
-        "about 16 points."
+        "Most fragile: stem loses 6.4 points at 50 %. Too few images to say for 1 of 2 layers: 20 images "
+        "cannot show losses under about 16 points."
     )
 
 

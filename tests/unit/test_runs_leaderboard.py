@@ -84,10 +84,10 @@ def test_images_that_cannot_show_one_point_say_nothing_of_it() -> None:
     ]
     few = leaderboard_row(replace(sure, measurements=tuple(unsure), num_samples=20), run="few")
     assert few.bytes_removable is None
-    assert few.unknown_because == "cannot be told with 20 images"
+    assert few.unknown_because == "too few images to say: 20 images"
     assert ranked([few, leaderboard_row(sure, run="many")])[-1] is few
     (line,) = csv.DictReader(io.StringIO(leaderboard_csv([few])))
-    assert (line["bytes_removable"], line["source"]) == ("", "cannot be told with 20 images")
+    assert (line["bytes_removable"], line["source"]) == ("", "too few images to say: 20 images")
 
 
 def test_the_table_has_one_line_for_each_run_and_says_what_is_predicted() -> None:

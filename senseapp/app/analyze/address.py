@@ -20,7 +20,7 @@ from senseapp.core.errors import SenseError
 from senseapp.records.spec import RunSpec
 
 SCOPE = "analyze"
-_PARTS = ("model.", "data.", "sensitivity.")
+_PARTS = ("model.", "data.", "sensitivity.", "goal")
 _FILES = ("model.checkpoint", "data.path")
 _UPLOAD = "upload:"
 _LONGEST = 6000
@@ -73,6 +73,9 @@ def _spec(texts: Mapping[str, str]) -> RunSpec:
     asked = encode(RunSpec())
     for place, text in texts.items():
         part, _, name = place.partition(".")
+        if not name:
+            asked["data"][part] = text
+            continue
         usual = asked["data"].get(part, {}).get(name)
         asked["data"][part][name] = _file(text) if place in _FILES else text if isinstance(usual, str) else _value(text)
     return decode(asked, RunSpec)

@@ -8,13 +8,15 @@ import streamlit as st
 
 from senseapp import compressions
 from senseapp.app.analyze.fields import choose_one
+from senseapp.app.analyze.model import GOAL_KEY
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.notices import complain
+from senseapp.app.words.wording import GOALS
 from senseapp.compressions import CompressionConfig, CompressionDescription, Option, options_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import Mode, SensitivitySpec
+from senseapp.records.spec import Goal, Mode, SensitivitySpec
 from senseapp.tasks import Task
 
 
@@ -43,11 +45,12 @@ _AUTOMATIC = "automatic"
 
 
 def choose_sensitivity(
-    draft: SensitivitySpec, profile: ModelProfile | None, task: Task
+    draft: SensitivitySpec, profile: ModelProfile | None, task: Task, *, available: int | None = None
 ) -> SensitivitySpec | Literal["unsure"] | None:
     """Show everything that is measured and how, prefilled with ``draft``; None while a field is wrong.
 
-    Nothing more is asked of somebody who is not sure which compression to choose: that is :data:`UNSURE`.
+    Nothing more is asked of somebody who is not sure which compression to choose: that is :data:`UNSURE`. No more
+    images are taken than are ``available``, where that is known.
     """
     kinds = (*compressions.names(), UNSURE)
     kind = st.radio(
@@ -81,10 +84,52 @@ def choose_sensitivity(
         "then measure every layer.",
         persist_state="session",
     )
-    if levels is None or measuring is None:
+    if levels is None or measuring is None or _are_too_many(measuring["num_samples"], available):
         return None
     mode: Mode = "quick" if quick else "exact"
     return SensitivitySpec(compression=config, levels=levels, metric=metric, mode=mode, **measuring)
+
+
+def choose_goal(draft: Goal) -> Goal:
+    """Show what the run is for, which decides the file that is recommended."""
+    goals = list(GOALS)
+    chosen = st.segmented_control(
+        "What is this for?",
+        goals,
+        default=draft,
+        required=True,
+        format_func=lambda goal: GOALS.get(goal, str(goal)),
+        key=GOAL_KEY,
+        help="Which of the measured files is recommended: the smallest, the fastest on this machine, or the strongest "
+        "schedule for a tool that trains the network further. It can be changed on Results.",
+        persist_state="session",
+    )
+    return chosen if chosen in goals else goals[0]
+
+
+def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
+    """Say so, and what does instead, where the compression makes no file that runs here smaller or faster."""
+    others = [each for each in compressions.all_descriptions() if each.sets_bits and each.pays_when_run]
+    if goal == "targets" or compression.pays_when_run or not others:
+        return
+    st.caption(
+        md(
+            ":material/info: {} save no time and no bytes in a file that runs here. “{}” saves both.",
+            compression.amount,
+            others[0].line,
+        )
+    )
+
+
+def _are_too_many(asked: int | None, available: int | None) -> bool:
+    """Return whether more images are asked for than there are, and say so."""
+    if asked is None or available is None or asked <= available:
+        return False
+    complain(
+        f"There are {available:,} images, and {asked:,} are asked for under More options. Choose at most "
+        f"{available:,}, or leave the field empty for all."
+    )
+    return True
 
 
 def _other_levels(compression: CompressionDescription) -> str:

@@ -22,6 +22,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import PHOTOGRAPHS_DEMO, ModelSpec, RunSpec
 from senseapp.tasks import TASKS, Task, task_named
 
+GOAL_KEY = "analyze.goal"
 _DEMO_KEY = "analyze.model.demo"
 
 
@@ -95,7 +96,8 @@ def _demo(draft: ModelSpec) -> ModelSpec:
 
 
 def _fill_in() -> None:
-    restart_with(_DEMOS[st.session_state[_DEMO_KEY]][1])
+    goal = st.session_state.get(GOAL_KEY, RunSpec().goal)
+    restart_with(replace(_DEMOS[st.session_state[_DEMO_KEY]][1], goal=goal))
 
 
 def _library(draft: ModelSpec) -> ModelSpec | None:

@@ -15,11 +15,11 @@ from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.leaderboard import bytes_removable
 
 
-def which_pays(model: ModelSpec | None, images: DataSpec | None) -> None:
+def which_pays(model: ModelSpec | None, images: DataSpec | None, goal: Goal) -> None:
     """Offer to estimate every compression; show how far that is, and what each would save."""
     if model is None or images is None:
         st.caption("Choose a model and images first.")
@@ -39,7 +39,7 @@ def which_pays(model: ModelSpec | None, images: DataSpec | None) -> None:
         for record in records:
             if record.state is not RunState.DONE:
                 complain(f"{record.title}: {record.error or 'the estimate was stopped.'}")
-        _answer([result for record in records if (result := backend.result_of(record.run_id)) is not None])
+        _answer([result for record in records if (result := backend.result_of(record.run_id)) is not None], goal)
 
 
 def _start_trials(model: ModelSpec, images: DataSpec) -> None:
@@ -56,7 +56,7 @@ def _all_finished(runs: tuple[str, ...]) -> bool | None:
     return all(backend.service().run(run_id).state.finished for run_id in runs) or None
 
 
-def _answer(results: list[SensitivityResult]) -> None:
+def _answer(results: list[SensitivityResult], goal: Goal) -> None:
     """Show what each compression would save, the one that pays most first, with a button that measures it."""
     ranked = sorted(((_saving(result), result) for result in results), key=lambda pair: -pair[0])
     if not ranked:
@@ -84,7 +84,7 @@ def _answer(results: list[SensitivityResult]) -> None:
         )
         if pressed:
             measured = SensitivitySpec(compression=found.compression, levels=found.levels)
-            start_run(RunSpec(model=found.spec.model, data=found.spec.data, sensitivity=measured))
+            start_run(RunSpec(model=found.spec.model, data=found.spec.data, sensitivity=measured, goal=goal))
 
 
 def _saving(result: SensitivityResult) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from senseapp.core.site import SITE
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import PHOTOGRAPHS_DEMO, DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import PHOTOGRAPHS_DEMO, DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
 
 _PRECISIONS = {
     "fp32": "float32: exact",
@@ -179,11 +180,12 @@ def start_bar(
     images: DataSpec | None,
     sensitivity: SensitivitySpec | None,
     profile: ModelProfile | None,
+    goal: Goal,
 ) -> None:
     """Show the plan and the Run button at the foot of the window; start the run when it is pressed."""
     spec = None
     if model is not None and images is not None and sensitivity is not None and not _is_refused(model):
-        spec = RunSpec(model=model, data=images, sensitivity=sensitivity)
+        spec = RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal)
     foot = st.bottom.container(horizontal_alignment="center").container(width=960)
     with foot.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         place = st.container(width="stretch")
@@ -218,7 +220,7 @@ _STRIP = ("chelsea", "coffee", "rocket", "flower")
 _STRIP_PIXELS = 60
 
 
-def offer_photographs() -> None:
+def offer_photographs(goal: Goal) -> None:
     """Offer the second demo, which one click starts."""
     with st.container(border=True, horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         strip = st.container(horizontal=True, gap="xsmall", width="content")
@@ -229,7 +231,7 @@ def offer_photographs() -> None:
             width=300,
         )
         if st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:"):
-            start_run(PHOTOGRAPHS_DEMO)
+            start_run(replace(PHOTOGRAPHS_DEMO, goal=goal))
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:

@@ -58,7 +58,7 @@ def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendE
         f"up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
         *(f"to {end}" for end in ends[1:]),
         "more",
-        "cannot be told",
+        "too few images to say",
     ]
     if no_value:
         texts.append("no value")

@@ -38,7 +38,7 @@ from senseapp.metrics import METRICS
 
 _READING = (
     "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
-    "clear loss; grey: these images cannot tell."
+    "clear loss; grey: too few images to say."
 )
 _READING_LINE = (
     "The network with one layer compressed alone; the dashed line is the network as it came. Layers on that line give "
@@ -191,7 +191,7 @@ def _bars_in_words(view: RunView) -> str:
     unclear = int(ranked["unclear"].sum())
     return (
         f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. "
-        f"Most fragile: {first}. {unclear} cannot be told from zero."
+        f"Most fragile: {first}. {unclear} with no clear loss."
     )
 
 

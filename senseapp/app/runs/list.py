@@ -72,7 +72,7 @@ def disk_line(use: DiskUse, num_runs: int) -> str:
     """Return what the runs take and may take, and how long they are kept, in one line."""
     parts = [
         f"{fmt.plural(num_runs, 'run')}, {fmt.bytes_size(use.own_bytes)} of {fmt.bytes_size(use.own_limit_bytes)} used",
-        f"everybody's: {fmt.bytes_size(use.all_bytes)} of {fmt.bytes_size(use.all_limit_bytes)}",
+        f"all users together: {fmt.bytes_size(use.all_bytes)} of {fmt.bytes_size(use.all_limit_bytes)}",
         f"{fmt.bytes_size(use.free_bytes)} free on the disk",
         f"deleted {fmt.plural(use.keep_days, 'day')} after the last change" if use.keep_days else "kept until deleted",
     ]

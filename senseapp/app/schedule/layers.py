@@ -122,7 +122,7 @@ def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) ->
     spares = rows["amount"] >= typical + _BIT_STEPS if more_spares else rows["amount"] <= _CLEARLY * typical
     spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(most)
     usual = median(rows["loss"])
-    even = 100.0 / len(rows)
+    even = 100.0 / len(rows) if (rows["share"] > 0).any() else 0.0  # sizes of imported figures may be unknown
     return [
         md("**{}** {}: {}", row["row"], _kept(row, scale), _why(row, usual, even)) for row in spared.to_dict("records")
     ]

@@ -59,7 +59,15 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
         with st.expander("Set single layers", icon=":material/tune:", key=f"schedule.layers.{run_id}"):
             layer_table(run_id, schedule, result)
     if schedule is not None and exact:  # a schedule of estimated size is about to be replaced
-        deploy_block(proof_block(schedule, result, run_id, partner=settings.partner), result)
+        if result.spec.data.kind == "imported":
+            st.caption(
+                md(
+                    ":material/info: These figures were imported, so there is no model here to check or to make a file "
+                    "of. Apply the schedule in the tool that has the model."
+                )
+            )
+        else:
+            deploy_block(proof_block(schedule, result, run_id, partner=settings.partner), result)
         downloads(schedule, result.profile, run_id)
         report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
     with presets:  # of all that was drawn above and below

@@ -124,7 +124,7 @@ def trade_off_view(
     )
     key = f"schedule.trade_off.{kind}.{run_id}"
     figure(
-        "What would more cost?",
+        "What does removing more cost?",
         chart,
         alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(predicted['description'].iloc[::6])}",
         key=key,
