@@ -24,7 +24,8 @@ from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard, free_bytes
 from senseapp.runs.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.runs.process.asking import ANYBODY, Asker
-from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
+from senseapp.runs.process.pool import JobProcesses
+from senseapp.runs.process.processes import carry_out_on_cluster
 from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.schedule_tasks import RecommendationTask

@@ -17,7 +17,7 @@ from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.layer_tasks import HistogramTask
-from senseapp.runs.process.processes import JobProcesses
+from senseapp.runs.process.pool import JobProcesses
 from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings

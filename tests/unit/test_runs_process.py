@@ -28,10 +28,11 @@ from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.runs.execution import Measurement, cluster_for
 from senseapp.runs.layer_tasks import HistogramTask
+from senseapp.runs.process import pool as pools
 from senseapp.runs.process import processes
+from senseapp.runs.process.pool import JobProcesses
 from senseapp.runs.process.processes import (
     JobProcess,
-    JobProcesses,
     carry_out_in,
     carry_out_on_cluster,
     cluster_lost,
@@ -58,7 +59,8 @@ kind, request = hear()
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProcess]]:
     """Start a process that runs some lines instead of the real ones; whatever is left of them ends after the test."""
-    monkeypatch.setattr(processes, "_ASK_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(pools, "ASK_SECONDS", 0.05)
     monkeypatch.setattr(processes, "_LEAVE_SECONDS", 0.5)
     found: list[JobProcess] = []
 
@@ -314,9 +316,11 @@ def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
 QUESTION = IdentifyCheckpoint(path="a.pth")
 
 
-def test_a_process_that_has_answered_many_questions_gives_way_to_one_that_is_asked_once_it_is_warm(
-    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at_work", [False, True], ids=["idle", "at work"])
+def test_a_process_that_has_answered_many_questions_is_asked_until_its_successor_is_warm(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch, at_work: bool
 ) -> None:
+    # It used to end at once: then whoever asked next waited for torch to load.
     made: list[JobProcess] = []
     asked: list[int] = []
 
@@ -324,19 +328,50 @@ def test_a_process_that_has_answered_many_questions_gives_way_to_one_that_is_ask
         made.append(started(SERVES_MANY))
         return made[-1]
 
-    monkeypatch.setattr(processes, "_MOST_ANSWERS", 3)
-    monkeypatch.setattr(processes, "ask_in", lambda process, question, **_: asked.append(made.index(process)))
-    pool = JobProcesses(2, start=start)
-    for _ in range(2):
-        pool.warm_up()
-    for _ in range(3):
-        pool.answer(QUESTION)
-    assert asked == [1, 1, 1]
-    assert [process.alive for process in made] == [True, False, True]
+    def ask_in(process: JobProcess, question: Any, **_: Any) -> None:
+        asked.append(made.index(process))
+        if at_work and len(asked) == 5:
+            made[1].warm.set()
+
+    monkeypatch.setattr(pools, "_MOST_ANSWERS", 3)
+    monkeypatch.setattr(pools, "ask_in", ask_in)
+    pool = JobProcesses(1, start=start)
+    pool.warm_up()
     made[0].warm.set()
+    for _ in range(5):
+        pool.answer(QUESTION)
+    assert asked == [0] * 5
+    assert len(made) == 2
+    made[1].warm.set()
+    made[0]._process.wait(5)
     pool.answer(QUESTION)
-    assert asked[-1] == 0
+    assert asked[-1] == 1
+    assert pool.pids() == (made[1].pid,)
     pool.close()
+
+
+def test_a_process_that_is_to_end_takes_no_place_from_those_that_stay(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[JobProcess] = []
+
+    def start() -> JobProcess:
+        made.append(started(SERVES_MANY))
+        return made[-1]
+
+    monkeypatch.setattr(pools, "_MOST_ANSWERS", 1)
+    monkeypatch.setattr(pools, "ask_in", lambda process, question, **_: None)
+    pool = JobProcesses(2, start=start)
+    pool.warm_up()
+    pool.answer(QUESTION)
+    assert len(made) == 2
+    pool.warm_up()  # two stay: the successor, and this one
+    pool.warm_up()
+    assert len(pool.pids()) == len(made) == 3
+    made[1].warm.set()
+    made[0]._process.wait(5)
+    pool.close()
+    assert not any(process.alive for process in made)
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["soon answered", "long"])
@@ -349,8 +384,8 @@ def test_work_waits_for_a_process_that_is_asked_something_rather_than_start_anot
         asked.set()
         answered.wait(30)
 
-    monkeypatch.setattr(processes, "ask_in", ask_in)
-    monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(pools, "ask_in", ask_in)
+    monkeypatch.setattr(pools, "_ANSWER_SECONDS", 0.0)
     pool = JobProcesses(1, start=lambda: started(SERVES_MANY))
     asking = threading.Thread(target=pool.answer, args=(QUESTION,))
     asking.start()

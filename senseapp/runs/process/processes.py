@@ -1,4 +1,4 @@
-"""Processes that work for the app: one, the messages exchanged with it, and those kept with the engine loaded."""
+"""A process that works for the app, and the messages exchanged with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, Sen
 from senseapp.core.process import measuring_environment
 from senseapp.core.quiet import QUIET_FILE
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
-from senseapp.runs.process.asking import ANYBODY, Asker, Slots
+from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.process.protocol import Line, read_line, write_line
 from senseapp.runs.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
 from senseapp.runs.time_estimate import MachineSpeed
@@ -35,7 +35,7 @@ AnswerT = TypeVar("AnswerT")
 
 _TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
 _log = logging.getLogger(__name__)
-_ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
+ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
 _LEAVE_SECONDS = 2.0  # a server that is asked to end has five for everything
 _HEAD_LOST_SECONDS = "20"  # Ray's own patience with a head that does not answer is a minute
 _KEPT = "What was measured is kept"
@@ -69,6 +69,7 @@ class JobProcess:
         self.warms = False  # whether it was asked to load the engine
         self.speed: MachineSpeed | None = None  # of this machine, known with that
         self.answered = 0  # questions
+        self.successor: JobProcess | None = None  # at the end of its time: ends it once that one has the engine loaded
         self._lost_with = lost
         self._heard: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
@@ -106,7 +107,7 @@ class JobProcess:
         """
         while True:
             try:
-                line = self._heard.get(timeout=_ASK_SECONDS)
+                line = self._heard.get(timeout=ASK_SECONDS)
             except queue.Empty:
                 progress("")  # where a cancel takes effect
                 continue
@@ -263,130 +264,6 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
         process.ask("answer", None if found is None else encode(found))
     else:
         process.ask("answer", encode(earlier_runs.taken(*line.body)))
-
-
-_MOST_QUESTIONS, _MOST_OF_ONE_PERSON = 4, 2  # at a time: each takes memory
-_MOST_ANSWERS = 100  # of one process: what libraries keep of each file is some 200 kB
-_ANSWER_SECONDS = 1.0  # for which work waits for a process that answers a question with the engine loaded
-
-
-class JobProcesses:
-    """Lends processes out, one piece of work each at a time.
-
-    Args:
-        most: processes that are kept while they have nothing to do.
-        job_mb: see :class:`~senseapp.runs.memory.MemoryGuard`.
-        start: starts a process.
-    """
-
-    def __init__(self, most: int = 1, job_mb: int = 0, start: Callable[[], JobProcess] = JobProcess) -> None:
-        self._most = most
-        self._job_mb = job_mb
-        self._start = start
-        self._lock = threading.Lock()
-        self._given_back = threading.Condition(self._lock)
-        self._slots = Slots(_MOST_QUESTIONS, _MOST_OF_ONE_PERSON)
-        self._idle: list[JobProcess] = []
-        self._busy: set[JobProcess] = set()
-        self._asked: set[JobProcess] = set()  # of the busy ones, those that answer questions
-        self._closed = False
-
-    def pids(self) -> tuple[int, ...]:
-        """Return the numbers of the processes that live now."""
-        with self._lock:
-            return tuple(process.pid for process in (*self._idle, *self._busy) if process.alive)
-
-    def warm_up(self) -> None:
-        """Start a process that has the engine loaded when it is first asked; returns at once."""
-        with self._lock:
-            if not self._closed and len(self._idle) < self._most:
-                process = self._start()
-                process.ask("warm")
-                self._idle.append(process)
-
-    def machine_speed(self) -> MachineSpeed | None:
-        """Return how fast a process found this machine to be, once one has loaded the engine; None if none is to."""
-        with self._lock:
-            known = [process for process in (*self._idle, *self._busy) if process.warms]
-        for process in known:
-            process.warm.wait()
-        return next((process.speed for process in known if process.speed), None)
-
-    def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
-        """Do a task in one of the processes, see :func:`carry_out_in`."""
-        self._wait_for_answers(context.observer.phase)
-        process, done = self._take(), False
-        try:
-            carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
-            done = True
-        finally:
-            self._give_back(process, done)
-
-    def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
-        """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
-        with self._slots.hold(asker, question.subject):
-            process = self._take(asked=True)
-            process.answered += 1
-            try:
-                return ask_in(process, question, asker=asker, job_mb=self._job_mb)
-            finally:
-                self._give_back(process, process.alive)
-
-    def close(self) -> None:
-        """End all processes, those at work too."""
-        with self._lock:
-            self._closed = True
-            ended = [*self._idle, *self._busy]
-            self._idle.clear()
-        for process in ended:
-            process.close()
-
-    def _wait_for_answers(self, progress: Callable[[str], None]) -> None:
-        """Wait for a process that is only asked something: it is free sooner than another has loaded the engine."""
-        end = math.inf
-        while True:
-            with self._lock:
-                asked = [process for process in self._asked if process.alive]
-                if self._idle or not asked or time.monotonic() > end:
-                    return
-                if any(process.warm.is_set() for process in asked):
-                    end = min(end, time.monotonic() + _ANSWER_SECONDS)
-                self._given_back.wait(_ASK_SECONDS)
-            progress("")  # where a cancel takes effect
-
-    def _take(self, *, asked: bool = False) -> JobProcess:
-        with self._lock:
-            while self._idle:
-                process = self._idle.pop(self._place_of_warm())
-                if process.alive:
-                    break
-                process.close()
-            else:
-                process = self._start()
-            self._busy.add(process)
-            if asked:
-                self._asked.add(process)
-            return process
-
-    def _place_of_warm(self) -> int:
-        """Return the place among the idle of the last one that has the engine loaded, or of the last."""
-        return max((place for place, process in enumerate(self._idle) if process.warm.is_set()), default=-1)
-
-    def _give_back(self, process: JobProcess, reusable: bool) -> None:
-        with self._lock:
-            self._busy.discard(process)
-            self._asked.discard(process)
-            keep = reusable and not self._closed and len(self._idle) < self._most
-            keep = keep and process.answered < _MOST_ANSWERS
-            if keep:
-                self._idle.append(process)
-            self._given_back.notify_all()
-        if not keep:
-            process.close()
-            with suppress(
-                OSError, SenseError
-            ):  # what ended the work is told; the next piece starts one, or says why not
-                self.warm_up()
 
 
 def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:
