@@ -139,9 +139,9 @@ class Scheduling:
             and same_model(other.spec.model, own.model)
         )
 
-    def recommendation_seconds(self, run_id: str) -> float:
-        """Return how long the recommendation for the run will take, as predicted."""
-        return self._backend.recommendation_seconds(self._readable_result(run_id)[1])
+    def recommendation_seconds(self, result: SensitivityResult) -> float:
+        """Return how long the recommendation for a run with this result will take, as predicted."""
+        return self._backend.recommendation_seconds(result)
 
     def solved(
         self,

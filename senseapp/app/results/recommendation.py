@@ -209,8 +209,9 @@ def recommended_answers(run_id: str) -> bool:
 def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
     title = "Look for files within this loss" if again else "Find the smallest good model"
     label = start_label(task, title, "a recommendation", cancel="recommendation.stop")
-    if label:
-        seconds = fmt.about(backend.service().schedules.recommendation_seconds(task.run_id))
+    result = backend.result_of(task.run_id) if label else None
+    if result:
+        seconds = fmt.about(backend.service().schedules.recommendation_seconds(result))
         about = (
             "Measures whole schedules, proves the strongest whose loss is tolerable on held-out images, makes files."
         )
