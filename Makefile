@@ -4,6 +4,7 @@
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
 # make bench-schedule  what schedules keep, on small networks trained on the spot
 # make soak    the long forms of the tests on what a team relies on: docs/RELIABILITY.md
+# make docs    the documentation as a site in site/, with its notebooks executed
 # make audit   known vulnerabilities in what is installed
 # make upgrade-check  what breaks with the newest versions of everything, in an environment of its own
 # make range-check  the package at both ends of the ranges of pyproject.toml; RANGE_PYTHON names another Python
@@ -12,7 +13,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check range-check
+.PHONY: help run test test-quick check audit format lock docs bench bench-schedule soak upgrade-check range-check
 
 PORT ?= 8501
 WORKERS ?= 3
@@ -22,6 +23,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
+DOCS := $(VENV)/.docs-installed
 QUICK := not (browser or peer or architectures or slow or wide)
 UPGRADE := .cache/upgrade-check
 
@@ -105,6 +107,10 @@ range-check: $(DEV)
 	$(BIN)/python -m scripts.range_check lowest --python $(RANGE_PYTHON)
 	$(BIN)/python -m scripts.range_check newest --python $(RANGE_PYTHON)
 
+docs: $(DOCS)
+	@PYTHONPATH=. OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --clean
+	@echo "site/index.html"
+
 lock: $(DEV)
 	@{ echo "# Every package of the environment, pinned; made by \`make lock\`."; \
 	   $(BIN)/python -m pip freeze --disable-pip-version-check --exclude-editable | LC_ALL=C sort --ignore-case; } > constraints.new
@@ -129,3 +135,8 @@ $(DEV): requirements-dev.txt requirements.txt constraints.txt | $(BIN)/python
 	@echo "Installing what the app and its tests need (the first time: a few minutes, about 6 GB)"
 	@$(PIP_INSTALL) --requirement requirements-dev.txt
 	@touch $@ $(RUNTIME)
+
+$(DOCS): requirements-docs.txt constraints.txt | $(RUNTIME)
+	@echo "Installing what the documentation is built with"
+	@$(PIP_INSTALL) --requirement requirements-docs.txt
+	@touch $@

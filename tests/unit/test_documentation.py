@@ -1,0 +1,90 @@
+"""The documents: links, the navigation of the site, lengths, examples, and notebooks on the demo network."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.site_files import PAGES, site_links
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+MOST_LINES_OF_THE_README = 120
+LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(document: Path) -> None:
+    for target in LINK.findall(document.read_text("utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+def test_the_readme_is_short_and_names_both_commands() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= MOST_LINES_OF_THE_README
+    assert {"make run", "make test"} <= set(re.findall(r"^make \w+", text, re.MULTILINE))
+    assert text.count("![") == 1
+
+
+def pages_of(nav: Any) -> list[str]:
+    """Return the pages of a navigation of MkDocs."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for item in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(item)]
+
+
+def test_every_document_is_in_the_navigation_once() -> None:
+    pages = pages_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    here = {str(path.relative_to(DOCS)) for path in [*DOCS.rglob("*.md"), *NOTEBOOKS]}
+    assert sorted(pages) == sorted(here | set(PAGES))
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "in_site"),
+    [
+        ("start.md", "../assets/screenshots/run.png", "assets/screenshots/run.png"),
+        ("how-to/operate.md", "../deploy.md#settings", "../deploy.md#settings"),
+        ("how-to/operate.md", "../../SECURITY.md", "../SECURITY.md"),
+        ("SECURITY.md", "docs/RELIABILITY.md", "RELIABILITY.md"),
+        ("benchmarks/RESULTS.md", "../docs/adr/README.md", "../adr/README.md"),
+        ("index.md", "https://docs.ray.io", "https://docs.ray.io"),
+        ("index.md", "#words", "#words"),
+    ],
+)
+def test_links_are_those_of_the_site(page: str, link: str, in_site: str) -> None:
+    assert site_links(f"a [b]({link}) c", page) == f"a [b]({in_site}) c"
+    if "#" not in link and ":" not in link:
+        assert not posixpath.normpath(posixpath.join(posixpath.dirname(page), in_site)).startswith("..")
+
+
+def test_the_examples_of_the_api_give_what_they_say() -> None:
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    examples = "\n".join(EXAMPLES.findall((DOCS / "api.md").read_text("utf-8")))
+    outcome = runner.run(parser.get_doctest(examples, {}, "docs/api.md", "docs/api.md", 0))
+    assert outcome.attempted > 10
+    assert outcome.failed == 0
+
+
+def code_of(notebook: Path) -> list[str]:
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code"), "outputs are made by `make docs`"
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(notebook: Path) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, code in enumerate(code_of(notebook)):
+        exec(compile(code, f"{notebook.name}[{number}]", "exec"), names)
+    assert len(names) > 5
