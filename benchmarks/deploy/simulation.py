@@ -71,14 +71,14 @@ def _case(name: str) -> tuple[bytes, Tensor]:
     torch.manual_seed(0)
     size = {"img_size": _SIDE} if name.startswith("vit") else {}
     network = timm.create_model(name, num_classes=len(MADE_FROM), **size).eval()
-    _fit_classifier(network, tensors(_LEARNT, MADE_FROM, seed=1, side=_SIDE))
+    fit_classifier(network, tensors(_LEARNT, MADE_FROM, seed=1, side=_SIDE))
     fitted, scored = tensors(_FITTED, MADE_FROM, side=_SIDE), tensors(_SCORED, side=_SIDE)
     exported = onnx_model(network, fitted[:2])
     with Int8Writer(exported, [fitted], rounding=Rounding(), reduce_range=True) as writer:
         return writer.write(), scored
 
 
-def _fit_classifier(network: nn.Module, images: Tensor) -> None:
+def fit_classifier(network: nn.Module, images: Tensor) -> None:
     """Let the last layer tell the pictures apart that ``images`` are crops of in turn: ridge regression."""
     with torch.no_grad():
         features = network.forward_head(network.forward_features(images), pre_logits=True).double()

@@ -1,0 +1,201 @@
+"""Does each file that people leave with do what its figures say? ``python -m benchmarks.delivered [--only NAME,NAME]``.
+
+For a network and a compression, the run is analysed and recommended by the command line and by the job of the page,
+each in a folder of its own. Every file that either makes is then opened without senseapp, and its answers to the
+held-out images are counted one by one (``tests/delivered_files.py``). Rows that are not run stay in ``RESULTS.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import timm
+import torch
+
+from benchmarks.deploy.simulation import fit_classifier
+from benchmarks.real.photographs import MADE_FROM, SCORED_ON, write_photographs
+from benchmarks.real.rows import HEAD, Row
+from benchmarks.results import write_row
+from senseapp.cli.main import main as command
+from senseapp.core.process import become_measuring
+from senseapp.data.load import load_images
+from senseapp.models.load import load_model
+from senseapp.records.candidate import Candidate
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
+from senseapp.runs.schedule_tasks import RecommendationTask
+from senseapp.runs.tasks import TaskContext
+from senseapp.schedules.evaluator import load_proof_images
+from senseapp.store.run_folder import RunFolder
+from tests.delivered_files import HeldOut
+
+TITLE = "Files that people leave with, against the figures they read (`python -m benchmarks.delivered`)"
+INTRO = (
+    "Every file of a recommendation, opened in onnxruntime, by `load_state_dict` or by the lines shown beside it, and "
+    "its answers to the held-out images counted in a plain loop. The ViT has random weights and a classifier fitted to "
+    "tell photographs apart."
+)
+LEVELS = {"sparsity": "25,50,75", "pruning": "12.5,25,50", "quantization": "3,4,8"}
+WAYS = ("command line", "page")
+_VIT, _SIDE = "vit_tiny_patch16_224", 64
+_LEARNT, _SCORED, _SAMPLES = 280, 300, 100
+_SHARE, _DIVERGENCE = 1e-9, 1e-4  # that a figure may be off by: a share of answers absolutely, others relatively
+
+
+class _Quiet:
+    """Observes a task in silence."""
+
+    def phase(self, sentence: str) -> None:
+        """Say nothing."""
+
+    def opened(self, *_: Any, **__: Any) -> None:
+        """Say nothing."""
+
+    estimated = measured = opened
+
+
+def _demo(_home: Path) -> list[str]:
+    return ["--model", "demo", "--data", "demo", "--samples", str(_SAMPLES)]
+
+
+def _efficientnet(_home: Path) -> list[str]:
+    return ["--model", "demo/efficientnet_lite0", "--data", "photographs", "--samples", "48"]
+
+
+def _vit(home: Path) -> list[str]:
+    """Write the network and labelled photographs of other halves of the pictures than its classifier has seen."""
+    torch.manual_seed(0)
+    labels = [index % len(MADE_FROM) for index in range(_SCORED)]
+    learnt = write_photographs(home / "learnt", _LEARNT, MADE_FROM, seed=1)
+    scored = write_photographs(home / "scored", _SCORED, SCORED_ON, labels=labels)
+    spec = ModelSpec(library="timm", name=_VIT, num_classes=len(MADE_FROM), img_size=_SIDE)
+    flat = DataSpec(kind="folder", path=str(learnt), labels=WITHOUT_LABELS)
+    images = load_images(flat, load_model(spec).preprocessing, num_classes=len(MADE_FROM))
+    network = timm.create_model(_VIT, num_classes=len(MADE_FROM), img_size=_SIDE).eval()
+    fit_classifier(network, images.batch(0, len(images)))
+    safetensors.torch.save_file(network.state_dict(), home / "vit.safetensors")
+    model = ["--model", f"timm/{_VIT}", "--checkpoint", str(home / "vit.safetensors")]
+    return [*model, "--data", str(scored), "--samples", str(_SAMPLES)]
+
+
+NETWORKS: dict[str, Callable[[Path], list[str]]] = {
+    "demo": _demo,
+    "EfficientNet-Lite0": _efficientnet,
+    "ViT": _vit,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A candidate, and what was counted of its file."""
+
+    candidate: Candidate
+    own: dict[str, float]
+    bytes_on_disk: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the headline's figure is the file's own, which lies in its interval, and its bytes are those."""
+        low, high = self.candidate.interval
+        inside = low <= self.own[self.candidate.metric] <= high
+        return inside and self.apart <= 1 and self.bytes_on_disk == self.candidate.figures.file_bytes
+
+    @property
+    def apart(self) -> float:
+        """The largest difference between figures and counts, as a multiple of what is allowed."""
+        allowed = {name: _DIVERGENCE * max(value, 1e-5) if name == "kl" else _SHARE for name, value in self.own.items()}
+        found = {change.metric: change.value for change in self.candidate.figures.changes}
+        return max(abs(found[name] - value) / allowed[name] for name, value in self.own.items())
+
+    @property
+    def text(self) -> str:
+        """The headline of the file, and what differs."""
+        differs = "" if self.holds else f" BUT {self.own}, {self.bytes_on_disk} bytes"
+        return f"{self.candidate.made_of}: {self.candidate.answers_text} ({self.candidate.evidence}){differs}"
+
+
+def by_command_line(folder: Path, home: Path) -> str:
+    """Recommend on the command line; return what its line says that the records do not."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        out = ["--schedule", str(home / "targets.json"), "--out", str(home / "model.safetensors")]
+        if command(["recommend", "--run", str(folder), *out, "--best", str(home / "best")]):
+            raise RuntimeError("The command failed; its message is above.")
+    report = json.loads(printed.getvalue())
+    known = {each.headline: each.figures.file_bytes for each in RunFolder(folder).candidates()}
+    said = [*report["candidates"], *filter(None, [report["recommended"]])]
+    return "; ".join(line["headline"] for line in said if known.get(line["headline"]) != line["file_bytes"])
+
+
+def by_page(folder: Path, _home: Path) -> str:
+    """Recommend as the page's job does."""
+    RecommendationTask(run_id="").carry_out(TaskContext(folder=RunFolder(folder), observer=_Quiet()))
+    return ""
+
+
+def checked(folder: Path) -> list[Checked]:
+    """Return each file of a run's folder with its counts."""
+    run = RunFolder(folder)
+    result = run.load_result()
+    loaded = load_model(result.spec.model)
+    proof = load_proof_images(result, loaded).proof
+    held_out = HeldOut(network=loaded.module, images=proof.batch(0, len(proof)), labels=proof.labels)
+    return [
+        Checked(
+            candidate=each,
+            own=held_out.counted(each, folder),
+            bytes_on_disk=run.candidate_file(each).stat().st_size,
+        )
+        for each in run.candidates()
+    ]
+
+
+def rows(network: str, compression: str, ways: list[str]) -> Iterator[Row]:
+    """Yield one row for each of ``ways``."""
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        options = ["--compression", compression, "--levels", LEVELS[compression], "--out", str(home / "analysed")]
+        if command(["analyze", *NETWORKS[network](home), *options]):
+            raise RuntimeError("The run failed; its message is above.")
+        for way in ways:
+            folder = home / way.replace(" ", "-")
+            shutil.copytree(home / "analysed", folder)
+            other = (by_page if way == "page" else by_command_line)(folder, home)
+            found = checked(folder)
+            inside = sum(each.holds for each in found)
+            yield Row(
+                what=f"{network}, {compression}, {way}",
+                wanted="the file's own figure, inside the interval; the file's bytes",
+                found=f"{inside} of {len(found)} files: {'; '.join(each.text for each in found)}{other}",
+                holds=inside == len(found) > 0 and not other,
+            )
+
+
+def main() -> None:
+    """Run what is asked for; write and print each row as it is found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(NETWORKS), metavar="NAME,NAME", help="networks")
+    parser.add_argument("--compressions", default=",".join(LEVELS), metavar="NAME,NAME")
+    parser.add_argument("--ways", default=",".join(WAYS), metavar="NAME,NAME")
+    chosen = parser.parse_args()
+    for network in chosen.only.split(","):
+        for compression in chosen.compressions.split(","):
+            started = time.process_time()
+            for row in rows(network, compression, chosen.ways.split(",")):
+                print(f"{'holds' if row.holds else 'FAILS'}  {row.what}: {row.found} (wanted {row.wanted})", flush=True)
+                write_row(TITLE, [INTRO, "", *HEAD], row.line)
+            print(f"       {time.process_time() - started:.0f} s of the processor", flush=True)
+
+
+if __name__ == "__main__":
+    become_measuring(beside_others=False)
+    main()
