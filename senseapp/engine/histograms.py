@@ -225,7 +225,8 @@ def histograms_by_name(
 ) -> Found:
     """Look at the layers whose names match any of ``patterns``, such as ``layer1.*``; none means all.
 
-    At most ``spec.num_images`` of the images are looked at. ``model`` comes back as it was, in its mode.
+    At most ``spec.num_images`` of the images are looked at. ``model`` comes back as it was, in its mode. Where its
+    output is not finite because of a weight, sound layers have histograms without gradients.
 
     Raises:
         InvalidInput: no layer matches, or the model or the images cannot be used.
@@ -236,7 +237,7 @@ def histograms_by_name(
     with _lent(copy.deepcopy(model) if spec.fold else model) as module:
         on_device = _move(prepared, module)
         with torch.no_grad():
-            profile = profile_model(module, on_device.batch(0, 1), task=task)
+            profile = profile_model(module, on_device.batch(0, 1), task=task, finite=spec.objective != "none")
         return quantization_histograms(module, on_device, select_layers(profile, patterns), spec, task=task)
 
 

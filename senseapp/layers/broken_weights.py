@@ -49,4 +49,10 @@ def _faults(module: nn.Module) -> Iterator[str]:
 
 
 def _is_finite(values: Tensor) -> bool:
-    return not values.numel() or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(values.detach()))
+    """Return whether all values are finite, read off in one transfer; so are those on the meta device, which has none.
+
+    NaN is the least and the largest value of what holds one.
+    """
+    if values.is_meta or not values.numel():
+        return True
+    return bool(torch.stack(torch.aminmax(values.detach())).isfinite().all())

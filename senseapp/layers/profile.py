@@ -104,6 +104,7 @@ def profile_model(
     *,
     trace: CallTrace | None = None,
     task: Task | None = None,
+    finite: bool = True,
     title: str = "",
     pretrained: bool = True,
     notes: tuple[str, ...] = (),
@@ -111,11 +112,13 @@ def profile_model(
     """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W), unless its ``trace`` is given.
 
     Raises:
-        UnsupportedModel: it fails on the sample, what it returns is not an output of ``task``, where one is given, or a
-            weight is not a number, see :func:`~senseapp.layers.broken_weights.check_weights`.
+        UnsupportedModel: it fails on the sample, what it returns is not an output of ``task``, where one is given, or,
+            unless ``finite`` is false, :func:`~senseapp.layers.broken_weights.check_weights` finds that it is not
+            finite because of a weight.
     """
     trace = trace or watched_pass(module, sample)
-    check_weights(module, trace)
+    if finite:
+        check_weights(module, trace)
     if task is not None:
         task.check_output(trace.output, len(sample))
     layers = _layers(module, trace)

@@ -1,15 +1,18 @@
 """Laws of metrics, intervals and ranks over arbitrary inputs."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from senseapp.core.codec import dumps, loads
-from senseapp.metrics import METRICS, add_moments, change_of, moments_of
+from senseapp.metrics import add_moments, change_of, moments_of
 from senseapp.metrics.intervals import discordant_interval
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.ranking import rank_intervals, shared_ranks, undecided
+from senseapp.tasks import METRICS  # with those of all tasks
 
 finite = st.floats(-100, 100)
 
@@ -23,29 +26,44 @@ def scored_images(draw):
     return before, after, torch.randint(num_classes, (num_images,), generator=generator)
 
 
-@given(scored_images(), st.sampled_from(sorted(METRICS)), st.integers(1, 11))
+@st.composite
+def metrics_and_images(draw):
+    """A metric of any task, scores before and after, and targets of that task."""
+    metric, (before, after, labels) = draw(st.sampled_from(sorted(METRICS))), draw(scored_images())
+    if METRICS[metric].task == "multilabel":  # any truths: 0, 1 or unknown, the first one known
+        values = torch.tensor([0.0, 1.0, math.nan])
+        seed = draw(st.integers(0, 2**31))
+        labels = values[torch.randint(3, before.shape, generator=torch.Generator().manual_seed(seed))]
+        labels[:, 0].nan_to_num_(1.0)
+    return metric, before, after, labels
+
+
+SHARES = ("top1", "top5", "agreement")
+"""Of whole images, whose sums are whole numbers."""
+
+
+@given(metrics_and_images(), st.integers(1, 11))
 @settings(max_examples=80, deadline=None)
-def test_shards_merge_to_the_whole(images, metric, cut):
-    before, after, labels = images
+def test_shards_merge_to_the_whole(given_metric, cut):
+    metric, before, after, labels = given_metric
     whole = moments_of(metric, before, after, labels)
     merged = add_moments(
         moments_of(metric, before[:cut], after[:cut], labels[:cut]),
         moments_of(metric, before[cut:], after[cut:], labels[cut:]),
     )
-    exact = metric in ("top1", "top5", "agreement")
-    assert merged == whole if exact else merged == pytest.approx(whole, rel=1e-12, abs=1e-12)
+    assert merged == whole if metric in SHARES else merged == pytest.approx(whole, rel=1e-12, abs=1e-12)
 
 
-@given(scored_images(), st.sampled_from(sorted(METRICS)), st.sampled_from([0.8, 0.95, 0.999]))
+@given(metrics_and_images(), st.sampled_from([0.8, 0.95, 0.999]))
 @settings(max_examples=120, deadline=None)
-def test_intervals_hold_the_estimate_and_stay_in_range(images, metric, confidence):
-    before, after, labels = images
+def test_intervals_hold_the_estimate_and_stay_in_range(given_metric, confidence):
+    metric, before, after, labels = given_metric
     change = change_of(metric, moments_of(metric, before, after, labels), confidence)
     slack = 1e-9 * (1 + abs(change.delta))
     assert change.ci_low - slack <= change.delta <= change.ci_high + slack
-    if metric in ("top1", "top5", "agreement"):
+    if metric in (*SHARES, "label_agreement"):
         assert -1 <= change.ci_low <= change.ci_high <= 1
-    if metric in ("kl", "agreement", "sqnr"):
+    if metric in ("kl", "agreement", "sqnr", "bernoulli_kl", "label_agreement"):
         assert change.ci_low >= 0
 
 
@@ -115,9 +133,10 @@ def test_a_positive_delta_is_a_worse_value(images, metric):
     assert change.delta == pytest.approx(worsening, abs=1e-12)
 
 
-@given(scored_images(), st.sampled_from(sorted(METRICS)))
+@given(metrics_and_images())
 @settings(max_examples=30, deadline=None)
-def test_changes_survive_json_and_can_be_summed_again(images, metric):
+def test_changes_survive_json_and_can_be_summed_again(given_metric):
+    metric, *images = given_metric
     change = change_of(metric, moments_of(metric, *images))
     record = LayerMeasurement(layer="conv", level=0.5, status=Status.MEASURED, changes=(change,))
     read = loads(dumps(record), LayerMeasurement).changes[0]

@@ -422,6 +422,8 @@ UNDOCUMENTED = (
     "torch_pruning.ops",
 )
 OF_PYTHON = {"os._exit", "argparse._ArgumentGroup"}
+OF_NAMED_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+"""Documented; the underscore keeps them apart from the names of fields."""
 
 
 def undocumented(tree: ast.AST) -> set[str]:
@@ -447,7 +449,8 @@ def private(tree: ast.AST) -> set[str]:
     owned |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     read = {ast.unparse(node): node.attr for node in names if isinstance(node, ast.Attribute)}
     foreign = {text for text, name in read.items() if text != f"self.{name}" and name not in owned}
-    return {text for text in foreign if read[text].startswith("_") and not read[text].endswith("__")} - OF_PYTHON
+    hidden = {text for text in foreign if read[text].startswith("_") and not read[text].endswith("__")}
+    return {text for text in hidden if read[text] not in OF_NAMED_TUPLES} - OF_PYTHON
 
 
 def is_stored(node: ast.Attribute | ast.Name) -> bool:

@@ -57,7 +57,7 @@ def images():
 
 
 def look(model, images, layer="conv2", **settings):
-    profile = profile_model(model, images.batch(0, 1), title="small", pretrained=True, notes=())
+    profile = profile_model(model, images.batch(0, 1), title="small", finite=False)
     return quantization_histogram(model, images, profile.layer(layer), HistogramSpec(layer=layer, **settings))
 
 

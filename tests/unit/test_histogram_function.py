@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import senseapp
-from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed, NoLayersSelected
+from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed, NoLayersSelected, UnsupportedModel
 from senseapp.engine.histograms import image_set
 
 
@@ -136,4 +136,6 @@ def test_a_layer_without_a_histogram_is_told_in_a_warning(model):
         frame, _ = senseapp.histogram(model, IMAGES, "conv*", objective="none")
     assert set(frame["layer"]) == {"conv2"}
     with warnings.catch_warnings(), pytest.raises(MeasurementFailed, match="not finite"):
-        senseapp.histogram(model, IMAGES, "conv1")
+        senseapp.histogram(model, IMAGES, "conv1", objective="none")
+    with pytest.raises(UnsupportedModel, match="conv1"):  # with it no layer has gradients
+        senseapp.histogram(model, IMAGES, "conv2")
