@@ -26,7 +26,7 @@ from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 from scripts.ensure_browser import find_browser
 from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.report.document import build_report
-from senseapp.compressions import QuantizationConfig
+from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.spec import PHOTOGRAPHS_DEMO
 from senseapp.runs.backend import Backend
 from senseapp.runs.leaderboard import headline
@@ -41,7 +41,7 @@ PATIENCE_MILLISECONDS = 240_000
 _MEASURED = PHOTOGRAPHS_DEMO.sensitivity
 BITS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=QuantizationConfig(), levels=(8, 6, 4, 3)))
 LEVEL = "4 bits"
-ZEROS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, levels=(0.4, 0.6, 0.8)))
+ZEROS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=SparsityConfig(), levels=(0.4, 0.6, 0.8)))
 _RUNS = {"bits": BITS, "zeros": ZEROS}
 
 

@@ -126,10 +126,10 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(page: Page) -> None:
     page.get_by_role("button", name="Run on photographs").click()
-    offered = page.get_by_role("button", name=re.compile("Find how much can be saved"))
+    offered = page.get_by_role("button", name=re.compile("Find the smallest good model"))
     expect(offered).to_be_visible(timeout=RUN_MILLISECONDS)
     offered.click()
-    recommended = page.get_by_role("heading", name=re.compile(r"^You can .* and keep"))
+    recommended = page.get_by_role("heading", name=re.compile(r"the time · .* answers stay"))
     expect(recommended).to_be_visible(timeout=2 * RUN_MILLISECONDS)
     expect(page.get_by_text("KL divergence from the original output").first).to_be_visible()
     page.get_by_role("link", name="Present").click()
