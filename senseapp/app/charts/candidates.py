@@ -34,7 +34,7 @@ def candidates_chart(
         picks: whether a click chooses a file.
     """
     runs = list(dict.fromkeys(rows["run"]))
-    top = {"domainMax": 100} if y_title.endswith("(%)") else {}
+    top = 100 if y_title.endswith("(%)") else alt.Undefined
     shown = rows.assign(
         pale=[0.35 if beaten else 1.0 for beaten in rows["beaten"]],
         area=[260 if file == picked else 110 for file in rows["file"]],
@@ -46,7 +46,7 @@ def candidates_chart(
     )
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
-        y=alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False, clamp=True, **top)),
+        y=alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False, clamp=True, domainMax=top)),
         color=colour,
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )
