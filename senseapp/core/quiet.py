@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-QUIET_FILE = "SENSEAPP_QUIET_FILE"
-"""Environment variable with the path of the file whose locks these are."""
+QUIET_FILE = "_SENSEAPP_QUIET_FILE"
+"""Environment variable, of the server for its own processes, with the path of the file whose locks these are."""
 
 _WAIT_SECONDS = 10.0
 _LOOK_SECONDS = 0.02

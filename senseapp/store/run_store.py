@@ -165,8 +165,9 @@ class RunStore:
 
     def restore(self, run_id: str, viewer: str) -> RunRecord:
         """Undo :meth:`delete`; NotFound where the run was removed meanwhile or is somebody else's."""
+        cannot = NotFound("There is no such deleted run, or it is not yours, or its files were removed since.")
         if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
-            raise _not_found()
+            raise cannot
         with self._database.transaction() as connection:
             columns = ", ".join(row["name"] for row in connection.execute("PRAGMA table_info(runs)"))
             restored = connection.execute(
@@ -174,7 +175,7 @@ class RunStore:
                 (run_id, viewer),
             ).rowcount
             if not restored:
-                raise NotFound("This run can no longer be restored: its files were removed.")
+                raise cannot
             connection.execute("DELETE FROM deleted_runs WHERE run_id = ?", (run_id,))
         return self.record(run_id)
 

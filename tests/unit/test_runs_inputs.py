@@ -362,6 +362,9 @@ def test_the_upload_of_a_run_is_kept(service, tmp_path):
     assert path.exists()
     service.delete(run_id)
     service.inputs.discard_upload(path)
+    assert path.exists()  # the run may be restored, and resumed
+    service._backend.store.remove_deleted()
+    service.inputs.discard_upload(path)
     assert not path.exists()
 
 

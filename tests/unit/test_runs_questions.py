@@ -158,7 +158,7 @@ def test_a_question_ends_with_the_page_that_asked(
 
 def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
     """However much is free, and whatever one job may take."""
-    table = ReadTable(text="", title="", granularity="weight", profile=None)
+    table = ReadTable(content=b"", title="", granularity="weight", profile=None)
     guard = MemoryGuard(100_000, most_bytes=table.memory_bytes)
     sentence = r"more than the 0\.3 GB of memory that a file of its size may take"
     with pytest.raises(OutOfMemory, match=sentence), guard.job():

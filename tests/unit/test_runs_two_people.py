@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import NotFound
-from senseapp.records.schedule import Limits, Schedule, ScheduleEntry
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.finished_runs import Scheduling, Work
@@ -36,6 +36,10 @@ OTHER_ARGUMENTS = {
     "target": Path("never written"),
     "shared": True,
     "schedule": SCHEDULE,
+    "budget": ResourceBudget(kind="params", target=0.5),
+    "method": "knapsack",
+    "limits": Limits(),
+    "gamma": 1.0,
     "stream": io.BytesIO(),
     "candidate": a_candidate(),
 }
