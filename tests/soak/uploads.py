@@ -130,6 +130,12 @@ def stored(server: Served) -> list[Path]:
     return [path for path in (server.home / "uploads").rglob("*") if path.is_file()]
 
 
+def clear(server: Served) -> None:
+    """Remove what is stored; the server sweeps what its socket has left."""
+    for path in stored(server):
+        path.unlink(missing_ok=True)
+
+
 def _contents(server: Served) -> list[bytes]:
     """Return what is stored, sorted; what the server takes away meanwhile is not."""
     found = []
@@ -198,8 +204,7 @@ def main(arguments: list[str]) -> int:
         served(Path(folder), module="tests.soak.scripted_server", **SETTINGS) as server,
     ):
         asyncio.run(uploads(server, 10, kinds=SOUND))  # warms up
-        for path in stored(server):
-            path.unlink()
+        clear(server)
         report = asyncio.run(uploads(server, given.uploads))
     sys.stdout.write(
         f"{report.sent} uploads at once: nothing left of hostile ones after {report.seconds:.0f} s, the server grew by "
