@@ -36,10 +36,11 @@ def click_a_dot(page: Page, number: int = 8) -> int:
 
 
 def lock_the_first_layer(page: Page) -> None:
-    """Tick Locked in the first row of the table."""
+    """Tick Locked in the first row of the table, once nothing above moves it any more."""
     page.get_by_text("Set single layers").click()
     table = page.get_by_test_id("stDataFrame").last
     expect(table).to_be_visible()
+    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
     table.click(position={"x": 60, "y": HEADER + ROW // 2})
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)

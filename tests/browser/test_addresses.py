@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server
+from tests.browser.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +26,7 @@ def at_rest(page: Page) -> None:
 def with_its_pictures(page: Page) -> None:
     """Wait until the page has run and its pictures are here: once it is left, the server has none for it any more."""
     page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
-    page.wait_for_function("[...document.images].every(image => image.complete)")
+    wait_until(page, "[...document.images].every(image => image.complete)")
 
 
 def test_a_finding_is_found_by_link_reload_back_and_forward(

@@ -1,0 +1,22 @@
+"""Waiting for what a page's own scripts know, where its policy forbids to make code of text."""
+
+from __future__ import annotations
+
+import time
+
+from playwright.sync_api import Page
+
+_LOOK_MILLISECONDS = 50
+_MOST_SECONDS = 120.0
+
+
+def wait_until(page: Page, expression: str, argument: object = None, *, seconds: float = _MOST_SECONDS) -> None:
+    """Wait until a JavaScript expression, or a function of ``argument``, is true.
+
+    Playwright's ``wait_for_function`` makes code of text inside the page when it looks again, which the app's content
+    security policy refuses; each look from outside is allowed.
+    """
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression, argument):
+        assert time.monotonic() < end, f"not true after {seconds:.0f} s: {expression}"
+        page.wait_for_timeout(_LOOK_MILLISECONDS)
