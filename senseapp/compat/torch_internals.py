@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +38,19 @@ WEIGHT_NORM = aten._weight_norm_interface
 
 COPIES = (aten._to_copy, aten._unsafe_view)
 """What casts and reshapes become, which leave values as they are."""
+
+
+@contextmanager
+def without_stack_traces() -> Iterator[None]:
+    """Trace graphs inside without the lines of source of each node: a third of the time of an export to ONNX."""
+    from torch.fx import config
+
+    before = config.do_not_emit_stack_traces
+    config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        config.do_not_emit_stack_traces = before
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ from functools import cached_property
 from senseapp.compressions import CompressionConfig
 from senseapp.core.codec import register
 from senseapp.core.wording import plural
-from senseapp.metrics import METRICS, MetricChange
+from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import RunSpec
 
@@ -202,6 +202,12 @@ class SensitivityResult:
     def shown_metrics(self) -> Counter[str]:
         """How many layers and levels have a value, by metric; those without any are not among the keys."""
         return Counter(change.metric for item in self.shown for change in item.changes)
+
+    @property
+    def judged_by(self) -> str:
+        """The metric that people judge the model by: right answers where there are labels, else unchanged ones."""
+        names = self.shown_metrics
+        return primary_among(names) or divergence_among(names) or self.metric
 
     def without_folders(self) -> SensitivityResult:
         """Return the result with only the names of the files that it was made from, for people who take it away."""

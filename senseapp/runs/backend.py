@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from senseapp.core.disk import remove_temporaries
 from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFailed
 from senseapp.core.home import lock_home
+from senseapp.metrics import METRICS
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -28,7 +29,7 @@ from senseapp.runs.process.pool import JobProcesses
 from senseapp.runs.process.processes import carry_out_on_cluster
 from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
-from senseapp.runs.schedule_tasks import RecommendationTask
+from senseapp.runs.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.runs.tasks import FinishedRunTask, RunTask, TaskContext
@@ -50,6 +51,8 @@ UNDO_SECONDS = 60.0
 _LATER_SECONDS = 5.0  # after that, when its files are removed
 _SHORT_SECONDS = 60.0
 """Of a run or a recommendation, as predicted, that goes to the lane of short jobs."""
+_SEARCHES_PER_FILE = 10
+"""How many times longer than a recommendation that follows by itself one may take after which a file still does."""
 _SHORT_JOB_BYTES = 1_000_000_000
 """Free memory with which a short job may start beside another: a process takes 600 MB, a small network the rest."""
 AnswerT = TypeVar("AnswerT")
@@ -280,14 +283,22 @@ class Backend:
         self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
 
     def _recommend(self, record: RunRecord, result: SensitivityResult) -> None:
-        """Let the recommendation follow where it is quick and there is room; the page offers it where not."""
-        if result.spec.sensitivity.mode == "quick" or self._open_session is not None:
+        """Let the recommendation follow where it is quick and there is room; else the original's file in int8 alone.
+
+        The page offers the recommendation where it does not follow.
+        """
+        longest = self.settings.recommend_seconds
+        if not longest or result.spec.sensitivity.mode == "quick" or self._open_session is not None:
             return
-        if self.recommendation_seconds(result) > self.settings.recommend_seconds:
+        seconds = self.recommendation_seconds(result)
+        task: FinishedRunTask[Any] = RecommendationTask(run_id=record.run_id)
+        if seconds > longest:
+            task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
+        if seconds > longest * _SEARCHES_PER_FILE:
             return
         with suppress(QueueFull, QuotaExceeded):
             check_run_room(disk_use(self.store, record.owner, self.settings))
-            self._submit(RecommendationTask(run_id=record.run_id))
+            self._submit(task)
 
     def _keep_plan(self, run_id: str, done: int, total: int) -> None:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)

@@ -337,7 +337,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         from senseapp.schedules.recommend import judged_by
 
         allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
-        task = DeliverTask(run_id=self.run_id, settings=_quickest(allowed))
+        task = original_in_int8(self.run_id, allowed)
         if task.outcome(context.folder) is None:
             task.keep(context.folder, task.make(evaluator, context))
 
@@ -363,6 +363,11 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         )
         task.keep(context.folder, task.make(evaluator, context))
         return record
+
+
+def original_in_int8(run_id: str, allowed_drop: float) -> DeliverTask:
+    """Return the task that makes the file of the original weights in int8 which may lose ``allowed_drop``."""
+    return DeliverTask(run_id=run_id, settings=_quickest(allowed_drop))
 
 
 def _quickest(allowed_drop: float) -> DeploySettings:

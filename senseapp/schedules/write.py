@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from senseapp.compat.torch_internals import without_stack_traces
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.records.model_files import ONNX, PROGRAM
@@ -91,14 +92,16 @@ def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:
 def exported_program(model: nn.Module, example: Tensor) -> bytes:
     """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails."""
     buffer = io.BytesIO()
-    torch.export.save(_export(model, example), buffer)
+    with without_stack_traces():
+        torch.export.save(_export(model, example), buffer)
     return buffer.getvalue()
 
 
 def onnx_model(model: nn.Module, example: Tensor) -> bytes:
     """Return ``model`` as ONNX, for any number of images where torch can export it so."""
     try:
-        program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False)
+        with without_stack_traces():
+            program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False)
         if program is None:
             raise RuntimeError("nothing was exported")
         return bytes(program.model_proto.SerializeToString())

@@ -19,7 +19,7 @@ from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.layer_tasks import LayerAnswers
-from senseapp.runs.schedule_tasks import RecommendationTask, Verification
+from senseapp.runs.schedule_tasks import DeliverTask, RecommendationTask, Verification
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
 from senseapp.schedules import recommend
@@ -162,6 +162,19 @@ def recommended(few_digits, tmp_path_factory):
     assert not backend.runner.run_next()
     yield service, run_id, service.work.outcome(RecommendationTask(run_id=run_id))
     backend.close()
+
+
+@pytest.mark.parametrize(("seconds", "follows"), [(9, RecommendationTask), (11, DeliverTask), (101, None)])
+def test_what_follows_a_run_depends_on_its_time(recommended, monkeypatch, seconds, follows) -> None:
+    service, run_id, _ = recommended
+    backend, submitted = service._backend, []
+    monkeypatch.setattr(backend, "settings", ServerSettings(recommend_seconds=10))
+    monkeypatch.setattr(backend, "recommendation_seconds", lambda _: seconds)
+    monkeypatch.setattr(backend, "_submit", submitted.append)
+    backend._recommend(service.run(run_id), service.result(run_id))
+    assert [type(task) for task in submitted] == ([follows] if follows else [])
+    if follows is DeliverTask:  # found again by the recommendation, if that is asked for later
+        assert submitted[0].outcome(backend.store.folder(run_id)) is not None
 
 
 @pytest.mark.slow

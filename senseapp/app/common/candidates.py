@@ -14,18 +14,12 @@ from senseapp.app.common.download import download, new_file
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
-from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.metrics import METRICS
 from senseapp.records.candidate import FORMS, Candidate
-from senseapp.records.measurement import SensitivityResult
 from senseapp.records.model_files import small_form
 from senseapp.runs.service import Service
 
 _TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
-
-
-def judged_by(result: SensitivityResult) -> str:
-    """Return the metric that people judge the run's model by: right answers where there are labels, else unchanged."""
-    return primary_among(result.shown_metrics) or divergence_among(result.shown_metrics) or result.metric
 
 
 def choose_tolerance(run_id: str, metric: str, *, key: str) -> float:

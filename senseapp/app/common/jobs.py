@@ -20,14 +20,22 @@ def start_label(task: TaskT, label: str, what: str, *, cancel: str) -> str:
 
     While it is on its way, watch it instead, with a button of key ``{cancel}.{run_id}`` that ends it.
     """
-    snapshot = backend.service().work.progress(task)
-    if snapshot is not None and not snapshot.state.finished:
-        st.fragment(_watch, run_every=_POLL_SECONDS)(task, cancel)
+    if watched(task, cancel=cancel):
         return ""
+    snapshot = backend.service().work.progress(task)
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
         label = "Try again"
     return label if may_start(task.run_id, what) else ""
+
+
+def watched(task: TaskT, *, cancel: str) -> bool:
+    """Tell whether ``task`` is on its way; show how far it is, with a button of key ``{cancel}.{run_id}`` to end it."""
+    snapshot = backend.service().work.progress(task)
+    if snapshot is None or snapshot.state.finished:
+        return False
+    st.fragment(_watch, run_every=_POLL_SECONDS)(task, cancel)
+    return True
 
 
 def begin(task: TaskT) -> None:

@@ -18,7 +18,7 @@ from senseapp.app.common.address import bound, named, one_of
 from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.candidates import choose_tolerance, file_button, other_files
 from senseapp.app.common.figure import figure
-from senseapp.app.common.jobs import begin, start_label
+from senseapp.app.common.jobs import begin, start_label, watched
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import go_to_page, restart_with
 from senseapp.app.frames.candidates import answers_axis, candidates_frame, original_row
@@ -34,7 +34,7 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.runs.leaderboard import headline
-from senseapp.runs.schedule_tasks import RecommendationTask
+from senseapp.runs.schedule_tasks import RecommendationTask, original_in_int8
 
 _POLL_SECONDS = 2.0
 
@@ -50,7 +50,9 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
         if not candidates:
             _without_files(run_id, found, finding)
             if found is None and can_search:
-                _on_its_way(task)
+                first = original_in_int8(run_id, METRICS[result.judged_by].tolerable)
+                if not watched(first, cancel="recommendation.first"):
+                    _on_its_way(task)
                 st.fragment(_show_first_file, run_every=_POLL_SECONDS)(run_id)
             return
         place = st.container()

@@ -10,7 +10,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, number, one_of, whole
-from senseapp.app.common.candidates import choose_tolerance, file_button, judged_by, other_files
+from senseapp.app.common.candidates import choose_tolerance, file_button, other_files
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.tables import show_table
@@ -43,7 +43,7 @@ def deploy_block(proof: Verification, result: SensitivityResult) -> None:
     run_id = proof.run_id
     with st.container(border=True):
         st.markdown(md("## The file that runs"))
-        allowed = choose_tolerance(run_id, judged_by(result), key=f"schedule.tolerated.{run_id}")
+        allowed = choose_tolerance(run_id, result.judged_by, key=f"schedule.tolerated.{run_id}")
         task = DeliverTask(
             run_id=run_id,
             schedule=proof.schedule,
