@@ -31,9 +31,9 @@ from senseapp.schedules.adapt.pruned import Reconstruction
 from senseapp.schedules.adapt.walk import Walk
 from senseapp.schedules.adapt.weights import UPDATES, Adaptation
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.schedules.onnx_template import OnnxTemplate
 from senseapp.schedules.repair import Matching, Reference, matching_of
 from senseapp.schedules.steps import Progress, ignore_progress
-from senseapp.schedules.write import onnx_copy
 from senseapp.tasks import task_named
 
 _CALIBRATION_IMAGES = 64  # as many as the run looked at
@@ -180,7 +180,11 @@ class ScheduleEvaluator:
 
     def network_of(self, model: nn.Module) -> bytes:
         """Return ``model``, which takes this run's images, as float ONNX."""
-        return onnx_copy(model, self.dense.batches(0, 1)[0].cpu())
+        return self._template.onnx_of(model)
+
+    @cached_property
+    def _template(self) -> OnnxTemplate:
+        return OnnxTemplate(self.dense.model, self.dense.batches(0, 1)[0].cpu())
 
     def calibration(self) -> list[Tensor]:
         """Return the images that the run's data-driven criteria and activation ranges looked at, in batches."""

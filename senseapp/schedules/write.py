@@ -99,24 +99,41 @@ def exported_program(model: nn.Module, example: Tensor) -> bytes:
 
 def onnx_model(model: nn.Module, example: Tensor) -> bytes:
     """Return ``model`` as ONNX, for any number of images where torch can export it so."""
-    try:
-        with without_stack_traces():
-            program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False)
-        if program is None:
-            raise RuntimeError("nothing was exported")
-        return bytes(program.model_proto.SerializeToString())
-    except SenseError:
-        raise
-    except Exception as error:  # the exporter raises errors of many packages
-        raise InvalidSpec(
-            f"This network cannot be written as ONNX: {type(error).__name__}: {first_line_of(error)}."
-        ) from error
+    return optimized(onnx_program(model, example))
 
 
 def onnx_copy(model: nn.Module, example: Tensor) -> bytes:
     """Return :func:`onnx_model` of a copy on the processor; ``model`` stays where it is, and as it lies in memory."""
     with torch.no_grad():
         return onnx_model(copy.deepcopy(model).cpu(), example)
+
+
+def onnx_program(model: nn.Module, example: Tensor) -> torch.onnx.ONNXProgram:
+    """Return ``model`` as an ONNX program with each parameter under its own name, before constants are folded."""
+    try:
+        with without_stack_traces():
+            program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False, optimize=False)
+        if program is None:
+            raise RuntimeError("nothing was exported")
+        return program
+    except SenseError:
+        raise
+    except Exception as error:
+        raise _no_onnx(error) from error
+
+
+def optimized(program: torch.onnx.ONNXProgram) -> bytes:
+    """Return ``program`` as ONNX after its constants are folded; it is changed."""
+    try:
+        program.optimize()
+        return bytes(program.model_proto.SerializeToString())
+    except Exception as error:
+        raise _no_onnx(error) from error
+
+
+def _no_onnx(error: Exception) -> InvalidSpec:
+    """Return the error for a failed export; the exporter raises errors of many packages."""
+    return InvalidSpec(f"This network cannot be written as ONNX: {type(error).__name__}: {first_line_of(error)}.")
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

@@ -23,7 +23,7 @@ COMPAT = ROOT / "senseapp" / "compat"
 NAMES = {
     # torch
     "torch.utils._python_dispatch:TorchDispatchMode": "watching which operations a forward pass is made of",
-    "torch.fx:config.do_not_emit_stack_traces": "exports in two thirds of the time, without the lines of source of nodes",
+    "torch.fx:config.do_not_emit_stack_traces": "exports without the lines of source of nodes",
     "torch:Tensor._version": "seeing what a forward pass writes into in place",
     "torch:UntypedStorage._cdata": "telling views of one tensor from others on the meta device",
     "torch:ops.aten._to_copy": "following a weight through casts",
