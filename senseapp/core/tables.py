@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -182,15 +181,21 @@ def _rows(text: str, mark: str) -> Iterator[_Row]:
     Raises:
         TableError: quotes do not close, or a cell or line is very long.
     """
-    split = _split_at_last_space if mark == _LAST_SPACE else partial(_split_by_csv, mark=mark)
-    for line, row in split(_lines(text)):
+    lines = _lines(text)
+    for line, row in _split_at_last_space(lines) if mark == _LAST_SPACE else _split_by_csv(lines, mark):
         cells = [cell.strip() for cell in row]
-        if any(cells) and not (cells[0].startswith("#") and not any(cells[1:])):
+        if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
             yield line, cells
 
 
 def _lines(text: str) -> Iterator[str]:
-    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
+    stream = io.StringIO(text, newline="")
+    is_bounded = max(map(len, text.split("\n")), default=0) < _LONGEST_LINE  # further marks end lines even sooner
+    return stream if is_bounded else _bounded_lines(stream)
+
+
+def _bounded_lines(stream: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(stream, start=1):
         if len(line) > _LONGEST_LINE:
             raise TableError(f"Line {number} has more than {_LONGEST_LINE:,} letters, the most that are read.")
         yield line
@@ -236,10 +241,14 @@ def _table(rows: Iterable[_Row], mark: str) -> Table:
     numbered = list(rows)
     width = len(numbered[0][1]) if numbered else 0
     return Table(
-        rows=tuple((*row[:width], *([""] * (width - len(row)))) for _, row in numbered),
+        rows=tuple(tuple(row) if len(row) == width else _fitted(row, width) for _, row in numbered),
         lines=tuple(line for line, _ in numbered),
         delimiter=" " if mark == _LAST_SPACE else mark,
     )
+
+
+def _fitted(row: Sequence[str], width: int) -> tuple[str, ...]:
+    return (*row[:width], *([""] * (width - len(row))))
 
 
 def _bounded(rows: Iterable[_Row], mark: str) -> Iterator[_Row]:

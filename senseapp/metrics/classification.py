@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, powers
+from senseapp.metrics.rows import SMOOTHED, DivergenceOfRows, RowMetric, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
-_RECORDED_CLASSES = 10
-_SMOOTHED = (
-    0.003  # of the probability, spread over all classes: those next to none would dwarf all others in logarithms
-)
 _Z = statistics.NormalDist().inv_cdf(0.975)
 
 
@@ -38,21 +35,16 @@ def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationMetric(Metric):
+class ClassificationMetric(RowMetric):
     """A metric of class scores and class indices."""
 
+    rows: ClassVar[str] = "Class scores"
+    columns: ClassVar[str] = "classes"
     task: str = "classification"
 
-    def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
-        """Refuse what is not (images, classes), or labels that are not one class index for each image."""
-        if output.ndim != 2 or baseline_output.shape != output.shape:
-            raise InvalidInput(
-                "Class scores must be (images, classes), alike before and after compression; got "
-                f"{tuple(baseline_output.shape)} before and {tuple(output.shape)} after."
-            )
-        super().check(baseline_output, output, targets)
-        if self.needs_labels and targets is not None:
-            check_labels(targets, *output.shape)
+    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+        """See :func:`check_labels`."""
+        check_labels(targets, num_images, num_outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +117,11 @@ class CrossEntropy(ClassificationMetric):
         before, after = (
             -scores.log_softmax(1).gather(1, targets[:, None]).squeeze(1) for scores in (baseline_output, output)
         )
-        return powers(before, (_unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
+        return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLDivergence(ClassificationMetric):
+class KLDivergence(DivergenceOfRows, ClassificationMetric):
     """The mean KL divergence of the compressed model's probabilities from the uncompressed model's."""
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
@@ -138,19 +130,9 @@ class KLDivergence(ClassificationMetric):
         probability = reference.exp()
         terms = probability * (reference - output.log_softmax(1))
         # a class that the original rules out adds nothing, whatever the compressed model says of it
-        divergence = _unbounded(terms.masked_fill(probability == 0, 0).sum(1)).clamp_min(0)  # rounding can leave -1e-17
+        divergence = unbounded(terms.masked_fill(probability == 0, 0).sum(1)).clamp_min(0)  # rounding can leave -1e-17
         divergence = divergence.masked_fill(reference.isnan().any(1), math.nan)
         return powers(divergence.new_zeros(divergence.shape), divergence)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean that cannot be negative."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
-
-    def recorded_size(self, num_outputs: int) -> int:
-        """Return how many classes are told apart."""
-        return min(num_outputs, _RECORDED_CLASSES)
 
     def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
         """Return the logarithms of probabilities: of the original's likeliest classes, and of all others as one."""
@@ -161,7 +143,7 @@ class KLDivergence(ClassificationMetric):
             others = (1 - found.sum(1, keepdim=True)).clamp_min(0)
             probability = found.new_empty(len(found), kept)
             probability[:, :-1], probability[:, -1:] = found, others
-        return ((1 - _SMOOTHED) * probability + _SMOOTHED / kept).log()
+        return ((1 - SMOOTHED) * probability + SMOOTHED / kept).log()
 
     def together(
         self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
@@ -191,9 +173,7 @@ class SignalToNoise(Metric):
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return s, e, s², e² and s e."""
         signal = (baseline_output**2).flatten(1).sum(1)
-        error = _unbounded(((baseline_output - output) ** 2).flatten(1).sum(1)).masked_fill(
-            ~signal.isfinite(), math.nan
-        )
+        error = unbounded(((baseline_output - output) ** 2).flatten(1).sum(1)).masked_fill(~signal.isfinite(), math.nan)
         return signal, error, signal**2, error**2, signal * error
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
@@ -222,11 +202,6 @@ def _in_top(scores: Tensor, classes: Tensor, k: int) -> Tensor:
     index = arange(scores.shape[1], device=scores.device)
     ahead = (scores > score) | ((scores == score) & (index < classes[:, None]))  # (N, num_classes)
     return ((ahead.sum(1) < k) & ~scores.isnan().any(1)).double()
-
-
-def _unbounded(values: Tensor) -> Tensor:
-    """Read a result that is not a number as damage without bound."""
-    return values.masked_fill(values.isnan(), math.inf)
 
 
 def _decibels(noise_to_signal: float) -> float:

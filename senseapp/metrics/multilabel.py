@@ -7,21 +7,17 @@ are left out of each image's mean. Means are over the labels of an image first, 
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments, powers
+from senseapp.metrics.base import Interval, Moments, powers
+from senseapp.metrics.rows import SMOOTHED, DivergenceOfRows, RowMetric, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
-
-_RECORDED_LABELS = 10
-_SMOOTHED = 0.003  # of the probability, towards one half: labels that are next to certain would dwarf all others
-_Z = statistics.NormalDist().inv_cdf(0.975)
 
 
 def check_truths(targets: Tensor, num_images: int, num_labels: int) -> None:
@@ -37,21 +33,16 @@ def check_truths(targets: Tensor, num_images: int, num_labels: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultilabelMetric(Metric):
+class MultilabelMetric(RowMetric):
     """A metric of logits, and of truths where it needs labels."""
 
+    rows: ClassVar[str] = "Logits"
+    columns: ClassVar[str] = "labels"
     task: str = "multilabel"
 
-    def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
-        """Refuse what is not (images, labels), or targets of another shape."""
-        if output.ndim != 2 or baseline_output.shape != output.shape:
-            raise InvalidInput(
-                "Logits must be (images, labels), alike before and after compression; got "
-                f"{tuple(baseline_output.shape)} before and {tuple(output.shape)} after."
-            )
-        super().check(baseline_output, output, targets)
-        if self.needs_labels and targets is not None:
-            check_truths(targets, *output.shape)
+    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+        """See :func:`check_truths`."""
+        check_truths(targets, num_images, num_outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,35 +71,25 @@ class BinaryCrossEntropy(MultilabelMetric):
         """Return :func:`powers` of the rise, in nats."""
         assert targets is not None  # check has seen to it
         before, after = (binary_cross_entropy(logits, targets) for logits in (baseline_output, output))
-        return powers(before, (_unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
+        return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
 
 
 @dataclass(frozen=True, kw_only=True)
-class BernoulliDivergence(MultilabelMetric):
+class BernoulliDivergence(DivergenceOfRows, MultilabelMetric):
     """The mean KL divergence, over labels, of the compressed model's Bernoulli distributions from the original's."""
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return :func:`powers` of the divergence, in nats."""
-        divergence = _unbounded(bernoulli_divergence(baseline_output, output).mean(1)).clamp_min(0)
+        divergence = unbounded(bernoulli_divergence(baseline_output, output).mean(1)).clamp_min(0)
         divergence = divergence.masked_fill(baseline_output.isnan().any(1), math.nan)
         return powers(divergence.new_zeros(divergence.shape), divergence)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean that cannot be negative."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
-
-    def recorded_size(self, num_outputs: int) -> int:
-        """Return how many labels are told apart."""
-        return min(num_outputs, _RECORDED_LABELS)
 
     def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
         """Return the logits of the labels that the original model is least sure of; interactions of others are left."""
         kept = self.recorded_size(output.shape[1])
         unsure = baseline_output.float().abs().topk(kept, dim=1, largest=False).indices.sort(dim=1).values
         probability = output.float().sigmoid().gather(1, unsure)
-        smoothed: Tensor = ((1 - _SMOOTHED) * probability + _SMOOTHED / 2).logit()
+        smoothed: Tensor = ((1 - SMOOTHED) * probability + SMOOTHED / 2).logit()
         return smoothed
 
     def together(
@@ -193,11 +174,6 @@ def bernoulli_divergence(before: Tensor, after: Tensor) -> Tensor:
         term = probability * (reference - logsigmoid(sign * after))
         found = found + term.masked_fill(probability == 0, 0.0)  # what the original rules out adds nothing
     return found
-
-
-def _unbounded(values: Tensor) -> Tensor:
-    """Read a result that is not a number as damage without bound."""
-    return values.masked_fill(values.isnan(), math.inf)
 
 
 LRAP = RankingPrecision(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import InvalidCheckpoint
@@ -56,10 +57,11 @@ def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]
     for order in (names, sorted(names, key=_with_numbers)):
         layers = [name for name in order if _ROLE.match(name) or is_layer(tuple(tensors[name].shape))]
         found |= dict.fromkeys((_layer_by_layer(order), tuple(order), _layer_by_layer(layers), tuple(layers)))
-    return tuple(_in_order(order, tensors) for order in found)
+    return tuple(in_order(order, tensors) for order in found)
 
 
-def _in_order(names: tuple[str, ...], tensors: Mapping[str, Tensor]) -> OrderedWeights:
+def in_order(names: tuple[str, ...], tensors: Mapping[str, Tensor]) -> OrderedWeights:
+    """Return weights in this order."""
     shapes = tuple(tuple(tensors[name].shape) for name in names)
     return OrderedWeights(names, shapes, signature_of(by_place(shapes)))
 
@@ -73,13 +75,20 @@ def _with_numbers(name: str) -> list[tuple[bool, int, str]]:
     ]
 
 
-def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
+def weights_by_layer(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the weights of each layer, weight, bias, running mean and running variance in this order."""
     layers: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         found = _ROLE.match(name)
-        layer, rank = ((found[1] or ""), _RANKS[found[2].lower()]) if found else (f"{name}.", 0)
+        layer, rank = ((found[1] or ""), _RANKS[found[2].lower()]) if found else (name, -1)
         layers.setdefault(layer, []).append((rank, name))
-    return tuple(name for layer in layers.values() for _, name in sorted(layer, key=lambda item: item[0]))
+    return {
+        layer: tuple(name for _, name in sorted(ranked, key=lambda each: each[0])) for layer, ranked in layers.items()
+    }
+
+
+def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(weights_by_layer(names).values()))
 
 
 def named_by_order(

@@ -57,6 +57,7 @@ class Checkpoint:
         arch_hint: the architecture's name as the training program wrote it; empty if it did not.
         other_forms: names of tensors that are not plain and dense, and what they are instead.
         notes: sentences a person should read.
+        sorted_by_name: whether the file keeps no order of the weights but that of their names.
     """
 
     file_name: str
@@ -64,6 +65,7 @@ class Checkpoint:
     arch_hint: str = ""
     other_forms: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    sorted_by_name: bool = False
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -91,13 +93,23 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         arch_hint=_architecture_hint(root),
         other_forms=other_forms,
         notes=(*notes, *_record_note(made)),
+        sorted_by_name=kind is FileKind.SAFETENSORS and _are_sorted(tensors),
     )
+
+
+def _are_sorted(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether the names of each number format ascend, as safetensors' own writers leave them."""
+    names: dict[torch.dtype, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(tensor.dtype, []).append(name)
+    return all(of_format == sorted(of_format) for of_format in names.values())
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor | str]:
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
-            names = [name for name in file.keys() if _is_name(name)]  # noqa: SIM118  (not a mapping)
+            in_file = getattr(file, "offset_keys", file.keys)()  # early releases list names in alphabetical order only
+            names = [name for name in in_file if _is_name(name)]
             return {name: _dense(file.get_tensor(name)) for name in names}
     except (SafetensorError, ValueError, RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
         raise damaged(path, first_line_of(error, most=160)) from error

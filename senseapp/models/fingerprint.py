@@ -15,7 +15,7 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,8 @@ import numpy.typing as npt
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
+Pattern = tuple[int | None, ...]
+"""A shape, with None for a length that may be any."""
 Sketch = npt.NDArray[np.uint32]
 SideT = TypeVar("SideT", int, int | None)
 
@@ -114,6 +116,11 @@ class SizeRule:
         return round(side) if abs(side - round(side)) < 1e-3 else None
 
 
+def fits_pattern(shape: Shape, pattern: Pattern) -> bool:
+    """Return whether ``shape`` has the lengths of ``pattern``."""
+    return len(shape) == len(pattern) and all(a in (None, b) for a, b in zip(pattern, shape, strict=True))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeDimensions:
     """The weights of one architecture whose shape is not fixed by its name.
@@ -125,7 +132,7 @@ class FreeDimensions:
         size: how to read the image side; None where nothing depends on it, or in no simple way.
     """
 
-    patterns: Mapping[str, tuple[int | None, ...]]
+    patterns: Mapping[str, Pattern]
     classes: tuple[str, int] | None
     channels: tuple[str, int, int] | None
     size: SizeRule | None
@@ -133,11 +140,13 @@ class FreeDimensions:
     def fit(self, shapes: Shapes, names: Iterable[str] | None = None) -> bool:
         """Return whether these weights (or those of ``names``) are in ``shapes``, alike where they may not vary."""
         return all(
-            name in shapes
-            and len(shapes[name]) == len(self.patterns[name])
-            and all(a in (None, b) for a, b in zip(self.patterns[name], shapes[name], strict=True))
+            name in shapes and fits_pattern(shapes[name], self.patterns[name])
             for name in (self.patterns if names is None else names)
         )
+
+    def fit_somewhere(self, shapes: Collection[Shape]) -> bool:
+        """Return whether each of these weights is among ``shapes``, whatever its name."""
+        return all(any(fits_pattern(shape, pattern) for shape in shapes) for pattern in self.patterns.values())
 
     def read_off(self, shapes: Shapes) -> BuiltWith[int | None]:
         """Return what the network behind ``shapes`` was built for."""

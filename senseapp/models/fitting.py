@@ -14,7 +14,7 @@ from senseapp.models.by_order import BY_ORDER_NOTE, named_by_order
 from senseapp.models.checkpoint import Checkpoint, named, number_notes, read_checkpoint
 from senseapp.models.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.models.loaded import LoadedModel, seeded_weights, skip_weight_init
-from senseapp.models.misfits import match_state_dict, mismatch_sentence, why_nothing_fits
+from senseapp.models.misfits import match_state_dict, mismatch_sentence, order_unclear, why_nothing_fits
 from senseapp.models.networks import Network, choose_network, find_networks
 from senseapp.models.recognise import Candidate, fingerprint_named
 from senseapp.records.spec import ModelSpec
@@ -132,6 +132,8 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[Network]
     """
     networks, file_name = networks or networks_in(spec, checkpoint), checkpoint.file_name
     network = choose_network(networks, spec.network, file_name=file_name)
+    if unclear := order_unclear(checkpoint, network):
+        raise InvalidCheckpoint(unclear)
     notes: tuple[str, ...] = ()
     if spec.library == "auto":
         spec, notes = _choose(spec, network, checkpoint)

@@ -103,7 +103,7 @@ _MERGE_SHARDS = (
 
 def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
     """Return the cause, in sentences, for which ``network`` is of no known architecture."""
-    for cause in (_adapter, _other_form, _unknown_function, _part, _variant):
+    for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _variant):
         if (found := cause(checkpoint, network)) is not None:
             return found
     closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in network.candidates[:3])
@@ -126,6 +126,18 @@ def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
     return (
         f"{checkpoint.file_name} holds {what}: {len(found)} weights of {kind} layers ({named(found)}). Merge it into "
         "the network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
+    )
+
+
+def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
+    """Say that shapes fit in several orders, and that a file sorted by name does not tell which is right."""
+    if network.unclear is None:
+        return None
+    title, first, second = network.unclear
+    return (
+        f"The weights in {checkpoint.file_name} have the shapes of {title} under other names, and safetensors keeps no "
+        f"order but that of names: {first} and {second} have equal shapes, and nothing says which comes first in the "
+        "network. Save the weights under the names of the architecture, or with torch.save, which keeps their order."
     )
 
 

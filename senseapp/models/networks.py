@@ -17,7 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.models.by_order import ordered_weights
+from senseapp.models.by_order import in_order, ordered_weights, weights_by_layer
 from senseapp.models.checkpoint import Checkpoint
 from senseapp.models.fingerprint import Fingerprint, entry_hash, is_layer, load_fingerprints, weights_only
 from senseapp.models.libraries import architecture_shapes
@@ -31,6 +31,7 @@ from senseapp.models.recognise import (
     fit_with_surplus,
     recognise,
 )
+from senseapp.models.sorted_names import arrangements, exchangeable
 
 _MOST_LEVELS = 12
 _MOST_PREFIXES = 5_000
@@ -52,12 +53,14 @@ class Network:
         tensors: its weights, and what else stands below the prefix, without it.
         candidates: architectures that it may belong to, the likeliest first.
         beside: names of what else the file holds, in short.
+        unclear: the title of an architecture whose shapes fit in several orders, and two parts that they exchange.
     """
 
     prefix: str
     tensors: Mapping[str, Tensor]
     candidates: tuple[Candidate, ...] = ()
     beside: tuple[str, ...] = ()
+    unclear: tuple[str, str, str] | None = None
 
     @property
     def title(self) -> str:
@@ -155,6 +158,7 @@ class _Search:
         self._prefixes = _prefixes(checkpoint.tensors)
         self._closest = (-1, "")
         self._alike: dict[str, list[Fingerprint]] = {}
+        self._unclear: tuple[str, str, str] | None = None
         self.built = built
 
     def by_names(self) -> list[Network]:
@@ -179,16 +183,47 @@ class _Search:
             fitting = [item for item in self._known() if item.num_weights <= len(names)]
             orders = ordered_weights(self._tensors(prefix)) if fitting else ()
             fits = [fit for item in fitting if (fit := fit_by_order(item, orders)) is not None]
+            if fitting and self._checkpoint.sorted_by_name:
+                fits = self._not_by_name_alone(prefix, fits, fitting)
             if fits:
                 found[tuple(names)] = self._network(prefix, fits)
         return list(found.values())
+
+    def _not_by_name_alone(self, prefix: str, fits: list[Candidate], fitting: Sequence[Fingerprint]) -> list[Candidate]:
+        """Return the architectures whose shapes fit in one order only, in a file that is sorted by name."""
+        tensors = self._tensors(prefix)
+        names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
+        layers = weights_by_layer(fits[0].order if fits else names)
+        shapes = {name: self._shape(f"{prefix}{name}") for name in names}
+        alike = exchangeable(layers, shapes) if fits else None
+        if fits and alike is None:
+            return fits
+        if alike:
+            self._unclear = (fits[0].title, *alike)
+        for item in fitting:
+            if (
+                item.num_weights != len(names)
+                or self.built >= _MOST_BUILT
+                or not item.free.fit_somewhere(shapes.values())
+            ):
+                continue
+            self.built += 1
+            own = weights_only(architecture_shapes(item.library, item.name))
+            found = arrangements(layers, shapes, [item.free.patterns.get(name, own[name]) for name in own])
+            if len(found) == 1:
+                order = in_order(found[0], tensors)
+                return [fit for twin in fitting if (fit := fit_by_order(twin, [order])) is not None]
+            if found:
+                first, second = next((a, b) for a, b in zip(*found, strict=True) if a != b)
+                self._unclear = (f"{item.library}/{item.name}", first, second)
+        return []
 
     def closest(self) -> Network:
         """Return what is below the prefix that shares most with an architecture."""
         shared, prefix = self._closest
         if shared <= 0:
             prefix = max(self._prefixes, key=lambda known: (len(self._prefixes[known]), len(known)))
-        return self._network(prefix, ())
+        return replace(self._network(prefix, ()), unclear=self._unclear)
 
     def _known(self) -> Sequence[Fingerprint]:
         return (self._only,) if self._only else load_fingerprints()

@@ -70,7 +70,7 @@ class Question(ABC, Generic[AnswerT_co]):
 
     @property
     def seconds(self) -> float:
-        """How long it may take once the engine is loaded."""
+        """Processor time that it may take once the engine is loaded; on a busy machine it may last longer."""
         return _OPEN_SECONDS
 
     @property

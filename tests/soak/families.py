@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import re
 import statistics
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from senseapp.compressions import get
 from senseapp.compressions.pruning import pruning
@@ -34,7 +36,7 @@ from senseapp.engine.session import Session
 from senseapp.engine.sweep import Sweep
 from senseapp.models.catalogue import CatalogueEntry, load_catalogue
 from senseapp.models.load import load_model
-from senseapp.models.loaded import LoadedModel
+from senseapp.models.loaded import LoadedModel, skip_weight_init
 from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.outputs import write_outputs
@@ -102,10 +104,25 @@ def smallest(title: str) -> tuple[ModelSpec, LoadedModel]:
     """Return the architecture at the smallest height and width that it takes."""
     library, name = title.split("/")
     for side in _SIDES:
+        spec = ModelSpec(library=library, name=name, img_size=side)  # type: ignore[arg-type]
         with contextlib.suppress(SenseError):
-            spec = ModelSpec(library=library, name=name, img_size=side)  # type: ignore[arg-type]
-            return spec, load_model(spec)
+            with skip_weight_init():
+                loaded = load_model(spec)
+            _draw_weights(loaded.module)
+            return spec, loaded
     raise SenseError(f"{title} takes no image.")
+
+
+def _draw_weights(module: nn.Module) -> None:
+    """Fill weights at random: to let each architecture draw its own takes most of the time of building it."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.ndim > 1:
+                spread = math.prod(parameter.shape[1:]) ** -0.5
+                parameter.uniform_(-spread, spread, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
 def try_architecture(title: str, kinds: Sequence[str] = tuple(LEVELS)) -> Tried:
@@ -198,14 +215,19 @@ def _counted(result: SensitivityResult) -> tuple[dict[str, int], dict[str, int],
     return counts, reasons, f"nothing is said of {', '.join(missing[:3])}" if missing else ""
 
 
-def _in_child(answers: Connection, title: str) -> None:
-    answers.send(try_architecture(title))
+def _in_child(answers: Connection, title: str, kinds: Sequence[str]) -> None:
+    answers.send(try_architecture(title, kinds))
 
 
-def try_within(title: str, seconds: float, attempt: Callable[[Connection, str], None] = _in_child) -> Tried:
+def try_within(
+    title: str,
+    seconds: float,
+    kinds: Sequence[str] = tuple(LEVELS),
+    attempt: Callable[[Connection, str, Sequence[str]], None] = _in_child,
+) -> Tried:
     """Do the same in a process of its own, which is ended when its time is over."""
     answers, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=attempt, args=(theirs, title))
+    process = multiprocessing.get_context("fork").Process(target=attempt, args=(theirs, title, kinds))
     process.start()
     theirs.close()
     try:
@@ -242,6 +264,7 @@ def soak(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "senseapp-families.jsonl")
     parser.add_argument("--seconds", type=float, default=900, help="for each architecture")
+    parser.add_argument("--compressions", nargs="+", choices=tuple(LEVELS), default=tuple(LEVELS))
     parser.add_argument("--only", default="", help="a pattern of names")
     given = parser.parse_args(arguments)
     try_architecture(_SMALLEST)  # its processes need not import the libraries each for itself
@@ -249,7 +272,7 @@ def soak(arguments: list[str]) -> int:
     titles = [entry.title for entry in families() if re.search(given.only, entry.title)]
     for title in titles:
         if title not in done:
-            done[title] = try_within(title, given.seconds)
+            done[title] = try_within(title, given.seconds, given.compressions)
             with given.out.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(asdict(done[title])) + "\n")
     tried = [done[title] for title in titles]

@@ -10,6 +10,7 @@ import pytest
 
 from senseapp.core.errors import Abandoned
 from senseapp.runs.process.asking import ANYBODY, Asker, Slots
+from senseapp.runs.process.processes import takes_too_long
 
 
 class Waiting:
@@ -72,3 +73,13 @@ def test_whoever_has_left_waits_no_longer_and_leaves_the_slot() -> None:
     first.let_go()
     with slots.hold(Asker(person="c"), "a.zip"):
         assert slots._held == {"c": 1}
+
+
+def test_a_busy_machine_does_not_use_up_the_time_of_a_question() -> None:
+    def too_long(elapsed: float, processor: float) -> bool:
+        return takes_too_long(elapsed=elapsed, processor=processor, limit=8)
+
+    assert not too_long(7.9, 15.0)  # on two cores, within its time
+    assert too_long(8.1, 8.1)
+    assert not too_long(31.9, 2.0)  # beside three others on the same core
+    assert too_long(32.1, 2.0)

@@ -103,12 +103,12 @@ def test_an_architecture_is_analysed_with_each_compression(title: str) -> None:
     assert "1 of 1 architectures are right" in summary([tried])
 
 
-def _forever(_answers: object, _title: str) -> None:
+def _forever(_answers: object, _title: str, _kinds: object) -> None:
     Event().wait()
 
 
 def test_an_architecture_that_takes_too_long_is_ended_and_told() -> None:
-    assert try_within("timm/any", 0.1, _forever).wrong == {"all": "not done after 0.1 s"}
+    assert try_within("timm/any", 0.1, attempt=_forever).wrong == {"all": "not done after 0.1 s"}
     assert len(families()) > 200
 
 

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
+
 import senseapp.core.errors as known_errors
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
@@ -36,6 +38,8 @@ AnswerT = TypeVar("AnswerT")
 _TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
 _log = logging.getLogger(__name__)
 ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
+MOST_DELAY = 4
+"""How many times as long as its processor time a question may take, where other processes are busy."""
 _LEAVE_SECONDS = 2.0  # a server that is asked to end has five for everything
 _HEAD_LOST_SECONDS = "20"  # Ray's own patience with a head that does not answer is a minute
 _KEPT = "What was measured is kept"
@@ -85,6 +89,15 @@ class JobProcess:
     def pid(self) -> int:
         """Its number in the system."""
         return self._process.pid
+
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time of the process since it started; 0 once it has ended."""
+        try:
+            times = psutil.Process(self.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
 
     def ask(self, kind: str, body: Any = None) -> None:
         """Send a message.
@@ -217,19 +230,31 @@ def carry_out_in(
         _pass_on(line, process, context.observer, context.earlier_runs)
 
 
+def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
+    """Return whether a question has used up its ``limit``, in seconds of processor time.
+
+    Where its process rarely gets a processor, or waits for a disk, it ends after ``MOST_DELAY`` times as long.
+
+    >>> [takes_too_long(elapsed=9, processor=spent, limit=8) for spent in (8.5, 2)]
+    [True, False]
+    """
+    return elapsed > limit and (processor > limit or elapsed > MOST_DELAY * limit)
+
+
 def ask_in(process: JobProcess, question: Question[AnswerT], *, asker: Asker = ANYBODY, job_mb: int = 0) -> AnswerT:
     """Have ``process`` answer a question, and end it where that takes too long or nobody waits for it any more.
 
     Raises:
         ReadingStopped: the process was busy for too long, or ended; Abandoned where the asker is gone.
     """
-    end = math.inf
+    begun, spent = math.inf, 0.0
 
     def watch(_: str) -> None:
         if asker.is_gone():
             process.kill()
             asker.check(question.subject)
-        if time.monotonic() > end:
+        elapsed, processor = time.monotonic() - begun, process.processor_seconds - spent
+        if takes_too_long(elapsed=elapsed, processor=processor, limit=question.seconds):
             process.kill()
             raise ReadingStopped(
                 f"{question.subject} kept the process that reads it busy for {question.seconds:.0f} s, so it was "
@@ -239,8 +264,8 @@ def ask_in(process: JobProcess, question: Question[AnswerT], *, asker: Asker = A
     try:
         process.ask("warm")
         process.warm.wait()
-        end = time.monotonic() + question.seconds
-        request = {"question": encode(question), "seconds": question.seconds}
+        begun, spent = time.monotonic(), process.processor_seconds
+        request = {"question": encode(question), "seconds": MOST_DELAY * question.seconds}
         process.ask("question", request | {"job_mb": job_mb, "most_bytes": question.memory_bytes})
         answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
     except ProcessLost as error:
