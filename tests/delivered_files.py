@@ -34,11 +34,14 @@ class HeldOut:
 
     def counted(self, candidate: Candidate, folder: Path) -> dict[str, float]:
         """Return what a plain loop over the images finds for the file of ``candidate``, by metric."""
+        return counted(self.original, self.scores(candidate, folder), self.labels)
+
+    def scores(self, candidate: Candidate, folder: Path) -> Scores:
+        """Return the scores of the file of ``candidate``."""
         path = folder / candidate.file
         if candidate.runs:
-            return counted(self.original, onnx_scores(path, self.images), self.labels)
-        with_weights = filled(self.network, read_weights(path))
-        return counted(self.original, torch_scores(with_weights, self.images), self.labels)
+            return onnx_scores(path, self.images)
+        return torch_scores(filled(self.network, read_weights(path)), self.images)
 
     @property
     def before(self) -> dict[str, float]:

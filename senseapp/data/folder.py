@@ -140,7 +140,8 @@ class FolderSource:
         """Do nothing: no file stays open."""
 
 
-_PIXELS_IN_FLIGHT = 24_000_000  # two photos of a phone, 4 bytes per pixel in Pillow
+PIXELS_IN_FLIGHT = 24_000_000
+"""Decoded at the same time: two photos of a phone, 4 bytes per pixel in Pillow."""
 _BYTES_IN_FLIGHT = 32_000_000
 _FILES_IN_FLIGHT = 16
 _MOST_THREADS = 4
@@ -198,7 +199,7 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     Raises:
         InvalidDataset: none of them can.
     """
-    budget, slow = PixelSemaphore(_PIXELS_IN_FLIGHT), _SlowPictures(source.title)
+    budget, slow = PixelSemaphore(PIXELS_IN_FLIGHT), _SlowPictures(source.title)
     in_order = sorted(entries, key=lambda entry: entry.position)
     tried = in_order[:: -(-len(in_order) // _MOST_TRIED) or 1]
     refused = []
@@ -244,11 +245,11 @@ def _read_batch(
 ) -> None:
     """Read entries in the order given and decode them in threads; results come in the same order."""
     prepare = partial(
-        _prepare,
+        read_picture,
         mode=channel_mode(preprocessing),
         channels=preprocessing.input_shape[0],
         crop=cropping(preprocessing),
-        budget=PixelSemaphore(_PIXELS_IN_FLIGHT),
+        budget=PixelSemaphore(PIXELS_IN_FLIGHT),
         foreign=source.foreign,
         upright=upright,
     )
@@ -265,17 +266,18 @@ def _read_batch(
         pool.shutdown(cancel_futures=True)  # of a source that was refused, what waits is not decoded any more
 
 
-_Outcome: TypeAlias = tuple[torch.Tensor, Decoded] | Unreadable
+Outcome: TypeAlias = tuple[torch.Tensor, Decoded] | Unreadable
+"""Pixels of a picture, uint8 (C, H, W), with what its file holds; or why it cannot be used."""
 
 
 def _in_flight(
     source: PictureSource,
     entries: Sequence[Entry],
     indices: Iterable[int],
-    submit: Callable[[bytes], Future[_Outcome]],
-) -> Iterator[tuple[int, _Outcome]]:
+    submit: Callable[[bytes], Future[Outcome]],
+) -> Iterator[tuple[int, Outcome]]:
     """Yield (index, outcome) in order, reading only a little ahead of what is decoded."""
-    pending: deque[tuple[int, int, Future[_Outcome]]] = deque()
+    pending: deque[tuple[int, int, Future[Outcome]]] = deque()
     bytes_ahead = 0
     for index in indices:
         try:
@@ -293,7 +295,7 @@ def _in_flight(
         yield done, future.result()
 
 
-def _prepare(
+def read_picture(
     file: bytes,
     *,
     mode: ChannelMode,
@@ -302,7 +304,8 @@ def _prepare(
     budget: PixelSemaphore,
     foreign: bool,
     upright: bool,
-) -> _Outcome:
+) -> Outcome:
+    """Decode and crop one picture; a ``foreign`` one in a process that can be ended."""
     try:
         with _decoded(file, mode, budget, first_resizing(crop), foreign=foreign, upright=upright) as decoded:
             bands = (decoded.picture, *decoded.more)

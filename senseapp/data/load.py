@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.site import SITE
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
 from senseapp.data.photographs import load_photographs
-from senseapp.data.pictures import ImageRequest, load_pictures
+from senseapp.data.pictures import ImageRequest, load_pictures, read_named
 from senseapp.models.demo import DEMO_PREPROCESSING
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
@@ -138,6 +138,37 @@ def load_images(
     )
     images = _LOADERS[spec.kind](request)
     return draw(images, num_samples, seed)
+
+
+def load_named(
+    spec: DataSpec,
+    preprocessing: Preprocessing,
+    names: Collection[str],
+    *,
+    num_classes: int,
+    task: Task = CLASSIFICATION,
+    data_roots: Sequence[Path] = (),
+) -> ImageSet:
+    """Load the images of these names, prepared as the model wants them; those that are gone are left out.
+
+    Raises:
+        InvalidDataset: the source cannot be read any more, or none of them.
+    """
+    if _LOADERS[spec.kind] is not load_pictures:
+        images = load_images(spec, preprocessing, num_classes=num_classes, task=task)
+        return images.subset([place for place, name in enumerate(images.names) if name in names])
+    request = ImageRequest(
+        spec=spec,
+        preprocessing=effective_preprocessing(spec, preprocessing),
+        task=task,
+        num_classes=num_classes,
+        class_names=(),
+        num_samples=None,
+        seed=0,
+        data_roots=tuple(data_roots),
+        progress=lambda _: None,
+    )
+    return read_named(request, names)
 
 
 def _demo(request: ImageRequest) -> ImageSet:

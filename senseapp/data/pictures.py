@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,6 +105,27 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             f"({' '.join(drawn.notes())}) Choose at most {len(drawn.rows)}, or bring more."
         )
     return _image_set(request, entries, targets, drawn, order, source.contents.notes())
+
+
+def read_named(request: ImageRequest, names: Collection[str]) -> PreparedImages:
+    """Read the pictures of these names only, as :func:`load_pictures` prepares them, without labels.
+
+    Raises:
+        InvalidDataset: the source cannot be read any more, or none of them.
+    """
+    with _opened(request.spec, request.data_roots, request.progress) as source:
+        entries = _arranged(source, request.spec, request.task).entries
+        order = [place for place, entry in enumerate(entries) if printable(entry.name) in names]
+        if not order:
+            raise InvalidDataset("These pictures are no longer where the run found them.")
+        drawn = read_drawn(source, entries, order, len(order), request.preprocessing, upright=request.spec.upright)
+    chosen = sorted(drawn.rows)
+    return PreparedImages(
+        drawn.pixels,
+        request.preprocessing,
+        rows=torch.tensor([drawn.rows[place] for place in chosen]),
+        names=tuple(printable(entries[place].name) for place in chosen),
+    )
 
 
 def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_outputs: int) -> WrittenLabels:

@@ -27,7 +27,8 @@ from senseapp.runs.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.process.pool import JobProcesses
 from senseapp.runs.process.processes import carry_out_on_cluster
-from senseapp.runs.questions import DescribeModel, Question
+from senseapp.runs.question import Question
+from senseapp.runs.questions import DescribeModel
 from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor

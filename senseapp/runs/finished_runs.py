@@ -9,22 +9,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.disk import storage_errors
+from senseapp.core.errors import NotFound
 from senseapp.records.candidate import Candidate
 from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.file_answers import FileAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.disk_space import check_run_room, disk_use
+from senseapp.runs.disk_space import check_run_room, discard_upload, disk_use
 from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.runs.model_cards import same_model
 from senseapp.runs.process.asking import ANYBODY, Asker
-from senseapp.runs.questions import SolveSchedule
+from senseapp.runs.run_questions import ShowPictures, SolveSchedule, TryPicture
 from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.session import load_engine
-from senseapp.runs.settings import check_paths
+from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.tasks import FinishedRunTask
 from senseapp.store.run_folder import RunFolder
 
@@ -39,10 +42,11 @@ class Work:
     Each call raises NotFound unless this person may read the run, or, to start and cancel, owns it.
     """
 
-    def __init__(self, backend: Backend, owner: str) -> None:
+    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
         self._backend = backend
         self._store = backend.store
         self._owner = owner
+        self._asker = asker
 
     def start(self, task: TaskT) -> str:
         """Put a task in the queue and return the id of its job; what was done before is not done again.
@@ -95,6 +99,42 @@ class Work:
     def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
         """Return the file of a candidate; raises NotFound where only its figures are on this server."""
         return self._store.folder(self._store.readable(run_id, self._owner)).candidate_file(candidate)
+
+    def answers(self, run_id: str, candidate: Candidate) -> FileAnswers | None:
+        """Return what a file answers to each image that it was measured on; None where that was not kept."""
+        return self._store.folder(self._store.readable(run_id, self._owner)).answers(candidate)
+
+    def pictures(self, run_id: str, names: Sequence[str]) -> dict[str, bytes]:
+        """Return pictures of a run as its network sees them, as PNG, by name; of inputs of noise none. Takes seconds.
+
+        Raises:
+            NotFound: this person does not own the run.
+            InvalidInput: its model or its images cannot be read any more.
+        """
+        spec = self._store.folder(self._store.owned(run_id, self._owner).run_id).load_result().spec
+        roots = self._backend.readable_folders(self._owner)
+        check_paths(spec, roots)
+        asked = ShowPictures(spec=spec, names=tuple(names), data_roots=tuple(map(str, roots)))
+        return {each.name: each.png for each in self._backend.answer(asked, self._asker).pictures}
+
+    def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
+        """Return what the original network and every ONNX file of a run answer to an uploaded picture; takes seconds.
+
+        The picture is removed from the disk, whatever comes of it.
+
+        Raises:
+            NotFound: none of the run's ONNX files is on this server.
+            InvalidInput: the file is no picture, or the model of the run cannot be loaded any more.
+        """
+        try:
+            folder, result = readable_model(self._backend, run_id, self._owner)
+            files = {each.file: folder.path / each.file for each in folder.candidates() if each.runs}
+            here = tuple((name, str(path)) for name, path in files.items() if path.is_file())
+            if not here:
+                raise NotFound("There is no ONNX file of this run on this server. Make it first.")
+            return self._backend.answer(TryPicture(spec=result.spec, picture=str(picture), files=here), self._asker)
+        finally:
+            discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
     def pack_kit(self, run_id: str, candidate: Candidate, name: str, target: Path) -> Path:
         """Write a zip of a file for a runtime, called ``name`` in it, and how it is used; return ``target``."""
@@ -162,7 +202,7 @@ class Scheduling:
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return which layers shrink together when channels go; loads the model of the run, which may take seconds."""
-        _, result = self._with_model(run_id)
+        _, result = readable_model(self._backend, run_id, self._owner)
         load_engine()
         from senseapp.models.load import load_model
         from senseapp.schedules.strongest import couplings_of
@@ -171,7 +211,7 @@ class Scheduling:
 
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; exporting it, once, may take seconds."""
-        return export_graph(*self._with_model(run_id))
+        return export_graph(*readable_model(self._backend, run_id, self._owner))
 
     def target_zip(self, run_id: str, schedule: Schedule) -> bytes:
         """Return :func:`~senseapp.runs.graph_files.zipped_formats` of ``schedule``."""
@@ -182,9 +222,11 @@ class Scheduling:
         folder = self._store.folder(self._store.readable(run_id, self._owner))
         return folder, folder.load_result()
 
-    def _with_model(self, run_id: str) -> tuple[RunFolder, SensitivityResult]:
-        """Return the folder and the result of a finished run whose model its owner may still read."""
-        folder, result = self._readable_result(run_id)
-        owner = self._store.record(self._store.readable(run_id, self._owner)).owner
-        check_paths(RunSpec(model=result.spec.model), self._backend.readable_folders(owner))
-        return folder, result
+
+def readable_model(backend: Backend, run_id: str, owner: str) -> tuple[RunFolder, SensitivityResult]:
+    """Return the folder and the result of a finished run that ``owner`` may read, with a model that its own may."""
+    true_id = backend.store.readable(run_id, owner)
+    folder = backend.store.folder(true_id)
+    result = folder.load_result()
+    check_paths(RunSpec(model=result.spec.model), backend.readable_folders(backend.store.record(true_id).owner))
+    return folder, result

@@ -25,10 +25,9 @@ from senseapp.runs.questions import (
     FindGroups,
     IdentifyCheckpoint,
     PreviewImages,
-    ReadSchedule,
-    ReadTimes,
     SurveyImages,
 )
+from senseapp.runs.run_questions import ReadSchedule, ReadTimes
 from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.time_estimate import work_of
 

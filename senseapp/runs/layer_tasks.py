@@ -117,7 +117,8 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
         context.observer.phase(f"Comparing the answers with {self.layer} compressed")
         applied = evaluator.apply(manual_schedule(result, {self.layer: self.level}))
         subject = f"{self.layer} at {result.compression.scale.text(self.level)}"
-        found = changed_answers(evaluator, applied, evaluator.images.curves, subject=subject)
+        curves = evaluator.images.curves
+        found = changed_answers(evaluator, evaluator.outputs(applied, curves), curves, subject=subject)
         if found is None:
             raise InvalidSpec("The outputs of this model name no answers that could change.")
         return found

@@ -6,20 +6,15 @@ all memory, costs that process, and the person who brought it one sentence. Answ
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
-from senseapp.compressions import CompressionConfig
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.codec import decode, encode, register
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
-from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.profile import CoupledGroup, ModelProfile
-from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.image_report import preview_images
 from senseapp.runs.model_cards import (
@@ -30,24 +25,32 @@ from senseapp.runs.model_cards import (
     identify_checkpoint,
     load_card,
 )
+from senseapp.runs.question import (
+    BYTES_PER_SECOND,
+    COPIES,
+    MODEL_BYTES,
+    MODEL_SECONDS,
+    OPEN_BYTES,
+    OPEN_SECONDS,
+    AnswerT_co,
+    Question,
+    num_bytes,
+)
 from senseapp.runs.run_files import UnpackedRun, unpack_run_file
+from senseapp.runs.run_questions import (
+    ReadSchedule,
+    ReadTimes,
+    ShowPictures,
+    SolveSchedule,
+    Thumbnails,
+    TryPicture,
+)
 from senseapp.runs.session import load_engine
 from senseapp.store.distiller_reading import read_distiller_csv
-from senseapp.store.layer_times import read_layer_times
-from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import task_named
 
-AnswerT_co = TypeVar("AnswerT_co", covariant=True)
-
-_OPEN_SECONDS = 8.0  # a hostile file has its sentence within ten
-_BYTES_PER_SECOND = 50e6  # of a large file on a slow disk
-_MODEL_SECONDS = 120.0  # to build a large network and run it once
 _PREVIEW_SECONDS = 600.0  # the preparation of the images may be searched for
 _DOWNLOAD_SECONDS = 3600.0
-_SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9
-_OPEN_BYTES = 280e6  # of memory, whatever is free: what a lying file may cost
-_MODEL_BYTES = 8e9  # to build a large network and run it once
-_COPIES = 3  # of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,36 +58,6 @@ class Groups:
     """The members of each group of layers that pruning takes together."""
 
     groups: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question(ABC, Generic[AnswerT_co]):
-    """One question; it and its answer are plain values that can be written as JSON."""
-
-    answer_type: ClassVar[type[Any]]
-
-    @property
-    def subject(self) -> str:
-        """What is looked at, for people: the name of a file or a model."""
-        return "This file"
-
-    @property
-    def seconds(self) -> float:
-        """Processor time that it may take once the engine is loaded; on a busy machine it may last longer."""
-        return _OPEN_SECONDS
-
-    @property
-    def memory_bytes(self) -> float:
-        """What it may take of memory beyond the engine, however much is free."""
-        return _OPEN_BYTES
-
-    @abstractmethod
-    def answer(self) -> AnswerT_co:
-        """Open the file and find out.
-
-        Raises:
-            InvalidInput: it cannot be used, with one sentence on why.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +76,12 @@ class IdentifyCheckpoint(Question[CheckpointReport]):
     @property
     def seconds(self) -> float:
         """By the size of the file."""
-        return _OPEN_SECONDS + _num_bytes(self.path) / _BYTES_PER_SECOND
+        return OPEN_SECONDS + num_bytes(self.path) / BYTES_PER_SECOND
 
     @property
     def memory_bytes(self) -> float:
         """By the size of the file."""
-        return _OPEN_BYTES + _COPIES * _num_bytes(self.path)
+        return OPEN_BYTES + COPIES * num_bytes(self.path)
 
     def answer(self) -> CheckpointReport:
         """Read it and compare it with all architectures known."""
@@ -129,12 +102,12 @@ class _OfModel(Question[AnswerT_co]):
     @property
     def seconds(self) -> float:
         """By the size of the checkpoint."""
-        return _MODEL_SECONDS + _num_bytes(self.model.checkpoint) / _BYTES_PER_SECOND
+        return MODEL_SECONDS + num_bytes(self.model.checkpoint) / BYTES_PER_SECOND
 
     @property
     def memory_bytes(self) -> float:
         """By the size of the checkpoint."""
-        return _MODEL_BYTES + _COPIES * _num_bytes(self.model.checkpoint)
+        return MODEL_BYTES + COPIES * num_bytes(self.model.checkpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +147,12 @@ class FindGroups(Question[Groups]):
     @property
     def seconds(self) -> float:
         """To load the model and follow its channels."""
-        return 2 * _MODEL_SECONDS
+        return 2 * MODEL_SECONDS
 
     @property
     def memory_bytes(self) -> float:
         """By the size of the checkpoint."""
-        return _MODEL_BYTES + _COPIES * _num_bytes(self.spec.model.checkpoint)
+        return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
 
     def answer(self) -> Groups:
         """Load the model and find them."""
@@ -205,7 +178,7 @@ class SurveyImages(Question[ImageSurvey]):
     @property
     def seconds(self) -> float:
         """By the size of the archive; a set may have to be downloaded."""
-        return _DOWNLOAD_SECONDS if self.data.name else _OPEN_SECONDS + _num_bytes(self.data.path) / _BYTES_PER_SECOND
+        return _DOWNLOAD_SECONDS if self.data.name else OPEN_SECONDS + num_bytes(self.data.path) / BYTES_PER_SECOND
 
     def answer(self) -> ImageSurvey:
         """List it, and decode a picture."""
@@ -243,7 +216,7 @@ class PreviewImages(Question[PreviewReport]):
     @property
     def memory_bytes(self) -> float:
         """By the size of the checkpoint; pictures are decoded in processes with a limit of their own."""
-        return _MODEL_BYTES + _COPIES * _num_bytes(self.spec.model.checkpoint)
+        return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
 
     def answer(self) -> PreviewReport:
         """Load both and run the one on the other."""
@@ -266,78 +239,6 @@ class ReadTable(Question[SensitivityResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSchedule(Question[Schedule]):
-    """What does a schedule file say?"""
-
-    answer_type: ClassVar[type[Any]] = Schedule
-    content: bytes
-    profile: ModelProfile
-
-    def answer(self) -> Schedule:
-        """Read it."""
-        from senseapp.schedules.export.plain import read_schedule  # loads yaml, which other questions do without
-
-        return read_schedule(self.content, self.profile)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SolveSchedule(Question[Schedule]):
-    """Which levels meet a budget with the least damage, in a run of very many layers, whose folder is given?"""
-
-    answer_type: ClassVar[type[Any]] = Schedule
-    folder: str
-    budget: ResourceBudget
-    method: str
-    limits: Limits
-    gamma: float
-    groups: tuple[CoupledGroup, ...] = ()
-
-    @property
-    def subject(self) -> str:
-        """What is solved."""
-        return "The schedule of this run"
-
-    @property
-    def seconds(self) -> float:
-        """Of the largest run that is imported: 15 s."""
-        return _SOLVE_SECONDS
-
-    @property
-    def memory_bytes(self) -> float:
-        """Of the largest run that is imported: 0.5 GB."""
-        return _SOLVE_BYTES
-
-    def answer(self) -> Schedule:
-        """Read the run's results and solve."""
-        from senseapp.schedules.trade_off import schedule_for  # loads scipy's solvers
-
-        return schedule_for(
-            RunFolder(Path(self.folder)).load_result(),
-            self.budget,
-            method=self.method,
-            limits=self.limits,
-            gamma=self.gamma,
-            groups=self.groups,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTimes(Question[LayerTimes]):
-    """How long do layers take, as a file of another program has it? ``level`` is that of a profiled network."""
-
-    answer_type: ClassVar[type[Any]] = LayerTimes
-    content: bytes
-    name: str
-    profile: ModelProfile
-    compression: CompressionConfig
-    level: float | None
-
-    def answer(self) -> LayerTimes:
-        """Read it."""
-        return read_layer_times(self.content, self.profile, self.compression.scale, name=self.name, level=self.level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackRunFile(Question[UnpackedRun]):
     """What is in a run file? What is sound in it is written anew, into an empty folder."""
 
@@ -349,7 +250,7 @@ class UnpackRunFile(Question[UnpackedRun]):
     @property
     def seconds(self) -> float:
         """By the size of the file."""
-        return _OPEN_SECONDS + _num_bytes(self.path) / _BYTES_PER_SECOND
+        return OPEN_SECONDS + num_bytes(self.path) / BYTES_PER_SECOND
 
     def answer(self) -> UnpackedRun:
         """Check it, and write what is in it."""
@@ -362,12 +263,12 @@ QUESTIONS: dict[str, type[Any]] = {
     for kind in (
         *(IdentifyCheckpoint, CompareCheckpoint, DescribeModel, FindGroups),
         *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
-        *(ReadTimes, UnpackRunFile),
+        *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures),
     )
 }
 """What can be asked, by the names that messages have."""
 
-for _kind in (CheckpointReport, MatchReport, Groups, ImageSurvey, PreviewReport, UnpackedRun):
+for _kind in (CheckpointReport, MatchReport, Groups, ImageSurvey, PreviewReport, UnpackedRun, Thumbnails):
     register(_kind)
 
 
@@ -375,9 +276,3 @@ def answer_here(payload: dict[str, Any]) -> dict[str, Any]:
     """Answer the question that :func:`senseapp.core.codec.encode` was given, and encode the answer."""
     question: Question[Any] = decode(payload, QUESTIONS[payload["type"]])
     return encode(question.answer())
-
-
-def _num_bytes(path: str) -> int:
-    with suppress(OSError):
-        return Path(path).stat().st_size if path else 0
-    return 0

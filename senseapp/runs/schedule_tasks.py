@@ -80,7 +80,7 @@ class Verification(FinishedRunTask[ValidationResult]):
 
     def written(self, evaluator: ScheduleEvaluator, proven: Proven, context: TaskContext) -> ValidationResult:
         """Write the compressed model and its candidates into the folder; return the proof with the sizes of files."""
-        from senseapp.schedules.deliver import weights_candidates
+        from senseapp.schedules.deliver import weights_answers, weights_candidates
         from senseapp.schedules.write import with_file_sizes, write_compressed
 
         context.observer.phase("Writing the compressed model")
@@ -91,6 +91,8 @@ class Verification(FinishedRunTask[ValidationResult]):
         validation = replace(validation, notes=(*validation.notes, *notes))
         delivery = Delivery(candidates=weights_candidates(evaluator, proven, validation, files, self.key))
         context.folder.save(self.key, delivery)
+        if (answers := weights_answers(evaluator, proven)) is not None:
+            context.folder.save_answers(delivery.candidates[0].file, answers)
         return validation
 
     def changed(self, folder: RunFolder) -> ChangedAnswers | None:
@@ -196,6 +198,8 @@ class DeliverTask(FinishedRunTask[Delivery]):
         )
         for candidate, deployed in made.made:
             replace_file(context.folder.path / candidate.file, deployed.content)
+            if deployed.answers is not None:
+                context.folder.save_answers(candidate.file, deployed.answers)
         return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
 
     def _proven(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Source, tuple[Candidate, ...]]:

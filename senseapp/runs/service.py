@@ -52,7 +52,7 @@ class Service:
     def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> None:
         self.owner = owner
         self.inputs = Inputs(backend, owner, asker)
-        self.work = Work(backend, owner)
+        self.work = Work(backend, owner, asker)
         self.schedules = Scheduling(backend, owner, asker)
         self._backend = backend
         self._store = backend.store

@@ -12,12 +12,12 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.data.pictures import png_of
 from senseapp.metrics.intervals import discordant_interval, proportion_interval
 from senseapp.records.changed_answers import ChangedAnswers, ChangedPicture, ClassDrop
-from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 
 _MOST_PICTURES = 12
@@ -27,11 +27,11 @@ Counts = npt.NDArray[np.int64]
 
 
 def changed_answers(
-    evaluator: ScheduleEvaluator, applied: AppliedModel, images: ImageSet, *, subject: str
+    evaluator: ScheduleEvaluator, after: Tensor, images: ImageSet, *, subject: str
 ) -> ChangedAnswers | None:
-    """Compare the answers of ``applied`` and the uncompressed model; None where the task's outputs are no answers."""
+    """Compare the answers in ``after``, (N, ...), with the uncompressed model's; None where outputs are no answers."""
     task, names = evaluator.dense.task, evaluator.class_names
-    before, after = evaluator.baseline_outputs(images), evaluator.outputs(applied, images)
+    before = evaluator.baseline_outputs(images)
     found = task.answer_changes(before, after, images.labels)
     if found is None:
         return None

@@ -10,10 +10,12 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
+from senseapp.records.file_answers import FileAnswers
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import ValidationResult
 from senseapp.schedules.deploy import Deployed, deploy
 from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.file_answers import file_answers
 from senseapp.schedules.prove import Proven
 from senseapp.schedules.runtime import ratio
 from senseapp.schedules.source import Source
@@ -54,6 +56,15 @@ def weights_candidates(
         for path in files
         if (form := _form_of(path, files[0])) is not None
     )
+
+
+def weights_answers(evaluator: ScheduleEvaluator, proven: Proven) -> FileAnswers | None:
+    """Return what the weights of :func:`weights_candidates` answer to each proof image; None for tasks without any."""
+    proof, outputs = evaluator.images.proof, proven.outputs
+    if proven.applied.rounded_inputs:
+        outputs = evaluator.outputs(replace(proven.applied, rounded_inputs=()), proof)
+    before = evaluator.baseline_outputs(proof)
+    return file_answers(before, outputs, proof, task=evaluator.dense.task, names=evaluator.class_names)
 
 
 def _form_of(path: Path, plain: Path) -> Form | None:

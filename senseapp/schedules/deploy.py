@@ -19,8 +19,10 @@ from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.metrics import METRICS, change_of
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
+from senseapp.records.file_answers import FileAnswers
 from senseapp.records.rounding import LayerRounding, RoundingSettings
 from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.file_answers import file_answers
 from senseapp.schedules.file_judge import FileJudge
 from senseapp.schedules.findings import advice, findings
 from senseapp.schedules.float_nodes import Mixed, mixed
@@ -57,10 +59,11 @@ _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """An ONNX file, and what was measured of it."""
+    """An ONNX file, what was measured of it, and what it answers to each image; None for tasks without answers."""
 
     content: bytes
     record: Deployment
+    answers: FileAnswers | None
 
     def candidate(self, source: Source, *, name_of: Callable[[Form], str], held_out: bool) -> Candidate:
         """Return it as a candidate; ``name_of`` returns the name of a file by its form."""
@@ -110,7 +113,8 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     files["file"] = with_metadata(files["file"], preprocessing=preprocessing, class_names=evaluator.class_names)
     evaluator.progress("Measuring the file in onnxruntime")
     opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
-    figures, zeros = _figures(evaluator, files, opened, settings)
+    outputs = _outputs(evaluator, opened)
+    figures, zeros = _figures(evaluator, files, opened, outputs, settings)
     model = onnx.load_from_string(files["file"])
     onnx.checker.check_model(model)
     layers = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
@@ -134,7 +138,9 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         ),
         computes_in_float=in_float,
     )
-    return Deployed(content=files["file"], record=record)
+    task, names = evaluator.dense.task, evaluator.class_names
+    answers = file_answers(outputs["original"], outputs["file"], proof, task=task, names=names)
+    return Deployed(content=files["file"], record=record, answers=answers)
 
 
 def _with_packed_weights(evaluator: ScheduleEvaluator, source: Source) -> tuple[bytes, tuple[str, ...]]:
@@ -313,10 +319,18 @@ def _kept_in_float(evaluator: ScheduleEvaluator, source: Source) -> list[str]:
     return [node for node, layer in nodes.items() if source.bits.get(layer, DENSE_BITS) > _INT8_BITS]
 
 
+def _outputs(evaluator: ScheduleEvaluator, opened: Mapping[str, RuntimeModel]) -> dict[str, Tensor]:
+    """Return the outputs of each file for the proof images, (N, ...)."""
+    proof = evaluator.images.proof
+    images = evaluator.dense.arranged(proof, 0, len(proof))
+    return {name: evaluator.dense.task.output(model.outputs(images)) for name, model in opened.items()}
+
+
 def _figures(
     evaluator: ScheduleEvaluator,
     files: Mapping[str, bytes],
     opened: Mapping[str, RuntimeModel],
+    outputs: Mapping[str, Tensor],
     settings: DeploySettings,
 ) -> tuple[dict[str, RuntimeFigures], Median | None]:
     """Return what was measured of each file, and the time of the original with half of its weights at zero, to it.
@@ -324,12 +338,11 @@ def _figures(
     The latter is for files in int8, beside which it is said; None for others.
     """
     proof = evaluator.images.proof
-    images = evaluator.dense.arranged(proof, 0, len(proof))
-    task = evaluator.dense.task
-    names = task.metrics(has_labels=proof.labels is not None, num_outputs=evaluator.profile.num_classes)
-    outputs = {name: task.output(model.outputs(images)) for name, model in opened.items()}
+    has_labels = proof.labels is not None
+    names = evaluator.dense.task.metrics(has_labels=has_labels, num_outputs=evaluator.profile.num_classes)
     baseline = BaselineOutputs(outputs["original"], proof.labels, names)
-    shown = images[0][:1].expand(settings.batch, *images[0].shape[1:])
+    image = evaluator.dense.arranged(proof, 0, 1)[0]
+    shown = image.expand(settings.batch, *image.shape[1:])
     others = (
         () if settings.kind == "float" else (RuntimeModel(_half_zero(files["original"]), threads=settings.threads),)
     )

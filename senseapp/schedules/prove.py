@@ -34,8 +34,8 @@ class Proven:
     """A measured schedule, and the compressed model itself, repaired if that was asked for and did better.
 
     ``example`` is one image that it takes, (1, C, H, W); ``dense`` is the uncompressed model; ``changed`` says which
-    proof images it answers differently, for tasks with answers; ``seconds`` are those of passes of one image through
-    the uncompressed and the compressed model, in turns.
+    proof images it answers differently, for tasks with answers; ``outputs`` are those for the proof images, (N, ...);
+    ``seconds`` are those of passes of one image through the uncompressed and the compressed model, in turns.
     """
 
     result: ValidationResult
@@ -43,6 +43,7 @@ class Proven:
     example: Tensor
     dense: nn.Module
     changed: ChangedAnswers | None
+    outputs: Tensor
     seconds: tuple[Sequence[float], Sequence[float]]
 
 
@@ -166,7 +167,8 @@ class Judged:
         """Compare answers, sizes and times with the uncompressed model's, and with a uniform schedule of equal cost."""
         evaluator, final, applied, found = self.evaluator, self.schedule, self.applied, self.found
         proof, adapted = evaluator.images.proof, _predicts_adapted(evaluator, self.adapting)
-        changed = changed_answers(evaluator, applied, proof, subject=_subject(final))
+        outputs = evaluator.outputs(applied, proof)
+        changed = changed_answers(evaluator, outputs, proof, subject=_subject(final))
         example = evaluator.dense.batches(0, 1)[0]
         seconds = pass_seconds((evaluator.dense.model, applied.model), example)
         sizes = _sizes(evaluator, applied) | {"latency_seconds": (latency(seconds[0]), latency(seconds[1]))}
@@ -204,6 +206,7 @@ class Judged:
             example=example,
             dense=evaluator.dense.model,
             changed=changed,
+            outputs=outputs,
             seconds=(seconds[0], seconds[1]),
         )
 

@@ -16,6 +16,7 @@ from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.diagnosis import Diagnosis
+from senseapp.records.file_answers import FileAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
@@ -34,6 +35,7 @@ Record = (
     | Recommendation
     | ChangedAnswers
     | Diagnosis
+    | FileAnswers
 )
 """What tasks on finished runs leave."""
 RecordT = TypeVar(
@@ -46,6 +48,7 @@ RecordT = TypeVar(
     Recommendation,
     ChangedAnswers,
     Diagnosis,
+    FileAnswers,
 )
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
@@ -56,6 +59,7 @@ _PREFIXES: dict[type, str] = {
     Recommendation: "recommendation",
     ChangedAnswers: "changed",
     Diagnosis: "diagnosis",
+    FileAnswers: "answers",
 }
 
 
@@ -69,7 +73,8 @@ class RunFolder:
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
     within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the
     file ``deployed-KEY.onnx``; what is recommended is a ``recommendation-KEY.json``, which answers change a
-    ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``. An empty ``begun-KEY`` stands for each
+    ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``, what a file answers to each image that it was
+    measured on an ``answers-KEY.json``. An empty ``begun-KEY`` stands for each
     that was asked for and has not ended.
 
     Raises:
@@ -225,6 +230,14 @@ class RunFolder:
             raise NotFound("This file is not on this server: only its figures are. Make it again.")
         return path
 
+    def save_answers(self, file: str, answers: FileAnswers) -> None:
+        """Keep what the file of this name answers."""
+        self.save(key_in(file), answers)
+
+    def answers(self, candidate: Candidate) -> FileAnswers | None:
+        """Return what the file of a candidate answers; None for files of earlier versions."""
+        return self.load(FileAnswers, key_in(candidate.file))
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other processes from measuring into this folder; the system lifts the lock if this one dies.
@@ -254,6 +267,11 @@ class RunFolder:
 
     def _record_file(self, kind: type, key: str) -> Path:
         return self.path / f"{_PREFIXES[kind]}-{key}.json"
+
+
+def key_in(file: str) -> str:
+    """Return the key in the name of a candidate's file; the forms of one network share their answers."""
+    return file.partition("-")[2].partition(".")[0]
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -259,6 +259,22 @@ class Task(ABC):
     def target_text(self, target: Tensor, names: Sequence[str]) -> str:
         """Return the label of one image in a few letters."""
 
+    def probabilities(self, output: Tensor) -> Tensor | None:
+        """Return the probability of each output, float64 (N, K); None where outputs are no scores of answers."""
+        return None
+
+    def answered(self, output: Tensor) -> list[tuple[int, ...]] | None:
+        """Return the outputs that the answer to each image names; None where outputs are no scores of answers."""
+        return None
+
+    def answer_shares(self, output: Tensor) -> Tensor | None:
+        """Return the probability of each image's answer, (N,); None where there is none."""
+        return None
+
+    def labelled(self, targets: Tensor) -> list[tuple[int, ...] | None]:
+        """Return the outputs that the label of each image names; None where the label is not fully known."""
+        return [None] * len(targets)
+
     def answer_changes(self, before: Tensor, after: Tensor, targets: Tensor | None) -> AnswerChanges | None:
         """Return how the answers in two outputs of the same images differ; None where outputs are no answers."""
         return None

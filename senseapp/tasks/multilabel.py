@@ -199,6 +199,22 @@ class Multilabel(Task):
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         return ", ".join(found[:_MOST_NAMED]) + more or "no label"
 
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Return the sigmoid of each logit, float64 (N, labels)."""
+        return output.double().sigmoid().nan_to_num()
+
+    def answered(self, output: Tensor) -> list[tuple[int, ...]]:
+        """Return the labels above logit 0 of each image."""
+        return [tuple(row.nonzero().flatten().tolist()) for row in output > 0]
+
+    def answer_shares(self, output: Tensor) -> Tensor:
+        """Return the probability of the least sure label of each image, true or not."""
+        return output.abs().float().sigmoid().amin(dim=1).nan_to_num()
+
+    def labelled(self, targets: Tensor) -> list[tuple[int, ...] | None]:
+        """Return the true labels of each image; None where some are unknown."""
+        return [None if bool(row.isnan().any()) else tuple((row == 1).nonzero().flatten().tolist()) for row in targets]
+
     def answer_changes(self, before: Tensor, after: Tensor, targets: Tensor | None) -> AnswerChanges:
         """Return how the labels above logit 0 differ; see :meth:`Task.answer_changes`.
 

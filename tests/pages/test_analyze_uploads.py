@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import NotFound, ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.questions import Question
+from senseapp.runs.question import Question
 from senseapp.runs.service import Service
 from tests.pages.conftest import wait_for_card
 from tests.pictures import class_files, png

@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import pick_key
 from tests.pages.conftest import open_page
-from tests.pages.records import FRAGILE, NAMES
+from tests.pages.records import FRAGILE
 
 
 def nodes(app: AppTest) -> list[str]:
@@ -39,10 +39,12 @@ def test_the_graph_shows_what_runs_after_what(app: AppTest, finished_run: str) -
     app.run()
     app.button_group(key=f"network.form.{finished_run}").set_value("As it runs").run()
     assert not app.exception
-    assert nodes(app) == [str(place) for place in range(7)]
     spec = json.loads(app.get("vega_lite_chart")[0].proto.spec)
-    names = spec["layer"][0]["encoding"]["y"]["axis"]["labelExpr"]
-    assert '"0": "image"' in names
-    assert f'"1": "{NAMES[0]}"' in names
-    assert spec["height"] == 7 * 18
+    assert [each["mark"]["type"] for each in spec["layer"]] == ["line", "point", "rect", "rect", "rect", "text"]
+    assert spec["height"] == 7 * 30  # seven rows
     assert any("as the network runs" in caption.value for caption in app.caption)
+    app.button_group(key=f"network.size.{finished_run}").set_value("Names and losses").run()
+    assert not app.exception
+    spec = json.loads(app.get("vega_lite_chart")[0].proto.spec)
+    assert [each["encoding"]["text"]["field"] for each in spec["layer"][-2:]] == ["members", "change_text"]
+    assert (app.query_params["network"], app.query_params["graph"]) == ("as-it-runs", "names-and-losses")

@@ -13,7 +13,8 @@ from senseapp.records.jobs import RunState
 from senseapp.records.layer_times import FLOAT, INT8, Conversion, LayerTime, LayerTimes
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.questions import ReadTimes, answer_here
+from senseapp.runs.questions import answer_here
+from senseapp.runs.run_questions import ReadTimes
 from senseapp.runs.schedule_tasks import TimingTask
 from senseapp.runs.service import Service
 from tests.pages.conftest import finish, open_page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ import pytest
 import torch
 
 from senseapp.cli.main import main
+from senseapp.core.errors import NotFound
 from senseapp.data.load import load_demo_images
 from senseapp.models.demo import load_demo_model
 from senseapp.records.candidate import Candidate
+from senseapp.runs.answer_tasks import AnswersTask
+from senseapp.runs.tasks import TaskContext
 from senseapp.schedules.write import onnx_copy
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut
@@ -81,6 +84,41 @@ def test_every_file_answers_as_its_figures_say(run: Run, held_out: HeldOut) -> N
         assert candidate.loss.baseline == pytest.approx(held_out.before["top1"], abs=1e-9)
         low, high = candidate.interval
         assert low <= own[candidate.metric] <= high
+
+
+def test_the_answers_of_every_file_are_kept_image_by_image(run: Run, held_out: HeldOut) -> None:
+    labels = [str(int(label)) for label in held_out.labels]
+    for candidate in run.candidates:
+        kept = run.folder.answers(candidate)
+        scores = held_out.scores(candidate, run.folder.path)
+        for original, own in ((True, held_out.original), (False, scores)):
+            side = kept.side(original=original)
+            assert [each.text for each in side.values()] == [str(best) for best in own.argmax(1)], candidate.file
+            shares = torch.from_numpy(own).softmax(1).amax(1).tolist()
+            assert [each.sure for each in side.values()] == pytest.approx(shares, abs=2e-3)
+            assert [each.label for each in side.values()] == labels
+
+
+def test_a_file_without_kept_answers_is_asked_for_them(run: Run) -> None:
+    candidate = next(each for each in run.candidates if each.runs)
+    kept = run.folder.answers(candidate)
+    task = AnswersTask(run_id="a run", file=candidate.file)
+    record = run.folder.path / f"answers-{task.key}.json"
+    record.unlink()
+    assert run.folder.answers(candidate) is None
+    task.carry_out(TaskContext(folder=run.folder, observer=SilentObserver()))
+    assert run.folder.answers(candidate) == kept
+    with pytest.raises(NotFound, match="not on this server"):
+        replace(task, file="deployed-0000000000000000.onnx").carry_out(
+            TaskContext(folder=run.folder, observer=SilentObserver())
+        )
+
+
+class SilentObserver:
+    """Hears nothing."""
+
+    def phase(self, sentence: str) -> None:
+        """Go on."""
 
 
 def test_bytes_are_those_on_the_disk_and_of_the_original_as_people_have_it(run: Run, held_out: HeldOut) -> None:

@@ -32,7 +32,6 @@ def made_up(*, labelled: bool):
         dense=SimpleNamespace(task=CLASSIFICATION),
         class_names=tuple("abcd"),
         baseline_outputs=lambda _: before,
-        outputs=lambda applied, _: after,
     )
     return evaluator, images, before, after
 
@@ -40,7 +39,7 @@ def made_up(*, labelled: bool):
 @pytest.mark.parametrize("labelled", [True, False])
 def test_pictures_and_classes_are_those_of_a_plain_loop(labelled) -> None:
     evaluator, images, before, after = made_up(labelled=labelled)
-    found = changed_answers(evaluator, None, images, subject="it")
+    found = changed_answers(evaluator, after, images, subject="it")
     old, new = before.softmax(1), after.softmax(1)
     changed = [index for index in range(NUM) if int(old[index].argmax()) != int(new[index].argmax())]
     surest = sorted(changed, key=lambda index: -float(old[index].max()))[:12]
@@ -73,7 +72,7 @@ def test_labels_that_change_are_those_of_a_plain_loop(labelled) -> None:
     truth = torch.randint(0, 2, (NUM, CLASSES), generator=torch.Generator().manual_seed(4)).float()
     truth[5, 1] = float("nan")  # unknown
     images.labels = truth if labelled else None
-    found = changed_answers(evaluator, None, images, subject="it")
+    found = changed_answers(evaluator, after, images, subject="it")
     lost, totals, changed = dict.fromkeys("abcd", 0), dict.fromkeys("abcd", 0), {}
     for index in range(NUM):
         for place, name in enumerate("abcd"):
@@ -124,6 +123,6 @@ def test_a_class_that_pays_is_marked() -> None:
 
 
 def test_a_task_without_answers_has_none() -> None:
-    evaluator, images, *_ = made_up(labelled=False)
+    evaluator, images, _, after = made_up(labelled=False)
     evaluator.dense.task = SimpleNamespace(answer_changes=lambda before, after, targets: None)
-    assert changed_answers(evaluator, None, images, subject="it") is None
+    assert changed_answers(evaluator, after, images, subject="it") is None

@@ -1,4 +1,4 @@
-"""The network in rows, coloured by sensitivity, with sizes: as the module tree, and as the graph in which it runs."""
+"""The module tree in rows, coloured by sensitivity, with sizes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from senseapp.metrics import Metric
 
 _SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
 _NAME_WIDTH, _SIZE_WIDTH = 180, 108
-_LEAST_LANES = 11  # to which the lanes of a narrow network are drawn: beside its names, not across the page
-_TEXT_LANES = 6  # that the text of a change takes
 _PLACE = alt.Y("node:N", axis=None)
 _PLAIN: dict[str, Any] = {"labelOverlap": False, "labelFlush": False, "ticks": False, "domain": False}
 
@@ -29,7 +27,7 @@ def network_bars(
     ``rows`` are those of :func:`senseapp.app.frames.network.network_frame`; ``sizes`` says whether parameters and MACs
     are known. A click selects ``layer``, ``node`` and ``is_block`` of its row.
     """
-    base: alt.Chart = alt.Chart(rows).encode(tooltip=_tooltip(metric))
+    base: alt.Chart = alt.Chart(rows).encode(tooltip=network_tooltip(metric))
     names = alt.Axis(
         title=None,
         labelExpr=_text_of_node(rows, "row"),
@@ -55,40 +53,6 @@ def network_bars(
     ]
     tree = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
     return cast(alt.LayerChart, tree)
-
-
-def flow_graph(rows: pd.DataFrame, edges: pd.DataFrame, metric: Metric, *, picked: str = "") -> alt.LayerChart:
-    """Return the graph, one row per node in execution order and one column per lane, as :mod:`.frames.flow` lays out.
-
-    A click selects ``layer`` of its row. Losses and sizes stand at the right, as in :func:`network_bars`.
-    """
-    base: alt.Chart = alt.Chart(rows).encode(tooltip=_tooltip(metric))
-    names = alt.Axis(title=None, labelExpr=_text_of_node(rows, "row"), labelLimit=_NAME_WIDTH + 20, **_PLAIN)
-    click = alt.selection_point(name=PICK, fields=["layer"], on="click")
-    hits = base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, names), **EDGE_TO_EDGE)
-    domain = (-0.5, max(_LEAST_LANES, rows["lane"].max() + _TEXT_LANES) + 0.5)
-    lane = alt.X("lane:Q", axis=None, scale=alt.Scale(domain=domain, nice=False, zero=False))
-    lines = (
-        alt.Chart(edges)
-        .mark_line(stroke=INK, strokeWidth=1.5, strokeJoin="round", aria=False, tooltip=None)
-        .encode(x=lane, y=_PLACE, detail=alt.Detail("edge:N"), order=alt.Order("step:Q"))
-    )
-    marks = base.mark_point(filled=True, opacity=1, stroke=INK, strokeWidth=1).encode(
-        x=lane,
-        y=_PLACE,
-        size=alt.Size("size:Q", scale=None),
-        color=fragility_colour(),
-        description=alt.Description("description:N"),
-    )
-    texts = base.mark_text(align="right", fontSize=10, color=INK, aria=False).encode(
-        x=alt.XValue("width"),  # type: ignore[no-untyped-call]
-        y=_PLACE,
-        text=alt.Text("change_text:N"),
-    )
-    frame = outline(rows[rows["layer"] != ""], picked, _PLACE, field="node")
-    layers = [hits.properties(name="hits").add_params(click), *_size_columns(base, rows), lines, marks, texts, frame]
-    graph = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
-    return cast(alt.LayerChart, graph)
 
 
 def _rows(rows: pd.DataFrame, axis: alt.Axis) -> alt.Y:
@@ -126,7 +90,8 @@ def _text_of_node(rows: pd.DataFrame, field: str) -> str:
     return f"({json.dumps(texts)})[datum.label]"
 
 
-def _tooltip(metric: Metric) -> list[alt.Tooltip]:
+def network_tooltip(metric: Metric) -> list[alt.Tooltip]:
+    """Return the hover text of a block or a layer: its size, and what it loses."""
     return [
         *tooltips(members="Module", kind="Kind", change_text=metric.change_title, worst_text="Most fragile layer"),
         alt.Tooltip("params:Q", title="Parameters", format=",d"),

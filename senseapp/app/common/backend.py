@@ -21,6 +21,7 @@ from senseapp.core.errors import Abandoned, SenseError
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
@@ -183,6 +184,18 @@ def solved_of(
         known,
         lambda: owned.schedules.solved(run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups),
     )
+
+
+def picture_answers_of(run_id: str, picture: Path) -> PictureAnswers | None:
+    """Return what a run's networks answer to an uploaded picture, or None while they are asked."""
+    owned = service()
+    return _ask(("picture", run_id, picture), lambda: owned.work.try_picture(run_id, picture))
+
+
+def pictures_of(run_id: str, names: Sequence[str]) -> dict[str, bytes] | None:
+    """Return pictures of a run as its network sees them, by name, or None while they are read."""
+    owned, wanted = service(), tuple(names)
+    return _ask(("pictures", run_id, wanted), lambda: owned.work.pictures(run_id, wanted))
 
 
 def graph_of(run_id: str) -> GraphFiles | None:

@@ -90,6 +90,8 @@ class Session:
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
         recent: files of this session that gave way to others, by purpose, the newest first.
         refused: why the last file was not taken, by purpose.
+        trying: id of the run whose dialog to try a picture is open.
+        tried: the picture that was tried last, by run id; its file is gone once it is answered.
     """
 
     draft: RunSpec = field(default_factory=RunSpec)
@@ -112,6 +114,8 @@ class Session:
     upload_round: dict[str, int] = field(default_factory=dict)
     recent: dict[str, list[Path]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    trying: str = ""
+    tried: dict[str, Path] = field(default_factory=dict)
 
 
 def session() -> Session:

@@ -18,6 +18,7 @@ from senseapp.app.common.figure import choose_one, figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import show_table
+from senseapp.app.compare.pictures import pictures_view
 from senseapp.app.frames.candidates import answers_axis, candidates_frame, original_row
 from senseapp.app.frames.comparison import (
     agreement_frame,
@@ -113,6 +114,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
                 continue
             st.markdown(md("**{}**: {}. {}", record.title, best.made_of, best.headline))
             file_button(record.run_id, best, key="compare.get")
+    pictures_view(known)
 
 
 @st.fragment

@@ -1,9 +1,10 @@
-"""What each class loses when a model is compressed, in words and rows."""
+"""What each class loses when a model is compressed, and where two files differ, in words and rows."""
 
 from __future__ import annotations
 
 from senseapp.app.words import format as fmt
 from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.file_answers import AnswerDifferences, GivenAnswer
 
 CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")
 
@@ -31,3 +32,23 @@ def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
         )
         for each in found.classes
     ]
+
+
+def difference_sentence(found: AnswerDifferences) -> str:
+    """Say how many pictures A and B answer differently, and which of them has more of these right."""
+    if not found.num_images:
+        return "A and B were measured on different images, so there is nothing to compare."
+    total = fmt.plural(found.num_images, "held-out picture")
+    if not found.different:
+        return f"A and B give the same answers to {total}."
+    some = f"{len(found.different)} of {total} {'is' if len(found.different) == 1 else 'are'} answered differently"
+    if found.only_first is None or found.only_second is None:
+        return f"{some}."
+    neither = len(found.different) - found.only_first - found.only_second
+    return f"{some}: A alone is right on {found.only_first}, B alone on {found.only_second}, neither on {neither}."
+
+
+def difference_line(side: str, answer: GivenAnswer, label: str | None) -> str:
+    """Return what one side says of a picture: ``A: crow (61 %), right``."""
+    right = ", right" if label is not None and answer.text == label else ""
+    return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.charts.axes import PICK
-from senseapp.app.charts.network import flow_graph, network_bars
+from senseapp.app.charts.flow import flow_graph
+from senseapp.app.charts.network import network_bars
 from senseapp.app.common.address import bound, named, one_of
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import open_blocks, pick, session
-from senseapp.app.frames.flow import flow_edges, flow_frame
+from senseapp.app.frames.flow import DRAWING, flow_edges, flow_frame, flow_layout
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from senseapp.app.results.layer_side import layer_side
@@ -30,9 +32,14 @@ _READING = (
 
 
 _GRAPH_READING = (
-    "From top to bottom as the network runs: each line leads from a result to who reads it. Marks are coloured by what "
-    "the layer loses, and larger the more MACs it takes; those without a layer join what several layers computed."
+    "From top to bottom as the network runs: a line leads from a result to who reads it. Boxes are layers in the "
+    "colour of what they lose; the bar at their foot is their share of the MACs, full for the largest. Click a box to "
+    "pick its layer; Ctrl with the wheel, or a pinch, zooms, Shift with a drag moves."
 )
+_WHOLE_GRAPH, _NAMES, _LOSSES = "Whole", "Names", "Names and losses"
+_STEPS = {_NAMES: 30.0, _LOSSES: 46.0}
+_GRAPH_HEIGHT = 560
+_SMALLEST_STEP = 3.0
 
 
 def network_tab(view: RunView) -> None:
@@ -40,24 +47,43 @@ def network_tab(view: RunView) -> None:
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     shown = _TREE
     if view.result.profile.flow:  # not in runs of older versions, nor in imported tables
+        forms = [_TREE, _GRAPH]
         shown = row.segmented_control(
-            "Show as", [_TREE, _GRAPH], default=_TREE, required=True, key=f"network.form.{view.run_id}"
+            "Show as",
+            forms,
+            required=True,
+            **bound(view.run_id, "network", one_of(forms), _TREE, key=f"network.form.{view.run_id}"),
         )
     if shown == _GRAPH:
-        _graph(view)
+        _graph(view, row)
     else:
         _tree(view, row)
 
 
-def _graph(view: RunView) -> None:
+def _graph(view: RunView, row: DeltaGenerator) -> None:
     profile = view.result.profile
-    rows = flow_frame(profile, view.rows, view.metric)
+    layout, rows = flow_layout(profile.flow), flow_frame(profile, view.rows, view.metric)
+    sizes = [_WHOLE_GRAPH, _NAMES, _LOSSES]
+    size = row.segmented_control(
+        "Size",
+        sizes,
+        required=True,
+        **bound(view.run_id, "graph", one_of(sizes), _NAMES, key=f"network.size.{view.run_id}"),
+    )
+    step = _STEPS.get(size, min(_STEPS[_NAMES], max(_SMALLEST_STEP, _GRAPH_HEIGHT / layout.num_ranks)))
     key = f"network.graph.{view.run_id}.{session().pick_round}"
     chart, side = st.columns([5, 3], gap="medium")
     with chart:
         figure(
             f"Where does the network run through fragile layers, {view.at}?",
-            flow_graph(rows, flow_edges(profile.flow), view.metric, picked=view.picked_row),
+            flow_graph(
+                rows,
+                flow_edges(profile.flow),
+                view.metric,
+                step=step,
+                width=layout.width,
+                picked=view.picked_row,
+            ),
             alt_text=f"{fmt.plural(len(rows), 'node')} in execution order, layers coloured by "
             f"{view.metric.change_inside} at {view.level_text}",
             key=key,
@@ -65,13 +91,19 @@ def _graph(view: RunView) -> None:
             caveat=caveat_of(view.result),
             reading=_GRAPH_READING,
             legend=fragility_legend(view.metric, no_value=not rows["known"].all()),
-            frame_height=rows_height(len(rows)),
-            shown=place_of(view.picked, list(rows["layer"])),
+            frame_height=_GRAPH_HEIGHT if step * layout.num_ranks > _GRAPH_HEIGHT else None,
+            shown=_place_in(rows, view.picked_row, layout.num_ranks),
             lines=view.lines,
-            data=rows.drop(columns=["size", "lane"]),
+            data=rows.drop(columns=list(DRAWING)),
         )
     with side:
         layer_side(view)
+
+
+def _place_in(rows: pd.DataFrame, layer: str, num_ranks: int) -> float | None:
+    """Return how far down the box of a layer is, 0 to 1; None without one."""
+    found = rows.loc[(rows["layer"] == layer) & (rows["layer"] != ""), "rank"]
+    return (float(found.iloc[0]) + 0.5) / num_ranks if len(found) else None
 
 
 def _tree(view: RunView, row: DeltaGenerator) -> None:

@@ -9,6 +9,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
+from senseapp.app.common.link import link_of, qr_code, works_elsewhere
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import go_to
 from senseapp.app.frames.levels import marked
@@ -28,6 +29,7 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.runs.leaderboard import headline
 
+_CODE_WIDTH = 240
 _TO_COME = "Results finds by itself how much can be saved, or offers to; once it has, {what} stands here."
 
 
@@ -126,12 +128,30 @@ def _pictures(shown: _Shown) -> None:
 def _how_it_is_known(shown: _Shown) -> None:
     profile = shown.result.profile
     st.title("How this is known", anchor=False)
-    st.markdown(
+    text, code = st.columns([3, 1], gap="large")
+    with code:
+        _code(shown.record)
+    text.markdown(
         f"Each of {fmt.plural(len(profile.layers), 'layer')} was compressed alone, and the loss measured on "
         f"{fmt.plural(shown.result.num_samples, 'image')}. Every file was then made and measured whole."
     )
-    st.markdown(md("**{}**", shown.record.headline or headline(shown.result)))
-    st.caption(md("{}  \n{}", run_line(shown.record), provenance_line(shown.result)))
+    text.markdown(md("**{}**", shown.record.headline or headline(shown.result)))
+    text.caption(md("{}  \n{}", run_line(shown.record), provenance_line(shown.result)))
+
+
+def _code(record: RunRecord) -> None:
+    """Show the QR code of the run's link, and who can open it."""
+    link = link_of(record)
+    if not link:
+        return
+    st.image(qr_code(link), width=_CODE_WIDTH, caption=link)
+    if not works_elsewhere(link):
+        st.caption(
+            "This link works on this computer only: open senseapp by the name of the computer for one that all "
+            "in the room can follow."
+        )
+    elif backend.visitor().name and not (record.shared or record.read_only):
+        st.caption("Only you can open this link. Share the run on Runs for one that everybody can follow.")
 
 
 _SCREENS: tuple[Callable[[_Shown], None], ...] = (_answer, _bars, _range, _pictures, _how_it_is_known)

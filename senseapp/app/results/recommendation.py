@@ -23,6 +23,7 @@ from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import go_to_page, restart_with
 from senseapp.app.frames.candidates import answers_axis, candidates_frame, original_row
 from senseapp.app.frames.recommended import AXES, baseline_value, recommended_frame
+from senseapp.app.results.try_picture import try_picture
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import GOALS, caveat_of
 from senseapp.compressions import all_descriptions
@@ -130,6 +131,7 @@ def _answer(
         with st.container(horizontal=True, gap="small"):
             file_button(run_id, chosen, primary=best is not None)
             other_files(run_id, candidates, chosen)
+            try_picture(run_id, chosen)
     st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
     if chosen.schedule is None:
         _likelier(result)

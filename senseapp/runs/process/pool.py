@@ -16,7 +16,7 @@ from senseapp.runs.tasks import RunTask, TaskContext
 from senseapp.runs.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
-    from senseapp.runs.questions import Question
+    from senseapp.runs.question import Question
 
 AnswerT = TypeVar("AnswerT")
 

@@ -31,7 +31,7 @@ from senseapp.runs.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
 from senseapp.runs.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
-    from senseapp.runs.questions import Question
+    from senseapp.runs.question import Question
 
 AnswerT = TypeVar("AnswerT")
 

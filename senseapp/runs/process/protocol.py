@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 from senseapp.core.codec import decode, encode, register
 from senseapp.core.quiet import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.runs.answer_tasks import AnswersTask
 from senseapp.runs.execution import Measurement
 from senseapp.runs.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
 from senseapp.runs.schedule_tasks import DeliverTask, RecommendationTask, StrongestSearch, TimingTask, Verification
@@ -28,7 +29,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
-        *(StrongestSearch, Verification, DeliverTask, TimingTask),
+        *(StrongestSearch, Verification, DeliverTask, TimingTask, AnswersTask),
     )
 }
 

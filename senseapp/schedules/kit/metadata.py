@@ -38,6 +38,13 @@ def with_metadata(network: bytes, *, preprocessing: Preprocessing | None, class_
     return bytes(model.SerializeToString())
 
 
+def class_names_of(network: bytes) -> tuple[str, ...]:
+    """Return the class names that an ONNX file of :func:`with_metadata` carries; empty where it has none."""
+    model = onnx.load_from_string(network)
+    found = {entry.key: entry.value for entry in model.metadata_props}
+    return tuple(json.loads(found.get("senseapp.classes", "[]")))
+
+
 def kit_files(name: str) -> dict[str, str]:
     """Return the script and the notebook that run the file called ``name`` on a picture, by their names."""
     script = resources.files(__package__).joinpath("predict.py").read_text("utf-8")

@@ -171,6 +171,22 @@ class Classification(Task):
         sure, answer = output.float().softmax(dim=1).nan_to_num().max(dim=1)
         return answer, sure
 
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Return the softmax of the class scores, float64 (N, classes)."""
+        return output.double().softmax(dim=1).nan_to_num()
+
+    def answered(self, output: Tensor) -> list[tuple[int, ...]]:
+        """Return the class with the highest score of each image."""
+        return [(index,) for index in self.answers(output)[0].tolist()]
+
+    def answer_shares(self, output: Tensor) -> Tensor:
+        """Return the probability of that class."""
+        return self.answers(output)[1]
+
+    def labelled(self, targets: Tensor) -> list[tuple[int, ...] | None]:
+        """Return the class of each image."""
+        return [(index,) for index in targets.tolist()]
+
     def answer_changes(self, before: Tensor, after: Tensor, targets: Tensor | None) -> AnswerChanges:
         """Return how the classes that images are given differ; see :meth:`Task.answer_changes`.
 

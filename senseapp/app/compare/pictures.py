@@ -1,0 +1,166 @@
+"""Pictures that two files answer differently, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from senseapp.app.common import backend
+from senseapp.app.common.address import bound, named
+from senseapp.app.common.jobs import begin, start_label
+from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.frames.answers import difference_line, difference_sentence
+from senseapp.app.words import format as fmt
+from senseapp.core.markdown import md
+from senseapp.records.candidate import Candidate
+from senseapp.records.file_answers import AnswerSide, DifferentAnswer, differences
+from senseapp.records.jobs import RunRecord
+from senseapp.records.spec import DataSpec
+from senseapp.runs.answer_tasks import AnswersTask
+from senseapp.runs.leaderboard import best_file
+
+_MOST_PICTURES = 24
+_WIDTH = 150
+_SIDES = ("A", "B")
+KnownFiles = Sequence[tuple[RunRecord, tuple[Candidate, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """One network to compare: a file of a run, or the original (``file`` None)."""
+
+    record: RunRecord
+    files: tuple[Candidate, ...]
+    file: Candidate | None
+
+    @property
+    def label(self) -> str:
+        if self.file is None:
+            return f"{self.record.title}: the original"
+        return f"{self.record.title}: {self.file.made_of}, {fmt.bytes_size(self.file.figures.file_bytes)}"
+
+    @property
+    def text(self) -> str:
+        """Names the choice in the address."""
+        return f"{self.record.run_id[:8]}.{self.file.file if self.file else 'original'}"
+
+    @property
+    def asked(self) -> Candidate | None:
+        """The file to ask for answers that were not kept; of the original, one that was measured beside it."""
+        files = self.files if self.file is None else (self.file,)
+        return next((each for each in files if each.runs), None)
+
+    def answers(self) -> AnswerSide | None:
+        """Return its answers; None where they were not kept."""
+        work = backend.service().work
+        for each in self.files if self.file is None else (self.file,):
+            if (found := work.answers(self.record.run_id, each)) is not None:
+                return found.side(original=self.file is None)
+        return None
+
+
+def pictures_view(known: KnownFiles) -> None:
+    """Let two of the files be chosen, and show the held-out pictures that they answer differently."""
+    st.markdown(md("## Which pictures do two files answer differently?"))
+    first, _ = known[0]
+    alike = [(record, files) for record, files in known if _same_images(record.spec.data, first.spec.data)]
+    if others := [record.title for record, _ in known if all(record is not other for other, _ in alike)]:
+        st.caption(f"Left out, as they were measured on other images than {first.title}: {', '.join(others)}.")
+    choices = [_Choice(record=record, files=files, file=file) for record, files in alike for file in (*files, None)]
+    usual = _usual(choices, alike)
+    by_text = {each.text: each for each in choices}
+    texts = [
+        _choose(column, side, by_text, choices[place].text)
+        for column, side, place in zip(st.columns(2), _SIDES, usual, strict=True)
+    ]
+    if texts[0] == texts[1]:
+        st.caption("Choose two different files, or a file and the original.")
+        return
+    sides = [by_text[text].answers() for text in texts]
+    if sides[0] is not None and sides[1] is not None:
+        _show(first, sides[0], sides[1])
+        return
+    missing = {
+        choice.asked.file if choice.asked else choice.text: choice
+        for choice, side in zip(map(by_text.__getitem__, texts), sides, strict=True)
+        if side is None
+    }
+    for choice in missing.values():
+        _offer_to_ask(choice)
+
+
+def _same_images(one: DataSpec, other: DataSpec) -> bool:
+    return (one.kind, one.name, one.path) == (other.kind, other.name, other.path)
+
+
+def _usual(choices: Sequence[_Choice], known: KnownFiles) -> tuple[int, int]:
+    """Return the places of what is compared first: the best files of two runs, or the original and its best file."""
+    best = [best_file(files) or files[0] for _, files in known[:2]]
+    if len(best) == 1:
+        return len(choices) - 1, next(place for place, each in enumerate(choices) if each.file == best[0])
+    places = (
+        next(place for place, each in enumerate(choices) if each.file == file and each.record is record)
+        for file, (record, _) in zip(best, known[:2], strict=True)
+    )
+    return next(places), next(places)
+
+
+def _choose(column: DeltaGenerator, side: str, choices: Mapping[str, _Choice], usual: str) -> str:
+    """Return the text of the choice of one side."""
+    form = named({text: text for text in choices})
+    key = f"compare.file.{side}"
+    found: str = column.selectbox(
+        side,
+        list(choices),
+        format_func=lambda text: choices[text].label,
+        **bound("compare", f"file-{side.lower()}", form, usual, key=key),
+    )
+    return found
+
+
+def _offer_to_ask(choice: _Choice) -> None:
+    """Offer to ask a file for its answers, which were not kept when it was made."""
+    if choice.asked is None:
+        st.caption(f"{choice.label}: its answers were not kept. Make the file again to see this.")
+        return
+    file, run_id = choice.asked.file, choice.record.run_id
+    task = AnswersTask(run_id=run_id, file=file)
+    what = f"Ask {choice.asked.made_of} of {choice.record.title} for its answers"
+    label = start_label(task, what, "its answers", cancel=f"compare.stop.{file}")
+    about = "The file is from before answers were kept; it is run once more on its held-out images."
+    if label and st.button(label, key=f"compare.ask.{run_id}.{file}", icon=":material/question_answer:", help=about):
+        begin(task)
+
+
+def _show(record: RunRecord, first: AnswerSide, second: AnswerSide) -> None:
+    found = differences(first, second)
+    st.markdown(md("**{}**", difference_sentence(found)))
+    shown = found.different[:_MOST_PICTURES]
+    if not shown:
+        return
+    pictures: dict[str, bytes] = {}
+    if record.read_only:
+        st.caption("Only the owner of the run sees its pictures.")
+    elif record.spec.data.kind != "random":
+        names = tuple(each.image for each in shown)
+        pictures = answer_or_wait(lambda: backend.pictures_of(record.run_id, names), "Reading these pictures") or {}
+    if len(shown) < len(found.different):
+        st.caption(f"The {len(shown)} that both are surest of.")
+    with st.container(horizontal=True, gap="small", key="compare_pictures"):
+        for each in shown:
+            _picture(each, pictures.get(each.image, b""))
+
+
+def _picture(each: DifferentAnswer, png: bytes) -> None:
+    with st.container(width=_WIDTH, gap="xsmall"):
+        if png:
+            st.image(png, width=_WIDTH)
+        lines = [each.label if each.label is not None else each.image]
+        lines += [
+            difference_line(side, answer, each.label)
+            for side, answer in zip(_SIDES, (each.first, each.second), strict=True)
+        ]
+        st.caption(md("  \n").join(md("{}", line) for line in lines))

@@ -1,0 +1,103 @@
+"""Try it with your picture, in a dialog: what the original and the chosen file answer to one picture, side by side."""
+
+from __future__ import annotations
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+from streamlit.typing import UploadedFile
+
+from senseapp.app.common import backend
+from senseapp.app.common.notices import answer_or_wait, errors_here
+from senseapp.app.common.state import session
+from senseapp.app.common.uploads import expect_files, store_upload
+from senseapp.app.words import format as fmt
+from senseapp.core.markdown import md
+from senseapp.data.contents import PICTURE_SUFFIXES
+from senseapp.records.candidate import Candidate
+from senseapp.records.picture_answers import MOST_PICTURE_MEGABYTES, PictureAnswer, PictureAnswers
+
+_PICTURE_WIDTH = 160
+_ROUND = "picture"
+
+
+def try_picture(run_id: str, chosen: Candidate) -> None:
+    """Show the button to a dialog in which one picture is answered; nothing where ``chosen`` is no file that runs."""
+    if not chosen.runs or not backend.visitor().is_known:
+        return
+    if st.button("Try it with your picture", key=f"try.open.{run_id}", icon=":material/add_photo_alternate:"):
+        session().trying = run_id
+    if session().trying == run_id:
+        _dialog(run_id, chosen)
+
+
+def _close() -> None:
+    session().trying = ""
+
+
+@st.dialog("Try it with your picture", width="large", on_dismiss=_close)
+def _dialog(run_id: str, chosen: Candidate) -> None:
+    with errors_here():
+        expect_files()
+        uploaded = st.file_uploader(
+            "A picture",
+            type=[suffix.removeprefix(".") for suffix in sorted(PICTURE_SUFFIXES)],
+            key=f"try.picture.{run_id}.{session().upload_round.get(_ROUND, 0)}",
+            max_upload_size=MOST_PICTURE_MEGABYTES,
+            label_visibility="collapsed",
+        )
+        if uploaded is not None:
+            _take(run_id, uploaded)
+        st.caption(
+            "Your picture is prepared like the images of this run, answered by the original network and by the very "
+            "file that is downloaded, and then removed from this server."
+        )
+        path = session().tried.get(run_id)
+        if path is None:
+            return
+        found = answer_or_wait(
+            lambda: backend.picture_answers_of(run_id, path), "The original and the file look at your picture"
+        )
+        if found is not None:
+            _show(found, chosen)
+
+
+def _take(run_id: str, uploaded: UploadedFile) -> None:
+    """Keep the picture for the question, and empty the uploader."""
+    session().tried.pop(run_id, None)
+    session().tried[run_id] = store_upload(uploaded)
+    session().upload_round[_ROUND] = session().upload_round.get(_ROUND, 0) + 1
+    st.rerun()
+
+
+def _show(found: PictureAnswers, chosen: Candidate) -> None:
+    answer = found.of(chosen.file)
+    if answer is None:
+        st.caption("This file is younger than the answers below: choose the picture once more to ask it.")
+        return
+    st.markdown(md("## {}", _finding(found.original, answer)))
+    picture, before, after = st.columns([2, 3, 3], gap="medium")
+    width, height = found.input_size
+    picture.image(found.png, caption=f"As the network sees it, {width} × {height}", width=_PICTURE_WIDTH)
+    _shares(before, "The original, in PyTorch", found.original)
+    _shares(after, f"{chosen.made_of}, in onnxruntime", answer)
+    for note in found.notes:
+        st.caption(note)
+
+
+def _finding(original: PictureAnswer, answer: PictureAnswer) -> str:
+    if original.text != answer.text:
+        return f"The answers differ: {original.text} before, {answer.text} after."
+    if not original.shares:
+        return f"Both answer {answer.text}."
+    before, after = (fmt.percent(each.shares[0].share, digits=1) for each in (original, answer))
+    return f"Both answer {answer.text}: {before} before, {after} after."
+
+
+def _shares(column: DeltaGenerator, title: str, answer: PictureAnswer) -> None:
+    """List the likeliest classes with bars of their probabilities."""
+    with column.container(gap="xsmall"):
+        st.markdown(md("**{}**", title))
+        if not answer.shares:
+            st.markdown(md("{}", answer.text))
+        for each in answer.shares:
+            st.progress(min(1.0, each.share), text=md("{} · {}", each.name, fmt.percent(each.share, digits=1)))

@@ -1,0 +1,132 @@
+"""Compare: held-out pictures that two files answer differently, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.core.errors import InvalidDataset
+from senseapp.records.candidate import Delivery
+from senseapp.records.file_answers import FileAnswers
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.runs.answer_tasks import AnswersTask
+from senseapp.runs.backend import Backend
+from senseapp.runs.finished_runs import Work
+from senseapp.runs.service import Service
+from tests.deployments import a_candidate
+from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pages.test_compare import PAGE, in_url, texts
+from tests.pictures import png
+
+INT8, FLOAT = a_candidate(), a_candidate("onnx", size=5_000_000, share=0.8, lost=0.01)
+WEIGHTS = a_candidate("weights", size=9_000_000, share=1.0, lost=0.0)
+TEXTS = ("crow", "jay", "rook")
+ANSWERS = FileAnswers(
+    images=("1.png", "2.png", "3.png", "4.png"),
+    texts=TEXTS,
+    labels=(0, 1, 2, 0),
+    original=(0, 1, 2, 1),
+    file=(0, 1, 0, 0),
+    sure_original=(0.9, 0.8, 0.7, 0.6),
+    sure_file=(0.9, 0.8, 0.55, 0.95),
+)
+
+
+@pytest.fixture
+def two_files(service: Service, backend: Backend) -> str:
+    run_id = finish(service, backend, RunSpec())
+    keep(backend, run_id)
+    return run_id
+
+
+def keep(backend: Backend, run_id: str) -> None:
+    folder = backend.store.folder(run_id)
+    folder.save("0" * 16, Delivery(candidates=(INT8, FLOAT)))
+    folder.save_answers(INT8.file, ANSWERS)
+    folder.save_answers(FLOAT.file, replace(ANSWERS, file=(0, 2, 2, 0)))
+
+
+@pytest.fixture(autouse=True)
+def pictures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What was asked for."""
+    asked: list[tuple[str, ...]] = []
+
+    def show(self: Work, run_id: str, names: tuple[str, ...]) -> dict[str, bytes]:
+        asked.append(names)
+        return {name: png() for name in names}
+
+    monkeypatch.setattr(Work, "pictures", show)
+    return asked
+
+
+def open_compare(app: AppTest, *runs: str, **query: str) -> AppTest:
+    open_page(app, PAGE, run=list(runs), **query)
+    return wait_for_card(app)
+
+
+def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str, pictures) -> None:
+    open_compare(app, two_files)
+    assert not app.exception
+    sides = [app.selectbox(key=f"compare.file.{side}") for side in "AB"]
+    assert sides[0].options == ["demo: ONNX in int8, 4.70 MB", "demo: ONNX, 5.00 MB", "demo: the original"]
+    assert (sides[0].value.split(".")[1], sides[1].value) == ("original", f"{two_files[:8]}.{INT8.file}")
+    found = "**2 of 4 held-out pictures are answered differently: A alone is right on 1, B alone on 1, neither on 0.**"
+    assert found in texts(app)
+    assert pictures == [("4.png", "3.png")]  # the surest first
+    assert "crow  \nA: jay (60 %)  \nB: crow (95 %), right" in texts(app)
+    assert len(app.image) == 2
+
+
+def test_any_two_files_can_be_chosen_and_the_address_keeps_them(app: AppTest, two_files: str, another_app) -> None:
+    open_compare(app, two_files)
+    app.selectbox(key="compare.file.A").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
+    wait_for_card(app)
+    assert "2 of 4 held-out pictures are answered differently: A alone is right on 1, B alone on 1" in texts(app)
+    linked = another_app()
+    open_page(linked, PAGE, run=[two_files], **{"file-a": in_url(app, "file-a")[0]})
+    assert linked.selectbox(key="compare.file.A").value == f"{two_files[:8]}.{FLOAT.file}"
+    app.selectbox(key="compare.file.B").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
+    assert "Choose two different files" in texts(app)
+
+
+def test_files_of_two_runs_with_the_same_images(app: AppTest, two_files: str, service, backend, tmp_path) -> None:
+    second = finish(service, backend, RunSpec())
+    keep(backend, second)
+    other = finish(service, backend, RunSpec(data=DataSpec(kind="random")))
+    keep(backend, other)
+    service.rename(other, "noise")
+    open_compare(app, two_files, second, other)
+    assert not app.exception
+    assert [app.selectbox(key=f"compare.file.{side}").value.split(".")[0] for side in "AB"] == [
+        two_files[:8],
+        second[:8],
+    ]
+    assert "A and B give the same answers to 4 held-out pictures." in texts(app)
+    assert "Left out, as they were measured on other images than demo: noise." in texts(app)
+
+
+def test_a_file_from_before_answers_were_kept_can_be_asked(app: AppTest, service: Service, backend: Backend) -> None:
+    run_id = finish(service, backend, RunSpec())
+    backend.store.folder(run_id).save("0" * 16, Delivery(candidates=(INT8, WEIGHTS)))
+    open_compare(app, run_id)
+    task = AnswersTask(run_id=run_id, file=INT8.file)
+    app.button(key=f"compare.ask.{run_id}.{INT8.file}").click().run()
+    assert not app.exception
+    assert service.work.progress(task).state is RunState.QUEUED
+    app.selectbox(key="compare.file.A").set_value(f"{run_id[:8]}.{WEIGHTS.file}").run()
+    assert "its answers were not kept. Make the file again to see this." in texts(app)
+
+
+def test_pictures_that_are_gone_are_said_and_answers_still_shown(
+    app: AppTest, two_files: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InvalidDataset("The archive is no longer there.")
+
+    monkeypatch.setattr(Work, "pictures", refuse)
+    open_compare(app, two_files)
+    assert [error.value for error in app.error] == ["The archive is no longer there."]
+    assert "A: jay (60 %)" in texts(app)

@@ -1,0 +1,118 @@
+"""Answers of delivered files, image by image, and where two files differ, against a plain loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from senseapp.app.frames.answers import difference_line, difference_sentence
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidSpec
+from senseapp.data.images import TensorImages
+from senseapp.records.file_answers import FileAnswers, GivenAnswer, differences
+from senseapp.schedules.file_answers import file_answers
+from senseapp.tasks import CLASSIFICATION, MULTILABEL
+from tests.toy_task import REGRESSION
+
+NUM, CLASSES, NAMES = 40, 5, ("crow", "crane, a bird", "crane, a machine", "jay", "rook")
+SHOWN = ("crow", "crane (1)", "crane (2)", "jay", "rook")
+
+
+def outputs(seed: int, *, labels: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, TensorImages]:
+    generator = torch.Generator().manual_seed(seed)
+    before = torch.randn(NUM, CLASSES, generator=generator)
+    after = before + 0.8 * torch.randn(NUM, CLASSES, generator=generator)
+    images = TensorImages(torch.zeros(NUM, 1, 2, 2), labels, names=tuple(f"{index}.png" for index in range(NUM)))
+    return before, after, images
+
+
+def the_labels() -> torch.Tensor:
+    return torch.randint(0, CLASSES, (NUM,), generator=torch.Generator().manual_seed(1))
+
+
+def test_answers_labels_and_probabilities_are_those_of_a_plain_loop() -> None:
+    before, after, images = outputs(0, labels=the_labels())
+    found = file_answers(before, after, images, task=CLASSIFICATION, names=NAMES)
+    assert loads(dumps(found), FileAnswers) == found
+    for original, output in ((True, before), (False, after)):
+        side = found.side(original=original)
+        assert list(side) == [f"{index}.png" for index in range(NUM)]
+        for index in range(NUM):
+            answer = side[f"{index}.png"]
+            shares = output[index].softmax(0)
+            assert answer.text == SHOWN[int(shares.argmax())]  # the two cranes are told apart
+            assert answer.sure == pytest.approx(float(shares.max()), abs=5e-4)
+            assert answer.label == SHOWN[int(images.labels[index])]
+
+
+def test_differences_are_those_of_a_plain_loop_over_the_images_that_both_have() -> None:
+    labels = the_labels()
+    one = file_answers(*outputs(0, labels=labels), task=CLASSIFICATION, names=NAMES)
+    before, after, images = outputs(5, labels=labels)
+    kept = list(range(7, NUM))
+    other = file_answers(before[kept], after[kept], images.subset(kept), task=CLASSIFICATION, names=NAMES)
+    found = differences(one.side(original=False), other.side(original=False))
+    a, b = outputs(0)[1].argmax(1), after.argmax(1)
+    expected = [index for index in kept if a[index] != b[index]]
+    assert found.num_images == len(kept)
+    assert {each.image for each in found.different} == {f"{index}.png" for index in expected}
+    assert found.only_first == sum(int(a[index] == labels[index]) for index in expected) > 0
+    assert found.only_second == sum(int(b[index] == labels[index]) for index in expected) > 0
+    sure = [each.first.sure + each.second.sure for each in found.different]
+    assert sure == sorted(sure, reverse=True)
+    neither = len(expected) - found.only_first - found.only_second
+    assert difference_sentence(found) == (
+        f"{len(expected)} of 33 held-out pictures are answered differently: A alone is right on {found.only_first}, "
+        f"B alone on {found.only_second}, neither on {neither}."
+    )
+
+
+def test_without_labels_nobody_is_right() -> None:
+    record = file_answers(*outputs(0), task=CLASSIFICATION, names=())
+    found = differences(record.side(original=True), record.side(original=False))
+    assert (found.only_first, found.only_second) == (None, None)
+    assert found.different[0].first.text.startswith("class ")
+    assert difference_sentence(found).endswith("of 40 held-out pictures are answered differently.")
+    alike = differences(record.side(original=True), record.side(original=True))
+    assert difference_sentence(alike) == "A and B give the same answers to 40 held-out pictures."
+    strangers = differences(record.side(original=True), {})
+    assert "different images" in difference_sentence(strangers)
+
+
+def test_of_several_labels_the_whole_answer_counts() -> None:
+    truth = (torch.rand(NUM, CLASSES, generator=torch.Generator().manual_seed(4)) > 0.5).float()
+    truth[3, 2] = float("nan")
+    before, after, images = outputs(0, labels=truth)
+    record = file_answers(before, after, images, task=MULTILABEL, names=NAMES)
+    side = record.side(original=False)
+    for index in range(NUM):
+        true = [SHOWN[place] for place in range(CLASSES) if after[index, place] > 0]
+        given = side[f"{index}.png"]
+        assert given.text == (", ".join(true) or "no label")
+        sure = [max(float(p), 1 - float(p)) for p in after[index].sigmoid()]
+        assert given.sure == pytest.approx(min(sure), abs=5e-4)
+        known = None if index == 3 else [SHOWN[place] for place in range(CLASSES) if truth[index, place] == 1]
+        assert given.label == (None if known is None else ", ".join(known) or "no label")
+    found = differences(record.side(original=True), side)
+    assert found.only_first is None  # the truth of one picture is not fully known
+
+
+def test_numbers_are_no_answers() -> None:
+    before, after, images = outputs(0)
+    assert file_answers(before, after, images, task=REGRESSION, names=()) is None
+    assert REGRESSION.probabilities(before) is None
+
+
+def test_a_record_that_does_not_fit_together_is_refused() -> None:
+    parts = {"images": ("a",), "texts": ("x",), "labels": (), "original": (0,), "file": (0,)}
+    FileAnswers(**parts, sure_original=(1.0,), sure_file=(1.0,))
+    with pytest.raises(InvalidSpec, match="one answer"):
+        FileAnswers(**parts, sure_original=(1.0,), sure_file=())
+    with pytest.raises(InvalidSpec, match="among the texts"):
+        FileAnswers(**{**parts, "file": (1,)}, sure_original=(1.0,), sure_file=(1.0,))
+
+
+def test_a_right_answer_is_marked() -> None:
+    answer = GivenAnswer(text="crow", sure=0.61, label="crow")
+    assert difference_line("A", answer, "crow") == "A: crow (61 %), right"
+    assert difference_line("B", answer, "jay") == "B: crow (61 %)"
