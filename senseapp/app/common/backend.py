@@ -219,7 +219,9 @@ def leaderboard() -> tuple[LeaderboardRow, ...] | None:
     """Return the finished runs side by side, or None while that is worked out."""
     owned = service()
     finished = [record for record in owned.runs() if record.state is RunState.DONE]
-    return _ask(("leaderboard", *((record.run_id, record.updated_seconds) for record in finished)), owned.leaderboard)
+    files = best_files(finished)
+    known = ((record.run_id, record.updated_seconds, files.get(record.run_id)) for record in finished)
+    return _ask(("leaderboard", *known), owned.leaderboard)
 
 
 def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
