@@ -32,9 +32,10 @@ of the answers to change, on images that chose it. One JSON line begins with the
 original in float, for all-int8 and for onnxruntime's own default: every metric with its interval, on held-out images
 where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
 the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
-FILE.README.txt says how to load it, prepare a picture and run it. The file and its figures stay in the run's folder,
-where pages and reports show them. --explain adds, for each layer of the uncompressed network, the damage of rounding
-its weights alone, its input alone and its output alone, to bits of their own.
+FILE.README.txt says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
+file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
+uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
+own.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="tolerable loss as a fraction; where the schedule's weights lose more, adapted ones are tried too",
     )
+    parser.add_argument("--kit", action="store_true", help="write predict.py and a notebook that run it on a picture")
     parser.add_argument("--out", type=Path, required=True, metavar="ONNX", help="file to write, ends in .onnx")
 
 
@@ -104,6 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
     from senseapp.schedules.deploy import explain  # torch loads here
+    from senseapp.schedules.kit.metadata import kit_files
 
     with phases() as progress:
         context = TaskContext(folder=folder, observer=ProgressObserver(progress))
@@ -116,13 +119,16 @@ def run(arguments: argparse.Namespace) -> None:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
     (candidate,) = wanted
     assert candidate.deployment is not None
-    beside = out.with_suffix(".README.txt")
+    files = {out: folder.candidate_file(candidate).read_bytes()}
+    files[out.with_suffix(".README.txt")] = candidate.deployment.readme(out.name).encode()
+    if arguments.kit:
+        files |= {out.with_name(name): text.encode() for name, text in kit_files(out.name).items()}
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(out, folder.candidate_file(candidate).read_bytes())
-    replace_file(beside, candidate.deployment.readme(out.name).encode())
+    for path, content in files.items():
+        replace_file(path, content)
     explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
-    print(json.dumps(_report(candidate, candidate.deployment, (out, beside)) | explained, allow_nan=False))
+    print(json.dumps(_report(candidate, candidate.deployment, files) | explained, allow_nan=False))
 
 
 def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def deploy(folder, *options, out="quick.onnx"):
 
 
 def test_the_file_does_what_the_line_says(folder, capsys):
-    assert deploy(folder) == 0
+    assert deploy(folder, "--kit") == 0
     printed = capsys.readouterr().out
     report = json.loads(printed)
     assert printed.count("\n") == 1
@@ -49,6 +49,10 @@ def test_the_file_does_what_the_line_says(folder, capsys):
     assert report["original"]["time_ratio"] == {"value": 1, "low": 1, "high": 1}
     assert all(report[name]["ms"]["low"] > 0 for name in ("original", "file", "int8", "default"))
     assert len((folder / "quick.README.txt").read_text().splitlines()) == 3
+    names = ("quick.onnx", "quick.README.txt", "predict.py", "predict.ipynb")
+    assert report["files"] == [str(folder / name) for name in names]
+    compile((folder / "predict.py").read_text(), "predict.py", "exec")
+    assert '"quick.onnx"' in json.loads((folder / "predict.ipynb").read_text())["cells"][-1]["source"]
 
 
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
