@@ -19,7 +19,7 @@ from senseapp.models.demo import load_demo_model
 from senseapp.records.candidate import Candidate
 from senseapp.runs.answer_tasks import AnswersTask
 from senseapp.runs.tasks import TaskContext
-from senseapp.schedules.write import onnx_copy
+from senseapp.schedules.onnx_template import OnnxTemplate
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut
 from tests.few_digits import NUM_DIGITS
@@ -122,7 +122,7 @@ class SilentObserver:
 
 
 def test_bytes_are_those_on_the_disk_and_of_the_original_as_people_have_it(run: Run, held_out: HeldOut) -> None:
-    exported = len(onnx_copy(held_out.network, held_out.images[:1]))
+    exported = len(OnnxTemplate(held_out.network, held_out.images[:1]).onnx_of(held_out.network))
     for candidate in run.candidates:
         assert candidate.figures.file_bytes == run.folder.candidate_file(candidate).stat().st_size
         assert candidate.original.file_bytes == (exported if candidate.runs else held_out.weights_bytes)
