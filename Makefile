@@ -84,6 +84,10 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.crowd 20
 	$(BIN)/python -m tests.soak.day
 	$(BIN)/python -m tests.soak.hostile
+	$(BIN)/python -m tests.soak.hostile --files 200 --only lying
+	$(BIN)/python -m tests.soak.hostile --files 100 --only "slow picture"
+	$(BIN)/python -m tests.soak.slow_pictures
+	$(BIN)/python -m tests.soak.large_run_files
 	$(BIN)/python -m tests.soak.uploads
 	$(BIN)/python -m tests.soak.downloads
 	$(BIN)/python -m tests.soak.two_people

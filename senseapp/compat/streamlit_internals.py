@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import streamlit
+from google.protobuf.message import DecodeError, Message
 from streamlit import config, runtime
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.media_file_storage import MediaFileStorage, MediaFileStorageError
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
@@ -85,6 +87,14 @@ def ignore_pages_folder() -> None:
 def limit_incoming_messages(num_bytes: int) -> None:
     """Let the server take messages of up to ``num_bytes`` from pages; Streamlit takes as much as it sends, 200 MB."""
     starlette_server.get_max_message_size_bytes = lambda: num_bytes  # type: ignore[attr-defined]
+
+
+def page_message(content: bytes) -> Message | None:
+    """Return what a page sent, as a record with fields; None where it is no such message, which Streamlit refuses."""
+    try:
+        return BackMsg.FromString(content)
+    except DecodeError:
+        return None
 
 
 def close_silent_connections(seconds: float) -> None:

@@ -8,7 +8,8 @@ import os
 import stat
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +25,7 @@ PRIVATE = 0o077
 _LOCK_NAME = "server.lock"
 _log = logging.getLogger(__name__)
 _held: dict[Path, TextIO] = {}
+_masks: list[int] = []
 _holding = threading.Lock()
 
 
@@ -48,6 +50,21 @@ def make_private(folder: Path) -> None:
         _log.warning("others may look into the folder %s, which is not this user's alone", folder)
     else:
         folder.chmod(found.st_mode & ~PRIVATE)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Give files written in the body to their owner alone, in a command whose other files keep the user's umask.
+
+    The umask is the process's: what other threads write meanwhile is private too. Bodies of threads may overlap.
+    """
+    with _holding:
+        _masks.append(os.umask(PRIVATE))
+    try:
+        yield
+    finally:
+        with _holding:
+            os.umask(_masks.pop())  # the last body to end takes the first one's, which is the user's
 
 
 def lock_home(folder: Path) -> None:

@@ -20,6 +20,7 @@ from torchvision import datasets
 
 from senseapp.compat.torchvision_internals import first_address, labels_of
 from senseapp.core.errors import InvalidDataset, first_line_of
+from senseapp.core.home import private_files
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
@@ -192,15 +193,16 @@ def _download(name: str) -> None:
     image_set = TORCHVISION_SETS[name]
     if not is_reachable(image_set.address()):
         raise _unavailable(name, f"{urlsplit(image_set.address()).hostname} cannot be reached")
-    partial = new_partial_folder(name)
-    try:
-        image_set.open(partial, True)
-        for archive in (path for pattern in _ARCHIVES for path in partial.rglob(pattern)):
-            archive.unlink(missing_ok=True)
-        if not is_downloaded(name):  # by another process, in the meantime
-            partial.rename(image_set_folder(name))
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with private_files():
+        partial = new_partial_folder(name)
+        try:
+            image_set.open(partial, True)
+            for archive in (path for pattern in _ARCHIVES for path in partial.rglob(pattern)):
+                archive.unlink(missing_ok=True)
+            if not is_downloaded(name):  # by another process, in the meantime
+                partial.rename(image_set_folder(name))
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _unavailable(name: str, reason: str) -> InvalidDataset:

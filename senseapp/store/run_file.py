@@ -74,6 +74,10 @@ _MOST_BINS = 100_000
 _MOST_LAYERS, _MOST_LEVELS = 2_000, 100  # networks of the libraries have up to 1,000 layers, runs up to 20 levels
 _MOST_MEASUREMENTS = 20_000
 _MOST_MEMBERS, _MOST_METRICS = 1_000, 32  # of one measurement
+_MOST_MEMBERS_IN_ALL = 100_000
+_MOST_NODES, _MOST_EDGES = 10_000, 40_000  # of the data flow
+_MOST_FACTS = 200
+_LONGEST_NAME, _MOST_PARTS = 500, 50  # of a layer: modules in modules
 _MOST_NOTES = 1_000
 _MOST_TRIED = 1_000  # points of the curves of a recommendation
 _MOST_OF_ANYTHING = 10**18
@@ -88,7 +92,7 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
     """
     _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
-    if not layers or any(not name or printable_text(name) != name for name in layers):
+    if not layers or not all(map(_is_layer_name, layers)):
         raise _misfit("it has no layers, or one whose name no network has")
     for item in (*result.measurements, *result.estimates):
         _check_measurement(item, layers, result)
@@ -107,6 +111,10 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
         raise _misfit("a figure of the uncompressed model is no possible one")
 
 
+def _is_layer_name(name: str) -> bool:
+    return 0 < len(name) <= _LONGEST_NAME and name.count(".") < _MOST_PARTS and printable_text(name) == name
+
+
 def _check_amounts(result: SensitivityResult) -> None:
     """Require amounts that every page shows in seconds."""
     measurements = (*result.measurements, *result.estimates)
@@ -115,6 +123,12 @@ def _check_amounts(result: SensitivityResult) -> None:
         "levels": (len(result.spec.sensitivity.levels), _MOST_LEVELS),
         "measurements": (len(measurements), _MOST_MEASUREMENTS),
         "layers in one group": (max((len(item.members) for item in measurements), default=0), _MOST_MEMBERS),
+        "layers in groups": (sum(len(item.members) for item in measurements), _MOST_MEMBERS_IN_ALL),
+        "nodes in its data flow": (len(result.profile.flow), _MOST_NODES),
+        "edges in its data flow": (sum(len(node.inputs) for node in result.profile.flow), _MOST_EDGES),
+        "facts on its environment": (len(result.environment), _MOST_FACTS),
+        "figures of the uncompressed model": (len(result.baseline), _MOST_METRICS),
+        "rank correlations": (len(result.agreement), _MOST_LEVELS),
         "figures of one measurement": (max((len(item.changes) for item in measurements), default=0), _MOST_METRICS),
         "notes": (len(result.notes) + len(result.profile.notes), _MOST_NOTES),
         "unlisted weights": (len(result.profile.unlisted), _MOST_LAYERS),

@@ -11,6 +11,8 @@ from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidFile
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import ValidationResult
 from senseapp.store.foreign_texts import with_printable_texts
 from senseapp.store.run_file import (
     HEAD_NAME,
@@ -23,6 +25,7 @@ from senseapp.store.run_file import (
 
 _MOST_MEMBERS = 2000  # histograms of every layer of a large network, a few times over
 _MOST_RECORD_BYTES = 32_000_000  # 20,000 measurements, with what is recorded for pairs of layers
+_MOST_FURTHER_BYTES = 16_000_000  # of proofs and recommendations together, which pages read at once
 _ADVICE = "Choose a file that Download run wrote."
 
 
@@ -107,12 +110,22 @@ def _check_members(archive: ForeignZip, most_bytes: int) -> None:
             )
         if not WEIGHTS.fullmatch(name) and member.file_size > _MOST_RECORD_BYTES:
             raise InvalidFile(f"{name} has more than {_MOST_RECORD_BYTES // 10**6} MB. {_ADVICE}")
+    further = sum(member.file_size for member in archive.members if _is_read_at_once(member.filename))
+    if further > _MOST_FURTHER_BYTES:
+        raise InvalidFile(
+            f"The proofs and recommendations of a run file have at most {_MOST_FURTHER_BYTES // 10**6} MB together, "
+            f"and these {further / 1e6:.1f} MB. {_ADVICE}"
+        )
     total = archive.total_bytes
     if total > most_bytes:
         raise InvalidFile(
             f"A run file may hold {most_bytes // 10**6:,} MB here; this one says it holds {total // 10**6:,} MB. "
             "Ask whoever runs this server, or download the run again without its compressed models."
         )
+
+
+def _is_read_at_once(name: str) -> bool:
+    return extra_record(name) in (ValidationResult, Recommendation)
 
 
 def _record(archive: ForeignZip, member: ZipInfo) -> bytes:

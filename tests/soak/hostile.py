@@ -1,8 +1,10 @@
 """Hostile files through the running app: each costs its sender a sentence, and nobody else anything.
 
-Run as ``python -m tests.soak.hostile [--files 3000] [--after N]``, the second where the first N were brought another
-time; exits with 0 if each file had its sentence within 10 seconds, health answered within a second throughout, the
-server's memory came back to 100 MB more than before, and no further process or thread was left.
+Run as ``python -m tests.soak.hostile [--files 3000] [--after N] [--only NAME]``, the second where the first N were
+brought another time, the third for families whose names begin so. Exits with 0 if each file had its sentence within 10
+seconds and without markup that acts, health answered within a second throughout and a sound run file beside them within
+3, the server's memory came back to 100 MB more than before, no further process or thread was left, and nobody else may
+read what was written. Beside archives that lie about their sizes (``--only lying``) no process may take 300 MB more.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,15 +28,29 @@ import safetensors.numpy
 from tests.asynchronous import run_async
 from tests.pictures import png, write_zip
 from tests.soak.hostile_files import HostileFile, Kind, Sound, hostile_files
-from tests.soak.served import MB, Held, Served, served
+from tests.soak.served import MB, Held, Peaks, Served, served
 from tests.soak.visitor import PageBroke, Visitor
 
 MOST_SECONDS = 10.0
 MOST_HEALTH_SECONDS = 1.0
 MOST_GROWN_BYTES = 100 * MB
+MOST_PEAK_BYTES = 300 * MB
+MOST_SOUND_SECONDS = 3.0
 LONGEST_SENTENCE = 1000
+ACTING = (
+    "[in](",
+    "[pic](",
+    ":red-badge[",
+    ":material/skull:",
+    "**evil**",
+    "~~evil~~",
+    "http://evil",
+    "www.evil",
+    "@evil",
+)
+"""What must not be left of :data:`tests.marked_run_file.MARKUP` in what a page shows as Markdown."""
 _WARMING = 12
-_MAY_BE_TAKEN = ("mutated", "slow picture", "large run")  # a changed byte may do no harm, nor a small step
+_MAY_BE_TAKEN = ("mutated", "slow picture", "large run", "marked")  # a changed byte may do no harm, nor a small step
 _SETTLING_SECONDS = 2.0
 _FORGETTING_SECONDS = 190.0  # a closed page's session is kept for two minutes, and the server collects every minute
 _TOLD_EVERY = 100
@@ -65,6 +82,8 @@ class Report:
         files: that were brought.
         slowest: seconds until the last one's sentence, and which one.
         health_seconds: the longest that the health route took.
+        sound_seconds: the longest that a sound run file beside them took until it was imported.
+        peaks: the most that any process took, by what it runs.
         wrong: sentences on what should not be.
         before, after: what the server held.
     """
@@ -72,6 +91,8 @@ class Report:
     files: int = 0
     slowest: tuple[float, str] = (0.0, "")
     health_seconds: float = 0.0
+    sound_seconds: float = 0.0
+    peaks: Peaks | None = None
     wrong: Counter[str] = field(default_factory=Counter)
     before: Held | None = None
     after: Held | None = None
@@ -135,6 +156,8 @@ async def _bring(server: Served, file: HostileFile) -> None:
             raise PageBroke("a sentence goes on for ever")
         if not said and not file.family.startswith(_MAY_BE_TAKEN):
             raise PageBroke("the page said nothing")
+        if acting := [shown for shown in visitor.markdown() if any(mark in shown for mark in ACTING)]:
+            raise PageBroke(f"markup acts: {acting[0][:200]}")
 
 
 async def _warm_up(server: Served, sound: Sound) -> None:
@@ -143,9 +166,23 @@ async def _warm_up(server: Served, sound: Sound) -> None:
 
 
 async def _watch_health(server: Served, report: Report) -> None:
+    report.peaks = report.peaks or Peaks(server)
     while True:
         report.health_seconds = max(report.health_seconds, await asyncio.to_thread(_health, server.url))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(report.peaks.look)
+        await asyncio.sleep(0.1)
+
+
+async def _import_beside(server: Served, run_file: bytes, report: Report) -> None:
+    """Import a sound run file again and again, as somebody else would."""
+    while True:
+        async with Visitor(server.url, "runs") as visitor:
+            await visitor.upload("Run file", "sound.zip", run_file, keep=True)
+            began = time.perf_counter()
+            await visitor.click("Import run")
+            await visitor.wait_until(lambda page: page.page == "results")
+            report.sound_seconds = max(report.sound_seconds, time.perf_counter() - began)
+        await asyncio.sleep(1)
 
 
 def _health(url: str) -> float:
@@ -156,23 +193,64 @@ def _health(url: str) -> float:
 
 
 def hostile(
-    server: Served, sound: Sound, number: int, after: int = 0, *, settling_seconds: float = _SETTLING_SECONDS
+    server: Served,
+    sound: Sound,
+    number: int,
+    after: int = 0,
+    *,
+    only: str = "",
+    beside: bool = True,
+    settling_seconds: float = _SETTLING_SECONDS,
 ) -> Report:
-    """Bring ``number`` files, those from ``after`` on, after a few that warm the server up; then let it settle."""
+    """Bring ``number`` files, those from ``after`` on, after a few that warm the server up; then let it settle.
+
+    Sound run files are imported ``beside`` them all the time.
+    """
     report = Report()
     run_async(_warm_up(server, sound))
     time.sleep(_SETTLING_SECONDS)
     report.before = server.held()
-    run_async(bring(server, hostile_files(sound, number, after=after, seed=1), report))
+
+    async def bring_all() -> None:
+        importing = asyncio.create_task(_import_beside(server, sound.run_file, report)) if beside else None
+        await bring(server, hostile_files(sound, number, after=after, seed=1, only=only), report)
+        if importing is not None:
+            importing.cancel()
+            with suppress(asyncio.CancelledError):
+                await importing  # what broke it is raised
+
+    run_async(bring_all())
     time.sleep(settling_seconds)
     report.after = server.held()
-    if report.after.memory_bytes - report.before.memory_bytes > MOST_GROWN_BYTES:
-        report.wrong[f"the server holds {report.after} instead of {report.before}"] += 1
-    if report.after.threads > report.before.threads + 8:
-        report.wrong[f"threads were left: {report.after} instead of {report.before}"] += 1
-    if report.health_seconds > MOST_HEALTH_SECONDS:
-        report.wrong[f"health took {report.health_seconds:.1f} s"] += 1
+    _judge(report, server, only)
     return report
+
+
+def _judge(report: Report, server: Served, only: str) -> None:
+    """Note what should not be."""
+    assert report.before
+    assert report.after
+    assert report.peaks
+    grown = max(report.peaks.grown_bytes.values(), default=0)
+    found = {
+        f"the server holds {report.after} instead of {report.before}": (
+            report.after.memory_bytes - report.before.memory_bytes > MOST_GROWN_BYTES
+        ),
+        f"threads were left: {report.after} instead of {report.before}": (
+            report.after.threads > report.before.threads + 8
+        ),
+        f"health took {report.health_seconds:.1f} s": report.health_seconds > MOST_HEALTH_SECONDS,
+        f"a sound run file took {report.sound_seconds:.1f} s": report.sound_seconds > MOST_SOUND_SECONDS,
+        f"a process took {grown / MB:.0f} MB more": only.startswith("lying") and grown > MOST_PEAK_BYTES,
+        f"others may open {open_to_others(server.home)[:3]}": bool(open_to_others(server.home)),
+    }
+    report.wrong.update(what for what, is_wrong in found.items() if is_wrong)
+
+
+def open_to_others(home: Path) -> list[str]:
+    """Return what in a home anybody but its owner may open, but for the log that a soak itself writes there."""
+    paths = (path for path in (home, *home.rglob("*")) if path.name != "server.log")
+    return [str(path.relative_to(home)) for path in paths if path.stat().st_mode & 0o077]
 
 
 def main(arguments: list[str]) -> int:
@@ -180,15 +258,19 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=3000)
     parser.add_argument("--after", type=int, default=0)
+    parser.add_argument("--only", default="")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, served(Path(folder) / "home", **SETTINGS) as server:
         sound = sound_files(Path(folder))
-        report = hostile(server, sound, given.files, given.after, settling_seconds=_FORGETTING_SECONDS)
+        report = hostile(server, sound, given.files, given.after, only=given.only, settling_seconds=_FORGETTING_SECONDS)
     seconds, name = report.slowest
+    assert report.peaks
+    peaks = ", ".join(f"{kind} {grown / MB:.0f} MB" for kind, grown in report.peaks.grown_bytes.items())
     wrong = "; ".join(f"{count} x {what}" for what, count in report.wrong.most_common(20)) or "nothing"
     sys.stdout.write(
         f"{report.files} hostile files: the slowest took {seconds:.1f} s ({name}), health {report.health_seconds:.2f} "
-        f"s; held {report.before} before, {report.after} after; wrong: {wrong}\n"
+        f"s, a sound run file {report.sound_seconds:.1f} s; most more memory: {peaks}; held {report.before} before, "
+        f"{report.after} after; wrong: {wrong}\n"
     )
     return int(bool(report.wrong))
 

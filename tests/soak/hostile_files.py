@@ -16,8 +16,9 @@ from itertools import count, islice
 from typing import Literal
 
 from tests.lying_zips import METHODS, PACKED, Member, zip_of
+from tests.marked_run_file import MARKUP, marked_run_file
 from tests.pictures import png
-from tests.soak.large_run_files import large_run_file
+from tests.soak.large_run_files import SOUND_RUN, large_run_file
 from tests.soak.slow_pictures import SLOW_PICTURES
 
 _LARGEST_STEP = 24  # then the sizes begin anew: hundreds of megabytes take longer to make than to refuse
@@ -54,13 +55,15 @@ class Sound:
     table: bytes
 
 
-def hostile_files(sound: Sound, number: int, *, after: int = 0, seed: int = 0) -> Iterator[HostileFile]:
+def hostile_files(sound: Sound, number: int, *, after: int = 0, seed: int = 0, only: str = "") -> Iterator[HostileFile]:
     """Yield ``number`` files, those from ``after`` on: all families in turn, each larger or deeper than its one before.
 
-    Each depends on its place and the seed alone, and is made when it is asked for.
+    Each depends on its place and the seed alone, and is made when it is asked for. ``only`` begins the names of the
+    families that are taken.
     """
     mutations = _mutations(sound)
-    places = ((step, family) for step in count() for family in (*FAMILIES, *mutations))
+    taken = [family for family in (*FAMILIES, *mutations) if family[0].startswith(only)]
+    places = ((step, family) for step in count() for family in taken)
     for step, (family, kind, suffix) in islice(places, after, after + number):
         key, size = (family, kind, suffix), 1 + step % _LARGEST_STEP
         changed = mutations.get(key)
@@ -260,12 +263,36 @@ def slow_picture(step: int, _: random.Random) -> bytes:
     """Return one small picture that takes far more work than its pixels, alone or behind sound ones."""
     name = list(SLOW_PICTURES)[step % len(SLOW_PICTURES)]
     sound = {f"0/{place}.png": png(place) for place in range(step % 3)}
-    return _zipped(sound | {f"1/z-{name}": SLOW_PICTURES[name](1 + step % 10)})
+    return _zipped(sound | {f"1/z-{name}": SLOW_PICTURES[name](1 + step // len(SLOW_PICTURES) % 10)})
 
 
 def large_run(step: int, _: random.Random) -> bytes:
     """Return a run file of as many layers and levels as are taken, or more."""
     return large_run_file(90 * step, 8 + step % 5)
+
+
+def marked_checkpoint(step: int, _: random.Random) -> bytes:
+    keys = b"".join(text(f"{place} {MARKUP}") + TENSOR + b"s" for place in range(step))
+    return torch_zip(b"\x80\x02}" + keys + b".", **{"data/0": bytes(16)})
+
+
+def marked_names(step: int, _: random.Random) -> bytes:
+    flat = MARKUP.replace("/", "\u2215")
+    return _zipped({f"{name}/{place} {name}.png": png(place) for place in range(step) for name in (MARKUP, flat)})
+
+
+@cache
+def _marked_run() -> bytes:
+    return marked_run_file(SOUND_RUN)[0]
+
+
+def marked_run(_step: int, _: random.Random) -> bytes:
+    return _marked_run()
+
+
+def marked_table(step: int, _: random.Random) -> bytes:
+    lines = [f"{MARKUP} {place},0.5,70,90,1" for place in range(step)]
+    return "\n".join(["parameter,sparsity,top1,top5,loss", *lines, MARKUP * (step % 2)]).encode()
 
 
 def broken_table(step: int, chance: random.Random) -> bytes:
@@ -303,6 +330,10 @@ FAMILIES: dict[Family, Maker] = {
     ("lying weights", "checkpoint", ".pth"): lying_weights,
     ("slow picture", "images", ".zip"): slow_picture,
     ("large run", "run file", ".zip"): large_run,
+    ("marked checkpoint", "checkpoint", ".pth"): marked_checkpoint,
+    ("marked names", "images", ".zip"): marked_names,
+    ("marked run", "run file", ".zip"): marked_run,
+    ("marked table", "table", ".csv"): marked_table,
     ("broken table", "table", ".csv"): broken_table,
 }
 

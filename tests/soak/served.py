@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,34 @@ class Served:
     def log(self) -> str:
         """Return what it has logged."""
         return (self.home / "server.log").read_text()
+
+
+class Peaks:
+    """The most memory that any process of a server takes, beyond what one of its kind took at first.
+
+    The kind is the module that a process runs: pages, questions, pictures. One that was not there at first counts from
+    its first moment on.
+    """
+
+    def __init__(self, server: Served) -> None:
+        self._server = server
+        self._before = self._now()
+        self.grown_bytes: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Look once more; to be called some times a second."""
+        for kind, memory in self._now().items():
+            self._before.setdefault(kind, memory)
+            self.grown_bytes[kind] = max(self.grown_bytes.get(kind, 0), memory - self._before[kind])
+
+    def _now(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for process in (self._server.process, *self._server.process.children(recursive=True)):
+            with suppress(psutil.Error):  # it has ended
+                memory = process.memory_info()
+                kind = next((part for part in process.cmdline() if part.startswith(("senseapp.", "tests."))), "other")
+                found[kind] = max(found.get(kind, 0), memory.rss - memory.shared)
+        return found
 
 
 @contextmanager

@@ -1,13 +1,30 @@
-"""Small picture files that keep a decoder busy far longer than their pixels do, in every format that is read."""
+"""Small picture files that keep a decoder busy far longer than their pixels do, in every format that is read.
+
+    python -m tests.soak.slow_pictures [--pictures 100]
+
+Loads each as a run does, from a zip of its own and behind sound ones; exits with 0 if each time took at most 10 seconds
+and said something of the picture, or took it. ``tests.soak.hostile --only "slow picture"`` brings them to the page.
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
 import struct
+import sys
+import tempfile
+import time
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 from PIL import Image
+
+from senseapp.core.errors import SenseError
+from senseapp.data.load import load_images
+from senseapp.models.loaded import Preprocessing
+from senseapp.records.spec import DataSpec
+from tests.pictures import png, write_zip
 
 Maker = Callable[[int], bytes]
 _SOS = b"\xff\xda"
@@ -129,3 +146,46 @@ SLOW_PICTURES: dict[str, Maker] = {
     "frames.webp": webp_frames,
 }
 """By the name that such a file has; the argument says how bad it is, from 1 to 10."""
+
+_MOST_SECONDS = 10.0
+_SMALL = Preprocessing(input_shape=(3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+def load_as_a_run(path: Path) -> str:
+    """Load the pictures of a zip as a run does, and return what it says of those that it leaves out."""
+    try:
+        images = load_images(DataSpec(kind="archive", path=str(path)), _SMALL, num_classes=10)
+    except SenseError as error:
+        return str(error)
+    return " ".join(images.notes)
+
+
+def main(arguments: list[str]) -> int:
+    """Load as many as asked, and say what came of them in one line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pictures", type=int, default=100)
+    given = parser.parse_args(arguments)
+    slowest, left_out, wrong = (0.0, ""), 0, []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(given.pictures):
+            name = list(SLOW_PICTURES)[number % len(SLOW_PICTURES)]
+            step = 1 + number // len(SLOW_PICTURES) % 10
+            slow = {f"1/z-{name}": SLOW_PICTURES[name](step)}
+            for before in ({}, {f"0/{place}.png": png(place) for place in range(3)}):
+                path = write_zip(Path(folder) / f"{name}-{step}-{len(before)}.zip", before | slow)
+                began = time.perf_counter()
+                said = load_as_a_run(path)
+                seconds = time.perf_counter() - began
+                slowest, left_out = max(slowest, (seconds, path.name)), left_out + bool(said)
+                if seconds > _MOST_SECONDS or (said and f"z-{name}" not in said):
+                    wrong.append(f"{path.name}: {seconds:.1f} s, {said[:200]!r}")
+                path.unlink()
+    sys.stdout.write(
+        f"{2 * given.pictures} zips with a slow picture: {left_out} were left out with a sentence, the slowest took "
+        f"{slowest[0]:.1f} s ({slowest[1]}); wrong: {'; '.join(wrong) or 'nothing'}\n"
+    )
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,14 +1,17 @@
-"""Requests for names and from origins that are not the server's, and a thousand connections that say nothing.
+"""Requests for names and from origins that are not the server's, silent connections, and endless texts.
 
     python -m tests.soak.strangers [--connections 1000]
 
-Half of the connections are web sockets, the others send no byte; the server may have 1,024 descriptors.
+Half of the connections are web sockets, the others send no byte; the server may have 1,024 descriptors. Each field of
+each page is sent 200,000 patterns, two megabytes and more, as a text, a list and a table.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
+import json
 import os
 import socket
 import sys
@@ -18,12 +21,18 @@ import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from streamlit.proto.WidgetStates_pb2 import WidgetState
+from websockets.exceptions import ConnectionClosed
 
-from tests.soak.served import Served, served
+from senseapp.app.common.texts import LONGEST_TEXT
+from tests.asynchronous import run_async
+from tests.soak.large_run_files import SOUND_RUN, import_run
+from tests.soak.served import Held, Served, served
+from tests.soak.visitor import PageBroke, Visitor
 
 FOREIGN_HOSTS = (
     "evil.example", "evil.example:8501", "localhost.evil.example", "127.0.0.1.evil.example:8501", "localhost.example",
@@ -123,6 +132,96 @@ def idle(server: Served, connections: int) -> Idle:
             connection.close()
 
 
+TYPED = ("text_input", "text_area", "multiselect", "selectbox", "dataframe", "number_input")
+"""Kinds of fields that texts, lists or tables are sent for."""
+PLACES = ("", "results", "schedule", "compare", "runs", "present")
+_PATTERN = "layer[0-9]*.?onv*"
+ENDLESS: dict[str, dict[str, str | list[str]]] = {
+    "200,000 patterns": {"string_value": "a*," * 200_000},
+    "a list of 200,000 patterns": {"string_array_value": ["a*"] * 200_000},
+    "two megabytes": {"string_value": "x" * 1_990_000},
+    "more than a message": {"string_value": "x" * 2_100_000},
+    "a table of 100,000 new rows": {"string_value": json.dumps({"added_rows": [{}] * 100_000})},
+    "a table of 60,000 edits": {"string_value": json.dumps({"edited_rows": {row: {"a": 1} for row in range(60_000)}})},
+}
+"""What is refused, by what it is."""
+TAKEN: dict[str, dict[str, str | list[str]]] = {
+    "as many patterns as are taken": {"string_value": (_PATTERN + ",") * (LONGEST_TEXT // (len(_PATTERN) + 1))},
+    "as long a list as is taken": {"string_array_value": [_PATTERN] * 2500},
+}
+_MOST_SECONDS = 10.0
+
+
+@dataclass(kw_only=True)
+class Texts:
+    """What came of endless texts: how many were sent, and what should not be."""
+
+    sent: int = 0
+    health_seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    before: Held | None = None
+    after: Held | None = None
+
+
+async def endless(server: Served, run_id: str, places: Sequence[str] = PLACES, *, most_fields: int = 99) -> Texts:
+    """Send each field of each page texts without end, while the server is asked how it is; then see what is left."""
+    report = Texts(before=server.held())
+    watching = asyncio.create_task(_watch_health(server.url, report))
+    for place in places:
+        async with Visitor(server.url, place, f"run={run_id}") as page:
+            elements = [(each.WhichOneof("type"), each) for each in page.elements()]
+        fields = [(kind, getattr(each, kind).id) for kind, each in elements if kind in TYPED][:most_fields]
+        for kind, widget_id in fields:
+            for what, value in (ENDLESS | TAKEN).items():
+                began = time.perf_counter()
+                closed = await _closed_by(server, place, run_id, widget_id, value)
+                seconds = time.perf_counter() - began
+                report.sent += 1
+                if closed != (what in ENDLESS) or seconds > _MOST_SECONDS:
+                    report.wrong.append(f"{what} for {kind} on {place!r}: closed {closed}, {seconds:.1f} s")
+    deadline = time.monotonic() + _GONE_SECONDS
+    report.after = server.held()
+    while _is_more(report.after, report.before) and time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        report.after = server.held()
+    watching.cancel()
+    if _is_more(report.after, report.before):
+        report.wrong.append(f"left after {_GONE_SECONDS:.0f} s: {report.after} instead of {report.before}")
+    if report.health_seconds > _HEALTH_SECONDS:
+        report.wrong.append(f"health took {report.health_seconds:.1f} s")
+    return report
+
+
+async def _closed_by(
+    server: Served, place: str, run_id: str, widget_id: str, value: dict[str, str | list[str]]
+) -> bool:
+    """Return whether the server closes the connection of a page that says so of a field."""
+    state = WidgetState(id=widget_id)
+    for name, given in value.items():
+        if isinstance(given, list):
+            getattr(state, name).data.extend(given)
+        else:
+            setattr(state, name, given)
+    async with Visitor(server.url, place, f"run={run_id}") as page:
+        try:
+            await page.say(state)
+        except ConnectionClosed:
+            return True
+        except PageBroke as error:  # a list for a field of texts breaks the page of whoever sends it, and no other
+            return "The connection" in str(error)
+    return False
+
+
+def _is_more(now: Held, before: Held) -> bool:
+    return now.threads > before.threads + _LEFT_OVER or now.files > before.files + _LEFT_OVER
+
+
+async def _watch_health(url: str, report: Texts) -> None:
+    while True:
+        report.health_seconds = max(report.health_seconds, await asyncio.to_thread(_ask, url))
+        await asyncio.sleep(0.2)
+
+
 def _ask(url: str) -> float:
     started = time.perf_counter()
     with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
@@ -131,15 +230,18 @@ def _ask(url: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try both, and say what came of it in a line each."""
+    """Try all three, and say what came of it in a line each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connections", type=int, default=1000)
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder), module="tests.soak.scripted_server") as server:
-        let_in, silent = foreign(server), idle(server, given.connections)
+    with tempfile.TemporaryDirectory() as folder:
+        run_id = import_run(Path(folder), SOUND_RUN.read_bytes())
+        with served(Path(folder), module="tests.soak.scripted_server", OMP_NUM_THREADS="1") as server:
+            let_in, silent = foreign(server), idle(server, given.connections)
+            texts = run_async(endless(server, run_id))
     shapes = len(FOREIGN_HOSTS) + len(FOREIGN_ORIGINS)
-    sys.stdout.write(f"{len(let_in)} of {3 * shapes} foreign requests were let in {let_in}\n{silent}\n")
-    return int(bool(let_in) or not silent.is_sound)
+    sys.stdout.write(f"{len(let_in)} of {3 * shapes} foreign requests were let in {let_in}\n{silent}\n{texts}\n")
+    return int(bool(let_in) or not silent.is_sound or bool(texts.wrong))
 
 
 if __name__ == "__main__":

@@ -160,6 +160,8 @@ async def _replay(
     """Log out, then do everything with the cookie from before."""
     assert get(address, ann.cookies)[0] == 200
     report.count("a logout by address", through=get(f"{server.url}/auth/logout", ann.cookies)[0] not in REFUSED)
+    async with Visitor(server.url, "runs", cookies=anns) as still:
+        report.count("the login after a logout by address", through=still.has("button", "Log in"))
     await ann.click("Log out")
     report.count("download after the logout", through=get(address, ann.cookies)[0] not in REFUSED)
     with suppress(OSError):

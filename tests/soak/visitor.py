@@ -11,7 +11,7 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +22,10 @@ from streamlit.proto.WidgetStates_pb2 import WidgetState
 
 ANSWER_SECONDS = 60.0
 XSRF_COOKIE = "_streamlit_xsrf"
+
+
+_PLAIN = ("text", "code", "json", "html", "text_input", "text_area")  # of the last two, the label is a person's own
+_MARKDOWN = ("body", "label", "help", "caption", "element")
 
 
 class PageBroke(Exception):
@@ -136,6 +140,13 @@ class Visitor:
         """Return what the page warns of."""
         return [element.alert.body for element in self._elements.values() if element.WhichOneof("type") == "alert"]
 
+    def markdown(self) -> Iterator[str]:
+        """Yield every text of the page that is shown as Markdown."""
+        for element in self._elements.values():
+            kind = element.WhichOneof("type")
+            if kind not in _PLAIN:
+                yield from _texts_named(getattr(element, kind), _MARKDOWN)
+
     def elements(self) -> list[Any]:
         """Return what the page shows."""
         return list(self._elements.values())
@@ -245,8 +256,12 @@ class Visitor:
         started = time.perf_counter()
         self._finished.clear()
         await self._send(trigger, fragment_id)
-        await asyncio.wait_for(self._finished.wait(), ANSWER_SECONDS)
+        answered = asyncio.create_task(self._finished.wait())
+        await asyncio.wait({answered, self._listening}, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
         self._alive()
+        if not self._finished.is_set():
+            raise TimeoutError
         return time.perf_counter() - started
 
     async def _send(self, trigger: WidgetState | None, fragment_id: str) -> None:
@@ -331,6 +346,16 @@ class Visitor:
         for element in self._elements.values():
             if element.WhichOneof("type") == "exception":
                 raise PageBroke(f"{self._page!r}: {element.exception.type} {element.exception.message}")
+
+
+def _texts_named(record: Any, names: Sequence[str]) -> Iterator[str]:
+    for field, value in record.ListFields():
+        if isinstance(value, str):
+            if field.name in names:
+                yield value
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in value if field.is_repeated else (value,):
+                yield from _texts_named(each, names)
 
 
 def browser_cookies(url: str) -> dict[str, str]:

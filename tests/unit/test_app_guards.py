@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -168,7 +169,12 @@ def test_a_cookie_from_before_the_logout_is_taken_out(tmp_path: Path, monkeypatc
         answer: httpx.Response = client.get(path, headers=cookie)
         return answer.text
 
-    assert seen("/base/auth/logout").startswith("This address logs nobody out")
+    for method, path in product(("GET", "HEAD", "POST", "OPTIONS", "PUT"), ("/auth/logout", "/b/auth%2Flogout?a=1")):
+        refused = client.request(
+            method, path, headers=cookie | {"referer": "http://evil.example/", "accept": "image/*"}
+        )
+        assert (refused.status_code, refused.headers.get("set-cookie")) == (403, None)
+        assert method == "HEAD" or refused.text.startswith("This address logs nobody out")
     assert seen("/runs") == everything
     kept.end({"_streamlit_user": "sann"})
     assert seen("/runs") == "_streamlit_xsrf"

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from typing import Any
 
@@ -19,6 +20,7 @@ from senseapp.app.frames.levels import marked
 from senseapp.app.frames.results import at_level, measurement_frame
 from senseapp.app.report.chart_data import ChartData, ReportContents
 from senseapp.app.report.document import build_report
+from senseapp.app.report.figures import _Shown
 from senseapp.app.report.tables import layer_tables
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS, MetricChange
@@ -193,9 +195,23 @@ def test_a_long_network_at_many_levels_stays_small() -> None:
     whole = result(spec, names=names, estimates=True)
     text = build_report(ReportContents(title="Large", result=whole, headline=headline(whole)))
     assert len(text.encode()) < MOST_BYTES
-    tables, left_out = layer_tables(whole)
+    tables, left_out = layer_tables(whole, partial(measurement_frame, whole))
     assert len(tables[0].rows) == 300
     assert ("no table of" in left_out) == (len(tables) < 5)
+
+
+@pytest.mark.parametrize(("layers", "levels", "drawn"), [(3, 20, 20), (3, 50, 20), (700, 50, 14), (2000, 9, 5)])
+def test_levels_without_a_drawing_are_said(layers: int, levels: int, drawn: int) -> None:
+    spec = RunSpec(sensitivity=SensitivitySpec(levels=tuple((1 + place) / (levels + 1) for place in range(levels))))
+    whole = result(spec)
+    whole = replace(whole, profile=replace(whole.profile, layers=whole.profile.layers[:1] * layers))
+    metric, levels_of_rows = METRICS["top1"], list(whole.levels)
+    shown = _Shown(result=whole, metric=metric, data=ChartData(), frame=pd.DataFrame(), levels=levels_of_rows)
+    found = shown.drawn_levels
+    assert len(found) == len(set(found)) == drawn
+    assert (found[0], found[-1], sorted(found)) == (whole.levels[0], whole.levels[-1], found)
+    sentence = f"{drawn} of {levels} levels are drawn; the tables have all."
+    assert shown.left_out.endswith(sentence) == (drawn < levels)
 
 
 def proof(whole: SensitivityResult) -> ValidationResult:

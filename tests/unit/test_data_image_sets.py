@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
 import threading
 import time
 from concurrent.futures import Future
@@ -76,6 +77,21 @@ def test_each_set_is_downloaded_once_and_read(web, name):
     assert torch.equal(again.batch(0, 4), images.batch(0, 4))
     left = [path.name for path in image_set_folder(name).parent.rglob("*") if path.suffix in (".tgz", ".gz", ".zip")]
     assert left == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no such rights")
+def test_what_a_command_downloads_into_the_home_is_its_owners_alone(web, tmp_path):
+    usual = os.umask(0o022)
+    try:
+        web.publish("mnist")
+        load("mnist", num_classes=10)
+        left = os.umask(0o022)
+    finally:
+        os.umask(usual)
+    assert left == 0o022
+    written = list((tmp_path / "home").rglob("*"))
+    assert sum(path.is_file() for path in written) >= 2
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
 
 
 def test_a_download_that_ends_at_once_is_told_of_too(web, monkeypatch):

@@ -6,9 +6,11 @@ import io
 import json
 import tempfile
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
 from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
-from tests.soak.large_run_files import large_run_file
+from tests.soak.large_run_files import SOUND_RUN, large_run_file
 
 KEY = "0123456789abcdef"
 SPEC = RunSpec(
@@ -326,6 +328,65 @@ def test_a_damaged_file_is_refused_or_read_never_more(service, finished, tmp_pat
 def test_a_run_of_more_than_every_page_can_show_is_refused(tmp_path, layers, levels, what):
     with pytest.raises(InvalidFile, match=f"it has {what}, and a run file holds at most"):
         take_in(a_service(tmp_path), io.BytesIO(large_run_file(layers, levels)))
+
+
+def changed_run_file(change: Callable[[dict[str, Any]], None]) -> io.BytesIO:
+    """Return a sound run file whose result was changed."""
+    with zipfile.ZipFile(SOUND_RUN) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    result = json.loads(members["result.json"])
+    change(result["data"])
+    members["result.json"] = json.dumps(result).encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file
+
+
+def renamed(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["profile"]["layers"][0].update(name=name)
+
+
+CHAIN = [{"name": "image", "kind": "input"}, *({"name": "add", "kind": "join", "inputs": [0]} for _ in range(10_000))]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (renamed("a." * 50 + "a"), "whose name no network has"),
+        (renamed("a" * 501), "whose name no network has"),
+        (lambda data: data["profile"].update(flow=CHAIN), "10,001 nodes in its data flow"),
+        (
+            lambda data: data["profile"].update(flow=[*CHAIN[:5], CHAIN[5] | {"inputs": [0] * 40_001}]),
+            "40,005 edges in its data flow",
+        ),
+        (
+            lambda data: data.update(environment={str(place): "" for place in range(201)}),
+            "201 facts on its environment",
+        ),
+        (lambda data: data.update(agreement={str(place): 0.5 for place in range(101)}), "101 rank correlations"),
+        (lambda data: data["baseline"].update({str(place): 0.5 for place in range(40)}), "figures of the uncompressed"),
+        (
+            lambda data: data.update(
+                estimates=[item | {"members": [item["layer"]] * 999} for item in 100 * data["estimates"]]
+            ),
+            r"\d+,\d+ layers in groups",
+        ),
+    ],
+)
+def test_amounts_that_no_network_has_are_refused(tmp_path, change, what):
+    with pytest.raises(InvalidFile, match=what):
+        take_in(a_service(tmp_path), changed_run_file(change))
+
+
+def test_records_that_every_page_reads_are_limited_together(tmp_path):
+    file = changed_run_file(lambda _: None)
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        for place in range(3):
+            archive.writestr(f"validation-{place:016x}.json", bytes(6_000_000))
+    with pytest.raises(InvalidFile, match=r"at most 16 MB together, and these 18\.0 MB"):
+        take_in(a_service(tmp_path), file)
 
 
 def test_a_run_of_many_layers_is_taken(tmp_path):

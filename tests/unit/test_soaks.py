@@ -22,7 +22,7 @@ from tests.soak.hostile_files import FAMILIES
 from tests.soak.kill_moments import InRun, Scene
 from tests.soak.killed_server import check_home, wait_until_gone
 from tests.soak.served import Served, served
-from tests.soak.strangers import foreign, idle
+from tests.soak.strangers import endless, foreign, idle
 from tests.soak.two_people import forge, served_with_login
 from tests.soak.uploads import SOUND, clear, stored, uploads
 from tests.soak.visitor import Visitor
@@ -88,7 +88,7 @@ def test_command_lines_end_in_one_line() -> None:
 def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
     number = len(FAMILIES) + 5  # each family once, and each kind of sound file with a few bytes changed
     with served(tmp_path / "home", **HOSTILE_SETTINGS) as running:
-        report = hostile(running, sound_files(tmp_path), number)
+        report = hostile(running, sound_files(tmp_path), number, beside=False)
     assert report.wrong == {}
     assert report.files == number
     assert "Traceback" not in running.log()
@@ -141,8 +141,11 @@ def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: 
         check_home(scene.home)
 
 
-def test_strangers_are_refused_and_silent_connections_go(tmp_path: Path) -> None:
+def test_strangers_and_endless_texts_are_refused_and_silent_connections_go(tmp_path: Path) -> None:
     with served(tmp_path, module="tests.soak.scripted_server", **SETTINGS) as server:
         assert foreign(server) == []
         silent = idle(server, 300)
-    assert silent.after <= silent.before + 8, silent
+        assert silent.after <= silent.before + 8, silent
+        texts = run_async(endless(server, "", places=("",), most_fields=2))
+    assert texts.sent == 16
+    assert texts.wrong == []

@@ -12,6 +12,7 @@ from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
+from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.app.words import format as fmt
 from senseapp.compressions import CompressionDescription
 from senseapp.core.errors import InvalidSpec, SenseError
@@ -105,9 +106,6 @@ def choose_measuring(
     }
 
 
-_LONGEST_LIST = 50_000  # characters: some hundred names of layers
-
-
 def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
     """Return the names of the layers that fit any of the patterns and any of the types; empty means all.
 
@@ -128,7 +126,7 @@ def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple
         value=", ".join(draft.layers),
         placeholder="all",
         key="analyze.options.layers",
-        max_chars=_LONGEST_LIST,
+        max_chars=LONGEST_TEXT,
         help="Names of layers; * stands for anything: layer1.*, *.conv2. Separate several by commas. Leave empty for "
         "all layers.",
         persist_state="session",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from senseapp.app.charts.axes import pick_layer, tooltips
@@ -82,13 +83,16 @@ def _points(base: alt.Chart, x: alt.X, y: alt.Y, labels: Sequence[str], picked: 
 def _apart(rows: pd.DataFrame, suffix: str, domain: list[float]) -> pd.DataFrame:
     """Return the rows that moved most, less those whose names would hide one of a row that moved further."""
     wide, high = (share * (domain[1] - domain[0]) for share in _NAME_SHARE)
-    chosen: list[Hashable] = []
-    places = rows[[f"x{suffix}", f"y{suffix}"]]
-    for index in rows[rows["shift"] > 0].sort_values("shift", ascending=False, kind="stable").index:
-        distance = (places.loc[chosen] - places.loc[index]).abs()
-        if len(chosen) < _NAMED and not ((distance.iloc[:, 0] < wide) & (distance.iloc[:, 1] < high)).any():
-            chosen.append(index)
-    return rows.loc[chosen]
+    moved = rows[rows["shift"] > 0].sort_values("shift", ascending=False, kind="stable")
+    chosen: list[int] = []
+    across, up = (moved[f"{axis}{suffix}"].to_numpy(dtype=float) for axis in "xy")
+    for place in range(len(moved)):
+        hides = (np.abs(across[chosen] - across[place]) < wide) & (np.abs(up[chosen] - up[place]) < high)
+        if not hides.any():
+            chosen.append(place)
+        if len(chosen) == _NAMED:
+            break
+    return moved.iloc[chosen]
 
 
 def _names(rows: pd.DataFrame, x: alt.X, y: alt.Y, *, left: bool = False) -> Any:

@@ -31,6 +31,8 @@ PLAIN = frozenset({"text", "code", "json", "html", "help"})
 FORBIDDEN = frozenset({"write", "write_stream", "latex", "table", "exception", "mermaid_chart", "MarkdownColumn"})
 """Functions whose texts are not escaped here; no page calls them, as ``scripts/markup.py`` checks."""
 
+LONGEST_TEXT = 50_000
+"""Characters that any field takes at most: some hundred names of layers. The server takes no more from a page."""
 
 TYPED = {"text_input": 300, "text_area": 20_000}
 """Fields that people type into, with the most characters that one takes, where the page does not say another number:
@@ -71,7 +73,7 @@ def _escaping(function: Callable[..., Any], texts: tuple[str, ...], *, options: 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
         if most:
-            given.arguments["max_chars"] = given.arguments.get("max_chars") or most
+            given.arguments["max_chars"] = min(given.arguments.get("max_chars") or most, LONGEST_TEXT)
         for name in texts:
             if name in given.arguments:
                 given.arguments[name] = _escaped(given.arguments[name])

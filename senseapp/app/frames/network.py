@@ -13,6 +13,9 @@ from senseapp.app.words import format as fmt
 from senseapp.metrics import Metric
 from senseapp.records.profile import LayerProfile, ModelProfile
 
+Sizes = tuple[int, int, int]
+"""Parameters, MACs and number of some layers."""
+
 _INDENT = "\u2003"
 _KEPT = "\u200b"  # has no width; without it the charts trim the indentation
 WITHOUT_VALUE: dict[Hashable, Any] = {
@@ -72,13 +75,18 @@ def network_frame(
         block: shows only what is inside it; empty for the whole network.
         by_macs: whether ``share`` counts MACs.
     """
-    values = values_of_layers(rows)
+    values, whole = values_of_layers(rows), _sizes(profile.layers)
     nodes = [
-        _node(name, layers, profile, metric, values, by_macs) | {"row": _mark(name, layers, opened, block)}
+        _node(name, layers, whole, metric, values, by_macs) | {"row": _mark(name, layers, opened, block)}
         for name, layers in _visible(profile, block, opened).items()
     ]
     frame = pd.DataFrame(nodes, columns=list(COLUMNS))
     return frame.assign(band=row_bands(frame, metric).where(frame["known"].astype(bool), NO_VALUE))
+
+
+def num_nodes(profile: ModelProfile, *, opened: AbstractSet[str]) -> int:
+    """Return how many rows :func:`network_frame` has of the whole network."""
+    return len(_visible(profile, "", opened))
 
 
 def values_of_layers(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
@@ -95,7 +103,9 @@ def layer_record(
     by_macs: bool,
 ) -> dict[Hashable, Any]:
     """Return the row of one layer: :data:`COLUMNS`, with its whole name, cut in the middle, as ``row``."""
-    return _node(layer.name, [layer], profile, metric, values, by_macs) | {"row": fmt.cut_middle(layer.name)}
+    return _node(layer.name, [layer], _sizes(profile.layers), metric, values, by_macs) | {
+        "row": fmt.cut_middle(layer.name)
+    }
 
 
 def ancestors(name: str) -> Iterator[str]:
@@ -134,14 +144,15 @@ def _mark(name: str, layers: Sequence[LayerProfile], opened: AbstractSet[str], b
 def _node(
     name: str,
     layers: Sequence[LayerProfile],
-    profile: ModelProfile,
+    whole: Sizes,
     metric: Metric,
     values: dict[str, dict[Hashable, Any]],
     by_macs: bool,
 ) -> dict[Hashable, Any]:
     is_layer = layers[0].name == name
     known = [layer for layer in layers if layer.name in values]
-    (params, param_share), (macs, mac_share) = (_share(size, layers, profile) for size in ("num_params", "macs"))
+    params, macs, _ = sizes = _sizes(layers)
+    param_share, mac_share = (_share(size, sizes, whole) for size in range(2))
     value = _loss(known, values, metric, by_macs=by_macs, is_layer=is_layer)
     return {
         "layer": layers[0].name,
@@ -195,7 +206,10 @@ def _amount(number: int, share: float) -> str:
     return f"{fmt.count(number)} · {fmt.percent(share, digits=1)}" if number else "–"
 
 
-def _share(size: str, layers: Sequence[LayerProfile], profile: ModelProfile) -> tuple[int, float]:
-    """Return the size of ``layers`` and its share of all layers'; by number of layers if sizes are unknown."""
-    part, whole = (sum(int(getattr(layer, size)) for layer in each) for each in (layers, profile.layers))
-    return part, part / whole if whole else len(layers) / len(profile.layers)
+def _sizes(layers: Sequence[LayerProfile]) -> Sizes:
+    return sum(layer.num_params for layer in layers), sum(layer.macs for layer in layers), len(layers)
+
+
+def _share(size: int, part: Sizes, whole: Sizes) -> float:
+    """Return the share of the whole network's size; by number of layers if sizes are unknown."""
+    return part[size] / whole[size] if whole[size] else part[2] / whole[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -40,8 +40,8 @@ def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
     return tuple(sorted(seen, key=lambda name: name != result.metric))
 
 
-def measurement_frame(result: SensitivityResult, metric: str) -> pd.DataFrame:
-    """Return one row per layer (or coupled group) and level that has a value of ``metric``.
+def measurement_frame(result: SensitivityResult, metric: str, *, level: float | None = None) -> pd.DataFrame:
+    """Return one row per layer (or coupled group) and level, or at one ``level``, that has a value of ``metric``.
 
     Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
     the metric's axes; ``layer_macs_left`` counts the layer's MACs (a group's together) with the level's share of its
@@ -51,7 +51,8 @@ def measurement_frame(result: SensitivityResult, metric: str) -> pd.DataFrame:
     order, then by strength.
     """
     view = METRICS[metric]
-    frame = pd.DataFrame(_rows(result, view), columns=list(COLUMNS))
+    items = result.shown if level is None else result.at(level)
+    frame = pd.DataFrame(_rows(result, items, view), columns=list(COLUMNS))
     frame = frame.sort_values("order", kind="stable", ignore_index=True)
     return frame.assign(rank=_ranks(frame), band=row_bands(frame, view))
 
@@ -64,16 +65,17 @@ def _ranks(frame: pd.DataFrame) -> pd.Series:
     return ranks
 
 
-def _rows(result: SensitivityResult, metric: Metric) -> Iterator[dict[str, Any]]:
+def _rows(result: SensitivityResult, items: Iterable[LayerMeasurement], metric: Metric) -> Iterator[dict[str, Any]]:
     scale = result.compression.scale
     layers = {layer.name: layer for layer in result.profile.layers}
-    for item in sorted(result.shown, key=lambda item: scale.strength(item.level)):
+    texts = {level: scale.text(level) for level in result.levels}
+    for item in sorted(items, key=lambda item: scale.strength(item.level)):
         change = item.change(metric.name)
         if change is None or item.status is not Status.MEASURED:
             continue
         layer = layers.get(item.layer)
         numbers = change_figures(change, metric, estimated=item.estimated)
-        level_text = scale.text(item.level)
+        level_text = texts[item.level]
         source = "estimated" if item.estimated else "measured"
         yield {
             "layer": item.layer,
@@ -199,7 +201,7 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
 
 def _at_middle_level(result: SensitivityResult, metric: str) -> pd.DataFrame:
     levels = ordered_levels(result)
-    return at_level(measurement_frame(result, metric), levels[len(levels) // 2])
+    return measurement_frame(result, metric, level=levels[len(levels) // 2])
 
 
 def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
@@ -257,14 +259,15 @@ def editing_frame(
     frame = _at_middle_level(result, metric)
     scale = result.spec.sensitivity.compression.scale
     entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
-    total = max(1, sum(layer.num_params for layer in result.profile.layers))
+    num_params = {layer.name: layer.num_params for layer in result.profile.layers}
+    total = max(1, sum(num_params.values()))
     rows = []
     for item in frame.sort_values("order").to_dict("records"):
         layer = str(item["layer"])
         entry = entries.get(layer)
         least, most = bounds.get(layer, (None, None))
         held = scale.shown(fixed[layer]) if layer in fixed else None
-        weights = sum(result.profile.layer(name).num_params for name in str(item["members"]).split(", "))
+        weights = sum(num_params[name] for name in str(item["members"]).split(", "))
         rows.append(
             {
                 "layer": layer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from senseapp import __version__
 from senseapp.app.charts.files import LANGUAGE
+from senseapp.app.frames.results import measurement_frame
 from senseapp.app.report.chart_data import ChartData, ReportContents
 from senseapp.app.report.figures import result_figures
 from senseapp.app.report.schedules import schedule_sections
@@ -44,7 +45,8 @@ def build_report(contents: ReportContents) -> str:
     """
     result, data = contents.result, ChartData()
     metric = METRICS[shown_metric(result)]
-    tables, left_out = layer_tables(result)
+    frame_of = cache(partial(measurement_frame, result))
+    tables, left_out = layer_tables(result, frame_of)
     views: dict[str, Any] = {
         "contents": contents,
         "result": result,
@@ -59,7 +61,7 @@ def build_report(contents: ReportContents) -> str:
             "Environment": environment_of(result) or {"Versions": "Unknown (imported figures)"},
         },
         "baselines": baselines_of(result),
-        "figures": result_figures(result, metric, data),
+        "figures": result_figures(result, metric, data, frame_of(metric.name)),
         "schedules": schedule_sections(contents.schedules, contents.validations, result, data),
         "histograms": histogram_figures(contents.histograms, data),
         "classes": class_tables(contents.changed),

@@ -15,13 +15,14 @@ from senseapp.app.charts.heatmap import sensitivity_heatmap
 from senseapp.app.charts.network import network_bars
 from senseapp.app.frames.fragility import LegendEntry, fragility_legend
 from senseapp.app.frames.levels import CURVE_AXES, curve_rows, drop_domain, marked
-from senseapp.app.frames.network import network_frame, opened_to
-from senseapp.app.frames.results import at_level, measurement_frame, ordered_levels, top_frame
+from senseapp.app.frames.network import network_frame, num_nodes, opened_to
+from senseapp.app.frames.results import at_level, ordered_levels, top_frame
 from senseapp.app.report.chart_data import ChartData
 from senseapp.app.words import format as fmt
 from senseapp.compressions import LevelScale
 from senseapp.metrics import Metric
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile
 
 _LOOK = {
     "config": {
@@ -35,6 +36,7 @@ _LOOK = {
 _CURVES = 8
 _DEPTH = 3
 _MOST_NODES = 120
+_FEWEST_LEVELS, _MOST_LEVELS, _MOST_BARS = 3, 20, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,25 @@ class _Shown:
     def scale(self) -> LevelScale:
         return self.result.spec.sensitivity.compression.scale
 
+    @property
+    def drawn_levels(self) -> list[float]:
+        """The levels that have a drawing of their own: all, or some at equal distances from the mildest to the last."""
+        last = len(self.levels) - 1
+        most = max(_FEWEST_LEVELS, min(_MOST_LEVELS, _MOST_BARS // len(self.result.profile.layers)))
+        if last < most:
+            return self.levels
+        return [self.levels[round(place * last / (most - 1))] for place in range(most)]
+
+    @property
+    def left_out(self) -> str:
+        """A sentence on the levels without a drawing; empty where there are none."""
+        drawn, total = len(self.drawn_levels), len(self.levels)
+        return f" To keep this file small {drawn} of {total} levels are drawn; the tables have all." * (drawn < total)
+
     def each_level(self, draw: Callable[[pd.DataFrame, str], tuple[alt.LayerChart, str]]) -> tuple[Drawing, ...]:
-        """Return a drawing of each level, from its rows and its name."""
+        """Return a drawing of each level that has one, from its rows and its name."""
         drawings = []
-        for level in self.levels:
+        for level in self.drawn_levels:
             label = self.scale.text(level)
             chart, words = draw(at_level(self.frame, level), label)
             drawings.append(drawn(chart, self.data, label=label, words=words))
@@ -92,7 +109,7 @@ class _Shown:
     @property
     def first(self) -> int:
         """The place of the level to show first."""
-        return self.levels.index(self.scale.nearest_usual(self.levels))
+        return self.drawn_levels.index(self.scale.nearest_usual(self.drawn_levels))
 
     def worst(self, rows: pd.DataFrame, level: str) -> str:
         """Say which of the rows lose most."""
@@ -101,9 +118,13 @@ class _Shown:
         return f"{self.metric.change_title} of {layers} at {level}. Most fragile: {'; '.join(map(str, most))}."
 
 
-def result_figures(result: SensitivityResult, metric: Metric, data: ChartData) -> tuple[Figure, ...]:
-    """Return the views of a result: bars at each level, curves, the heat map and the network."""
-    frame = measurement_frame(result, metric.name)
+def result_figures(
+    result: SensitivityResult, metric: Metric, data: ChartData, frame: pd.DataFrame
+) -> tuple[Figure, ...]:
+    """Return the views of a result: bars at each level, curves, the heat map and the network.
+
+    ``frame`` is :func:`senseapp.app.frames.results.measurement_frame` of the ``metric``.
+    """
     levels = [level for level in ordered_levels(result) if (frame["level"] == level).any()]
     if not levels:
         return ()
@@ -121,7 +142,7 @@ def _bars(shown: _Shown) -> Figure:
     return Figure(
         question="What does each layer lose when it alone is compressed?",
         reading="Thin lines are 95 % intervals, a ring means no clear loss, grey that these images cannot tell "
-        "whether it is tolerable; pale bars are estimates.",
+        f"whether it is tolerable; pale bars are estimates.{shown.left_out}",
         drawings=shown.each_level(draw),
         first=shown.first,
         legend=fragility_legend(metric),
@@ -162,7 +183,7 @@ def _heatmap(shown: _Shown) -> Figure:
 
 def _network(shown: _Shown) -> Figure:
     profile, metric = shown.result.profile, shown.metric
-    opened = _opened(shown)
+    opened = _opened(profile)
     by_macs = bool(profile.macs)
     share = "Share of the MACs" if by_macs else "Share of the parameters" if profile.sizes_known else "Share of layers"
 
@@ -174,18 +195,15 @@ def _network(shown: _Shown) -> Figure:
     return Figure(
         question="Where does the network hold its weight, and what does it lose there?",
         reading="Long and blue: much to save at little cost. A block loses the average of its layers, weighed by their "
-        f"{'MACs' if by_macs else 'parameters'}.",
+        f"{'MACs' if by_macs else 'parameters'}.{shown.left_out}",
         drawings=shown.each_level(draw),
         first=shown.first,
         legend=fragility_legend(metric, no_value=True),
     )
 
 
-def _opened(shown: _Shown) -> frozenset[str]:
+def _opened(profile: ModelProfile) -> frozenset[str]:
     """Open the tree as deep as it stays readable."""
-    profile, no_rows = shown.result.profile, shown.frame.head(0)
-    for depth in range(_DEPTH, 1, -1):
-        opened = opened_to(profile, depth)
-        if len(network_frame(profile, no_rows, shown.metric, opened=opened)) <= _MOST_NODES:
-            return opened
-    return opened_to(profile, 1)
+    deeper = (opened_to(profile, depth) for depth in range(_DEPTH, 1, -1))
+    readable = (opened for opened in deeper if num_nodes(profile, opened=opened) <= _MOST_NODES)
+    return next(readable, opened_to(profile, 1))

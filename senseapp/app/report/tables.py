@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -11,7 +11,6 @@ from senseapp.app.charts.quantization_bars import histogram_chart
 from senseapp.app.frames.answers import CLASS_COLUMNS, class_note, class_rows
 from senseapp.app.frames.results import (
     apart_frame,
-    measurement_frame,
     metrics_of,
     mixed_frame,
     ordered_levels,
@@ -80,20 +79,22 @@ def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[Table, ...]:
     )
 
 
-def layer_tables(result: SensitivityResult) -> tuple[tuple[Table, ...], str]:
-    """Return a table of each metric, and a sentence on those that are left out to keep the report small."""
+def layer_tables(result: SensitivityResult, frame_of: Callable[[str], pd.DataFrame]) -> tuple[tuple[Table, ...], str]:
+    """Return a table of each metric, and a sentence on those that are left out to keep the report small.
+
+    ``frame_of`` returns :func:`senseapp.app.frames.results.measurement_frame` of a metric's name.
+    """
     names = metrics_of(result)
     cells = len(result.profile.layers) * len(result.levels)
     room = max(1, _MOST_CELLS // max(1, cells))
     left_out = ", ".join(METRICS[name].label for name in names[room:])
     sentence = f"To keep this file small it has no table of: {left_out}. The run's CSV has them." if left_out else ""
-    return tuple(_layer_table(result, name) for name in names[:room]), sentence
+    return tuple(_layer_table(result, name, frame_of(name)) for name in names[:room]), sentence
 
 
-def _layer_table(result: SensitivityResult, name: str) -> Table:
+def _layer_table(result: SensitivityResult, name: str, frame: pd.DataFrame) -> Table:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
     metric, scale = METRICS[name], result.compression.scale
-    frame = measurement_frame(result, name)
     levels = [scale.text(level) for level in ordered_levels(result)]
     sized = result.profile.sizes_known
     layers = {layer.name: layer for layer in result.profile.layers}

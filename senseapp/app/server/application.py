@@ -22,6 +22,7 @@ from senseapp.app.server.connections import Connections, configured_limits
 from senseapp.app.server.downloads import Downloads, download_registry
 from senseapp.app.server.guards import EndedLogins, KnownSites
 from senseapp.app.server.headers import KnownBase, PrivateMetrics, SecurityHeaders
+from senseapp.app.server.messages import BoundedMessages
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
 from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_connected
@@ -48,6 +49,7 @@ def application() -> st.App:
             Middleware(PrivateMetrics),
             Middleware(KnownBase),
             Middleware(Connections, **configured_limits()),
+            Middleware(BoundedMessages),
             Middleware(EndedLogins),
             Middleware(Downloads, registry=download_registry()),
             Middleware(UploadsToDisk, registry=upload_registry()),
