@@ -11,7 +11,7 @@ from senseapp.app.common.sidebar import sidebar
 ASSETS = Path(__file__).parent / "assets"
 
 # A picture of our own: with a Material icon here, browsers would fetch it from the internet.
-st.set_page_config(page_title="senseapp", page_icon=str(ASSETS / "icon.png"), layout="wide")
+st.set_page_config(page_title="senseapp", page_icon=str(ASSETS / "icon.png"), layout="wide", initial_sidebar_state=200)
 st.html(ASSETS / "style.css")
 work = {
     "Analyze": st.Page("pages/analyze.py", title="Analyze", icon=":material/tune:", default=True),

@@ -39,10 +39,10 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
             draft.sensitivity,
             profile,
             task_named((model or draft.model).task),
-            available=service().inputs.num_available(images) if images else None,
+            available=service().inputs.most_images(images) if images else None,
         )
         if chosen == UNSURE:
-            which_pays(model, images, goal)
+            which_pays(model, images, profile, goal)
     sensitivity = None if chosen == UNSURE else chosen
     if sensitivity:
         with aim:

@@ -4,8 +4,9 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.notices import empty_state, errors_here
+from senseapp.app.common.share import no_login_line
 from senseapp.app.runs.imports import import_button
-from senseapp.app.runs.list import disk_line, no_login_line, run_list, undo_deletions
+from senseapp.app.runs.list import disk_line, run_list, undo_deletions
 
 with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
     st.title("Runs", anchor=False)

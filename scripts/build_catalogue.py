@@ -17,7 +17,8 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 import timm
 import torch
@@ -107,8 +108,20 @@ def _catalogue_row(survey: Survey) -> list[object]:
         survey.input_shape,
         survey.num_layers,
         survey.num_classes,
-        int(survey.pretrained),
+        published_weights(survey.library, survey.name) if survey.pretrained else "",
     ]
+
+
+def published_weights(library: str, name: str) -> str:
+    """Return where the library finds the weights that it takes by default: a repository of the Hub, or a file's name.
+
+    The name is that under which the weights lie in the cache, so that it can be told whether they are there.
+    """
+    if library == "torchvision":
+        return PurePosixPath(urlsplit(torchvision.models.get_model_weights(name).DEFAULT.url).path).name
+    config = timm.get_pretrained_cfg(name)
+    assert config is not None  # surveyed as published
+    return str(config.hf_hub_id or PurePosixPath(urlsplit(str(config.url)).path).name)
 
 
 def _fingerprint(survey: Survey) -> Fingerprint:

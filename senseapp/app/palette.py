@@ -21,6 +21,8 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 """With the colours of curves and the dashes they make 560 curves that all look different."""
 
 ACCENT = "#2F7FC1"
+TEXT = {"light": "#5B6170", "dark": "#B4BAC4"}
+"""Of words and labels in charts: 6 : 1 on the background of the theme, light or dark, and more."""
 INK = "#808895"
 """Whiskers, zero lines and marks: 3.6 : 1 on white, 5 : 1 on the dark background."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
+from senseapp.cli.run_arguments import run_folder
 from senseapp.compressions import parse_numbers
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, divergence_among
@@ -28,7 +28,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of analyze or import")
+    parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help="folders of analyze or import")
     parser.add_argument("--metric", choices=METRICS, metavar="M", help="default: the ranking one")
     parser.add_argument("--level", metavar="X[,Y]", help="percent or bits; default: nearest to 50 %% or 4 bits")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="layers to list (default: 10)")
@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[float]:
     """Return one level for each run, in engine units."""
     if text is None:
-        from senseapp.runs.leaderboard import headline_level
+        from senseapp.runs.leaderboard import compared_levels
 
-        return [headline_level(result) for result in results]
+        return compared_levels(results)
     numbers = parse_numbers(text, what="Levels")
     if len(numbers) not in (1, len(results)):
         raise InvalidSpec(f"--level takes one level, or one for each of {len(results)} runs, got {len(numbers)}.")

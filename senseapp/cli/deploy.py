@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from senseapp.cli.figures import changes_json, figures_json
 from senseapp.cli.progress_bar import ProgressObserver, phases
-from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
+from senseapp.cli.run_arguments import add_adapting, add_run_arguments, loss_from, partner_of, schedule_at
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.candidate import Candidate
@@ -27,8 +28,8 @@ EPILOG = """\
 With --schedule the file is made from weights that are proven first, with repair where that measures better; without it
 the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in float, as long as
 the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the schedule do so too.
---all-int8 and --float do without that choice; --max-changed 0.01 leaves as little in float as it takes for at most 1 %
-of the answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
+--all-int8 and --float do without that choice; --max-changed 1 leaves as little in float as it takes for at most 1 of
+100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
 original in float, for all-int8 and for onnxruntime's own default: every metric with its interval, on held-out images
 where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
 the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--float", action="store_const", const="float", dest="kind", help="leave everything in float")
     kind.add_argument("--all-int8", action="store_const", const="int8", dest="kind", help="leave nothing in float")
     kind.add_argument(
-        "--max-changed", type=float, metavar="X", help="as quick as possible with at most this share of answers changed"
+        "--max-changed", type=float, metavar="X", help="as quick as possible with at most X of 100 answers changed"
     )
     parser.add_argument("--time", type=float, default=1.3, metavar="X", help="at most X times as long as all-int8")
     parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
@@ -70,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allowed",
         type=float,
         metavar="X",
-        help="tolerable loss as a fraction; where the schedule's weights lose more, adapted ones are tried too",
+        help="tolerable loss, in points where shares of answers count; where the schedule's weights lose more, adapted "
+        "ones are tried too",
     )
     parser.add_argument("--kit", action="store_true", help="write predict.py and a notebook that run it on a picture")
     parser.add_argument("--out", type=Path, required=True, metavar="ONNX", help="file to write, ends in .onnx")
@@ -87,9 +89,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise InvalidSpec("--adapt is for what a schedule compresses. Add --schedule FILE, or leave it out.")
     if out.suffix != ONNX.suffix:
         raise InvalidSpec(f"The file's name ends in {ONNX.suffix}, got {out.suffix or 'no suffix'!r}.")
+    changed = arguments.max_changed
     settings = DeploySettings(
-        kind=arguments.kind or ("mixed" if arguments.max_changed is None else "quickest"),
-        most_changed=DeploySettings().most_changed if arguments.max_changed is None else arguments.max_changed,
+        kind=arguments.kind or ("mixed" if changed is None else "quickest"),
+        most_changed=DeploySettings().most_changed
+        if changed is None
+        else loss_from(changed, "agreement", flag="--max-changed"),
         most_time=arguments.time,
         threads=arguments.threads,
         batch=arguments.batch,
@@ -99,7 +104,6 @@ def run(arguments: argparse.Namespace) -> None:
         run_id="",
         schedule=schedule,
         adapting=arguments.adapt,
-        allowed_drop=arguments.allowed,
         settings=settings,
         other=partner.compression if partner is not None else None,
         rounds=1,
@@ -107,10 +111,14 @@ def run(arguments: argparse.Namespace) -> None:
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
     from senseapp.schedules.deploy import explain  # torch loads here
     from senseapp.schedules.kit.metadata import kit_files
+    from senseapp.schedules.recommend import judged_by
 
     with phases() as progress:
         context = TaskContext(folder=folder, observer=ProgressObserver(progress))
         evaluator = open_evaluator(context, task.other)
+        if arguments.allowed is not None:
+            allowed = loss_from(arguments.allowed, judged_by(evaluator), flag="--allowed")
+            task = replace(task, allowed_drop=allowed)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
         roundings = explain(evaluator, apart) if arguments.explain else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from senseapp.cli.analyze import add_data_arguments, add_model_arguments
 from senseapp.cli.progress_bar import phases
-from senseapp.cli.run_arguments import data_from, model_from
+from senseapp.cli.run_arguments import data_from, model_from, run_folder
 from senseapp.core.csv_cells import safe_cell
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
@@ -39,7 +39,7 @@ _USUAL = HistogramSpec(layer="")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``histogram``."""
-    parser.add_argument("run_folder", type=Path, nargs="?", metavar="RUN", help="folder of analyze")
+    parser.add_argument("run_folder", type=run_folder, nargs="?", metavar="RUN", help="folder of analyze")
     add_model_arguments(parser.add_argument_group("model, without a RUN"), several=False)
     add_data_arguments(parser.add_argument_group("images, without a RUN"), required=False)
     group = parser.add_argument_group("histogram")

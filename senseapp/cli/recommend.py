@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from senseapp.cli.figures import candidate_json
 from senseapp.cli.progress_bar import ProgressObserver, phases
+from senseapp.cli.run_arguments import loss_from, run_folder
 from senseapp.core.disk import replace_file, storage_errors
-from senseapp.metrics import METRICS
 from senseapp.records.candidate import offered, recommended
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal
@@ -20,7 +20,7 @@ from senseapp.runs.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 NAME = "recommend"
-SUMMARY = "Find how much can be saved for a tolerable loss, and prove it on held-out images."
+SUMMARY = "Find the smallest good model: prove what loses no more than is tolerable on held-out images."
 EPILOG = """\
 Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
 is as apply writes it; FILE receives the schedule as JSON. One JSON line says what was found; where nothing can be
@@ -35,7 +35,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``recommend``."""
-    parser.add_argument("--run", dest="run_folder", type=Path, required=True, metavar="DIR", help="finished run")
+    parser.add_argument("--run", dest="run_folder", type=run_folder, required=True, metavar="DIR", help="finished run")
     parser.add_argument(
         "--allowed",
         type=float,
@@ -63,8 +63,9 @@ def run(arguments: argparse.Namespace) -> None:
     with phases() as progress:
         context = TaskContext(folder=folder, observer=ProgressObserver(progress))
         evaluator = open_evaluator(context)
-        view = METRICS[judged_by(evaluator)]
-        allowed = None if arguments.allowed is None else arguments.allowed / view.factor
+        allowed = arguments.allowed
+        if allowed is not None:
+            allowed = loss_from(allowed, judged_by(evaluator), flag="--allowed")
         task = RecommendationTask(run_id="", allowed_drop=allowed)
         task.keep_original(evaluator, context)
         found = recommend(evaluator, allowed_drop=allowed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from senseapp.cli.run_arguments import schedule_at
+from senseapp.cli.run_arguments import run_folder, schedule_at
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
@@ -28,7 +28,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``report``."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of analyze or import")
+    parser.add_argument("run_folder", type=run_folder, metavar="RUN", help="folder of analyze or import")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV of schedule, to be shown too")
     parser.add_argument("--title", default="", help="heading of the report (default: the model and its compression)")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="HTML file to write")

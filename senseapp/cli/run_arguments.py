@@ -6,6 +6,9 @@ The compression on the command line: arguments derived from the options of all c
 from __future__ import annotations
 
 import argparse
+import math
+import re
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,6 +25,8 @@ from senseapp.compressions import (
 )
 from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
+from senseapp.core.home import home
+from senseapp.metrics import metric_named
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec, patterns_in
@@ -30,6 +35,8 @@ from senseapp.store.run_folder import RunFolder
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
 """Settings of every run, whose names are flags already."""
+_SMALL_POINTS = 0.1  # rather a fraction: few runs have images enough to show so small a loss
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class _Flag(NamedTuple):
@@ -226,10 +233,42 @@ def _numbers(text: str, *, what: str) -> tuple[float, ...]:
     return parse_numbers(text, what=what) if text else ()
 
 
+def run_folder(text: str) -> Path:
+    """Return the folder of a run: the one at that path, else that of the run of this id in the app's home."""
+    path = Path(text)
+    if not _RUN_ID.fullmatch(text) or path.exists():
+        return path
+    of_the_app = home() / "runs" / text
+    return of_the_app if of_the_app.is_dir() else path
+
+
 def add_run_arguments(parser: argparse.ArgumentParser, *, partner_help: str) -> None:
     """Add ``--run`` and, for a second run that a schedule is made from too, ``--with``."""
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
-    parser.add_argument("--with", type=Path, metavar="DIR", dest="partner", help=partner_help)
+    about = "folder of analyze, or the id of a run of the app on this machine"
+    parser.add_argument("--run", type=run_folder, required=True, metavar="DIR", dest="run_folder", help=about)
+    parser.add_argument("--with", type=run_folder, metavar="DIR", dest="partner", help=partner_help)
+
+
+def loss_from(number: float, metric: str, *, flag: str) -> float:
+    """Return the loss that ``flag`` was given for ``metric``, in the unit of its ``delta``.
+
+    People give points where shares of answers count (1 is one in a hundred), else the unit of the metric. A value that
+    looks like a fraction is taken as points all the same, and said to be so.
+
+    Raises:
+        InvalidSpec: it is negative, no number, or above 100 points.
+    """
+    view = metric_named(metric)
+    if not (0 <= number <= 100 if view.is_share else 0 <= number < math.inf):
+        unit = "points, from 0 to 100" if view.is_share else view.change_unit or "the unit of the metric, 0 or more"
+        raise InvalidSpec(f"{flag} is in {unit}; got {number:g}.")
+    if view.is_share and 0 < number < _SMALL_POINTS:
+        print(
+            f"{flag} is in points: {number:g} allows {number:g} of 100 answers. "
+            f"If {100 * number:g} of 100 are meant, give {100 * number:g}.",
+            file=sys.stderr,
+        )
+    return number / view.factor
 
 
 def add_adapting(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from senseapp.cli.progress_bar import phases
-from senseapp.cli.run_arguments import add_run_arguments, partner_of
+from senseapp.cli.run_arguments import add_run_arguments, loss_from, partner_of
 from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.metrics import METRICS
@@ -32,7 +32,7 @@ examples:
   python -m senseapp schedule --run runs/demo --budget params --target 0.8 --format json --out targets.json
   python -m senseapp schedule --run runs/demo --method gamma --gamma 1.5 --max 80 \\
                               --budget params --target 0.5 --format yaml --out targets.yaml
-  python -m senseapp schedule --run runs/demo --budget params --max-drop 0.01 --repair --format json --out targets.json
+  python -m senseapp schedule --run runs/demo --budget params --max-drop 1 --repair --format json --out targets.json
   python -m senseapp schedule --run runs/sparse --with runs/bits --budget bytes --target 0.9 \\
                               --format json --out targets.json
   python -m senseapp schedule --run runs/bits --budget-ms 4.5 --format json --out targets.json
@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--target", type=float, metavar="X", help="fraction removed, or average bits")
     amount.add_argument(
-        "--max-drop", type=float, metavar="X", help="most that may be lost: 0.01 of accuracy, or nats of loss and KL"
+        "--max-drop",
+        type=float,
+        metavar="X",
+        help="most that may be lost: points of accuracy (1), or nats of loss and KL",
     )
     amount.add_argument("--budget-ms", type=float, metavar="N", help="most milliseconds of one call")
     parser.add_argument(
@@ -130,7 +133,7 @@ def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits:
         found = strongest_schedule(
             ScheduleEvaluator.open(result, progress=progress),
             arguments.budget,
-            arguments.max_drop,
+            loss_from(arguments.max_drop, arguments.drop_metric or result.metric, flag="--max-drop"),
             metric=arguments.drop_metric,
             repair=arguments.repair,
             limits=limits,

@@ -60,7 +60,7 @@ class LevelScale(ABC):
         unit: of a level in files; ``suffix`` is that in a sentence.
         per_level: people's units for one engine unit: 100 for percent.
         untouched: the level that leaves a layer as it is.
-        usual: the level to show first.
+        usual: the level that most runs are judged at; what is shown first is near it.
         example: levels as a person may type them, in steps of ``step``.
         reached_format: of a level that was truly reached, which may lie between those that can be asked for.
         any_between: whether every number between two levels is a level.
@@ -132,10 +132,6 @@ class LevelScale(ABC):
     def sorted(self, levels: Iterable[float]) -> list[float]:
         """Return ``levels``, gentlest first."""
         return sorted(levels, key=self.strength)
-
-    def nearest_usual(self, levels: Iterable[float]) -> float:
-        """Return the level to show first: the one nearest to :attr:`usual`, of two the gentler."""
-        return min(levels, key=lambda level: (abs(level - self.usual), self.strength(level)))
 
     def shown(self, level: float) -> float:
         """Return ``level`` in people's unit, without binary dust (0.07 becomes 7.0)."""

@@ -71,13 +71,32 @@ def _size(path: Path) -> int:
         return 0
 
 
-def weights_so_far() -> int:
-    """Return how many bytes have come of the published weights that timm or torchvision downloads now; 0 for none."""
+def weights_here() -> frozenset[str]:
+    """Return the published weights that are on this machine, as :attr:`CatalogueEntry.weights` names them."""
+    found = {path.name for path in _torch_checkpoints().glob("*.pth")}
+    for file in _of_the_hub().glob(f"{_REPOSITORY}*/snapshots/*/*.*"):
+        if file.suffix in _WEIGHT_SUFFIXES:
+            found.add(file.parents[2].name.removeprefix(_REPOSITORY).replace("--", "/"))
+    return frozenset(found)
+
+
+_REPOSITORY, _WEIGHT_SUFFIXES = "models--", (".safetensors", ".bin", ".pth")
+
+
+def _torch_checkpoints() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(os.environ.get("TORCH_HOME", f"{caches}/torch")).expanduser() / "hub" / "checkpoints"
+
+
+def _of_the_hub() -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    hub = Path(os.environ.get("TORCH_HOME", f"{caches}/torch")).expanduser() / "hub"
-    files = [*hub.glob("checkpoints/*.partial"), *Path(HF_HUB_CACHE).glob("models--timm--*/blobs/*.incomplete")]
+    return Path(HF_HUB_CACHE)
+
+
+def weights_so_far() -> int:
+    """Return how many bytes have come of the published weights that timm or torchvision downloads now; 0 for none."""
+    files = [*_torch_checkpoints().glob("*.partial"), *_of_the_hub().glob("models--timm--*/blobs/*.incomplete")]
     return sum(_size(path) for path in files if _is_under_way(path))
 
 

@@ -22,7 +22,7 @@ from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures, read_named
 from senseapp.models.demo import DEMO_PREPROCESSING
 from senseapp.models.loaded import Preprocessing
-from senseapp.records.spec import WITHOUT_LABELS, DataSpec
+from senseapp.records.spec import MOST_RANDOM_INPUTS, WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION, Task
 
 Split: TypeAlias = Literal["train", "heldout"]
@@ -201,6 +201,8 @@ def _random(request: ImageRequest) -> ImageSet:
     )
     generator = torch.Generator().manual_seed(request.seed)
     count = request.num_samples or _RANDOM_IMAGES
+    if count > MOST_RANDOM_INPUTS:
+        raise InvalidSpec(f"Random inputs are at most {MOST_RANDOM_INPUTS:,}, got {count:,}. Choose fewer.")
     return TensorImages(
         torch.randn(count, *request.preprocessing.input_shape, generator=generator),
         notes=("There are no images: inputs are random noise, so every figure is indicative only.",),

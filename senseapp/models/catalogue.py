@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from senseapp.core.errors import UnknownModel
 from senseapp.records.spec import ModelLibrary, ModelSpec
 
+_CLASSES = (1000, *range(10_000, 30_000))  # ImageNet, and the larger sets that contain it
 _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
 
@@ -33,7 +35,8 @@ class CatalogueEntry:
         input_shape: one image, (C, H, W).
         num_layers: compressible layers.
         num_classes: width of the output; 0 for an architecture without a classifier of its own.
-        pretrained: whether weights were published for it.
+        weights: what its library downloads by default, a repository of the Hub or a file; empty where nothing was
+            published.
     """
 
     library: ModelLibrary
@@ -43,12 +46,22 @@ class CatalogueEntry:
     input_shape: tuple[int, int, int]
     num_layers: int
     num_classes: int
-    pretrained: bool
+    weights: str
 
     @property
     def title(self) -> str:
         """The name people write, for example ``timm/resnet18``."""
         return f"{self.library}/{self.name}"
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether weights were published for it."""
+        return bool(self.weights)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether its output are classes; others give features, for texts or for further layers."""
+        return self.num_classes in _CLASSES
 
 
 @cache
@@ -66,8 +79,8 @@ def library_versions() -> dict[str, str]:
 def load_catalogue() -> tuple[CatalogueEntry, ...]:
     """Return all architectures, timm's first, each library's by name."""
     return tuple(
-        CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, bool(pretrained))
-        for library, name, num_params, macs, shape, num_layers, num_classes, pretrained in _index()["architectures"]
+        CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, weights)
+        for library, name, num_params, macs, shape, num_layers, num_classes, weights in _index()["architectures"]
     )
 
 
@@ -79,6 +92,22 @@ def _by_title() -> dict[str, CatalogueEntry]:
 def find_entry(library: str, name: str) -> CatalogueEntry | None:
     """Return the architecture of that name (a weights tag after a dot is ignored), or None."""
     return _by_title().get(f"{library}/{name.split('.', 1)[0]}")
+
+
+POPULAR = (
+    *("timm/resnet50", "timm/resnet18", "timm/mobilenetv3_large_100", "timm/efficientnet_b0"),
+    *("timm/vit_small_patch16_224", "timm/convnext_tiny", "torchvision/mobilenet_v2", "timm/deit_tiny_patch16_224"),
+    *("timm/swin_tiny_patch4_window7_224", "timm/densenet121", "timm/vit_base_patch16_224", "timm/vgg16"),
+)
+"""Architectures that many people start from, by title."""
+
+
+def suggest(text: str, fits: Callable[[CatalogueEntry], bool], limit: int = 50) -> list[CatalogueEntry]:
+    """Return up to ``limit`` architectures that fit: that ``text`` may mean, or popular ones first."""
+    if text.strip():
+        return [entry for entry in search(text, limit=len(load_catalogue())) if fits(entry)][:limit]
+    popular = [_by_title()[title] for title in POPULAR]
+    return [entry for entry in dict.fromkeys((*popular, *load_catalogue())) if fits(entry)][:limit]
 
 
 def search(text: str, library: ModelLibrary | None = None, limit: int = 50) -> list[CatalogueEntry]:

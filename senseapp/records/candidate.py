@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from senseapp.compressions import get
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.wording import bytes_size, plural
@@ -106,6 +107,18 @@ class Candidate:
         found = change_in(self.figures.changes, self.metric)
         assert found is not None
         return found
+
+    @property
+    def opened_by(self) -> str:
+        """What opens the file."""
+        if self.form == "weights" and self._removes_channels:
+            return "a network with these smaller layers; the ONNX file holds that network itself"
+        return FORMS[self.form].opened_by
+
+    @property
+    def _removes_channels(self) -> bool:
+        entries = self.schedule.entries if self.schedule is not None else ()
+        return any(entry.compression != "none" and get(entry.compression).removes_channels for entry in entries)
 
     @property
     def runs(self) -> bool:

@@ -28,6 +28,7 @@ class Recommendation:
         validation: its proof.
         refused: what stronger schedules lost on the images of the proof, which the curves' images had let pass.
         held_out: whether the proof's images were used for nothing else.
+        missing: why no schedule could be made, in a sentence; empty where some were.
     """
 
     kind: BudgetKind
@@ -39,6 +40,7 @@ class Recommendation:
     validation: ValidationResult | None = None
     refused: tuple[TriedTarget, ...] = ()
     held_out: bool = True
+    missing: str = ""
 
     @property
     def loss(self) -> MetricChange | None:
@@ -54,6 +56,8 @@ class Recommendation:
     def headline(self) -> str:
         """The answer in one sentence: ``You can remove 45 % of the weights and keep 99 % of the answers``."""
         view, loss = METRICS[self.metric], self.loss
+        if self.missing:
+            return "No schedule could be made"
         if self.validation is None or loss is None:
             return f"Nothing can be saved for a loss of at most {view.change_text(self.allowed_drop)}"
         figure = self.validation.schedule.achieved[self.kind]
@@ -77,7 +81,7 @@ class Recommendation:
         """Say what the mildest schedule loses that was tried: on the images that refused it, where they did."""
         known = [(tried, change) for tried in self.refused or self.tried if (change := tried.change(self.metric))]
         if not known:
-            return "No schedule could be measured."
+            return self.missing or "No schedule could be measured."
         tried, change = min(known, key=lambda pair: pair[1].delta)
         return (
             f"To {saving_text(self.kind, tried.figure)} already costs {view.change_text(change.delta)} "

@@ -6,7 +6,7 @@ Headline, default metric, leaderboard, schedules and colours all ask here. docs/
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.tasks import task_named
 
 _WHOLE_FROM = 10.0
+FRAGILITY_STEPS = (1, 3, 10, 30)
+"""Upper ends of the bands of losses, in units of what is tolerable: about half a decade each."""
+_COLOURS = ((0, 0), (1, 2), (3, len(FRAGILITY_STEPS)))  # first and last band of those drawn blue, yellow and red
 
 
 def default_metric(metrics: Collection[str], num_images: int) -> str:
@@ -75,6 +78,48 @@ def cannot_tell(
 ) -> NDArray[np.bool_]:
     """Whether 95 % intervals leave open if losses are tolerable: they hold more than ``notable``, and none."""
     return (high > notable) & ((low <= 0) | (delta <= notable))
+
+
+def band_of(
+    low: NDArray[np.float64], delta: NDArray[np.float64], high: NDArray[np.float64], notable: float
+) -> NDArray[np.int64]:
+    """Return the band of each loss: 0 (tolerable) to 4 (fragile), −1 where its 95 % interval leaves that open.
+
+    An estimate's ``low`` and ``high`` are its ``delta``.
+    """
+    found = np.searchsorted(np.multiply(FRAGILITY_STEPS, notable), delta)
+    return np.where(cannot_tell(low, delta, high, notable), -1, found)
+
+
+def opening_level(result: SensitivityResult, metric: str, levels: Collection[float] = ()) -> float:
+    """Return the level that charts, tables and the headline of a run show first, among ``levels`` if given.
+
+    It is the level at which the most of these are there: tolerable layers (blue), layers that lose more (yellow), and
+    fragile ones (red). Of several such levels it is the one nearest to the usual level of the compression.
+    """
+    scale, wanted = result.compression.scale, set(levels or result.levels)
+    found: dict[float, list[tuple[float, float, float]]] = {level: [] for level in wanted}
+    for item in result.shown:
+        change = item.change(metric) if item.level in wanted and item.status is Status.MEASURED else None
+        if change is not None:
+            known = change.has_interval and not item.estimated
+            ends = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
+            found[item.level].append((ends[0], change.delta, ends[1]))
+    notable = METRICS[metric].notable
+
+    def preference(level: float) -> tuple[bool, int, float, float]:
+        return not found[level], -_num_colours(found[level], notable), abs(level - scale.usual), scale.strength(level)
+
+    return min(wanted, key=preference)
+
+
+def _num_colours(changes: Sequence[tuple[float, float, float]], notable: float) -> int:
+    """Return how many of blue, yellow and red the changes (lower end, delta, upper end) have."""
+    if not changes:
+        return 0
+    low, delta, high = np.array(changes).T
+    bands = band_of(low, delta, high, notable)
+    return sum(bool(((bands >= first) & (bands <= last)).any()) for first, last in _COLOURS)
 
 
 def baseline_warning(result: SensitivityResult) -> str:

@@ -32,6 +32,8 @@ NUM_DIGITS = 897
 NUM_PHOTOGRAPHS = 160
 """Crops of the shipped photographs; the first :data:`NUM_MEASURED_PHOTOGRAPHS` share no scene with the others."""
 NUM_MEASURED_PHOTOGRAPHS = 48
+MOST_RANDOM_INPUTS = 10_000
+"""More say no more, and they are all made in memory."""
 
 AVERAGED = "ema"
 """What :attr:`ModelSpec.network` says for averaged weights, which training programs keep under names that hold it."""

@@ -213,10 +213,10 @@ class Scheduling:
         """Return the network of the run as a graph for Model Explorer; exporting it, once, may take seconds."""
         return export_graph(*readable_model(self._backend, run_id, self._owner))
 
-    def target_zip(self, run_id: str, schedule: Schedule) -> bytes:
-        """Return :func:`~senseapp.runs.graph_files.zipped_formats` of ``schedule``."""
+    def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
+        """Return :func:`~senseapp.runs.graph_files.zipped_formats` of ``schedule``, for commands about ``run``."""
         _, result = self._readable_result(run_id)
-        return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule))
+        return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule), run=run or run_id)
 
     def _readable_result(self, run_id: str) -> tuple[RunFolder, SensitivityResult]:
         folder = self._store.folder(self._store.readable(run_id, self._owner))

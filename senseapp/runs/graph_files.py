@@ -105,20 +105,23 @@ def _coloured(schedule: Schedule, result: SensitivityResult) -> tuple[str, bytes
     return _overlay(schedule, nodes), graph
 
 
-def zipped_formats(schedule: Schedule, result: SensitivityResult, overlay: Callable[[], Mapping[str, bytes]]) -> bytes:
+def zipped_formats(
+    schedule: Schedule, result: SensitivityResult, overlay: Callable[[], Mapping[str, bytes]], *, run: str = "RUN"
+) -> bytes:
     """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README.
 
     Args:
         schedule: what to write.
         result: of the run that it was made from.
         overlay: returns the files of the Model Explorer overlay, for which the network is loaded and exported.
+        run: what the command line takes for the run.
     """
     from senseapp.schedules.export.registry import build_zip  # loads yaml and what else the formats need
 
     try:
-        return build_zip(schedule, result.profile, extra=overlay())[0]
+        return build_zip(schedule, result.profile, extra=overlay(), run=run)[0]
     except (InvalidInput, StorageFailed) as error:
-        return build_zip(schedule, result.profile, left_out=str(error))[0]
+        return build_zip(schedule, result.profile, left_out=str(error), run=run)[0]
 
 
 def _write(files: dict[Path, str | bytes]) -> tuple[Path, ...]:

@@ -15,7 +15,7 @@ from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import MOST_RANDOM_INPUTS, NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.runs.model_cards import CheckpointReport
@@ -145,6 +145,10 @@ class Inputs:
     def num_available(self, data: DataSpec) -> int | None:
         """Return how many images ``data`` has; None where they were not counted, and for inputs drawn at random."""
         return num_available(data, self._backend.image_counts)
+
+    def most_images(self, data: DataSpec) -> int | None:
+        """Return how many images of ``data`` may be asked for; None where they were not counted."""
+        return MOST_RANDOM_INPUTS if data.kind == "random" else self.num_available(data)
 
     @property
     def machine_timed(self) -> bool:

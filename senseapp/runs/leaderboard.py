@@ -13,14 +13,31 @@ from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_am
 from senseapp.records.candidate import Candidate, recommended
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult, counted
-from senseapp.records.resolution import baseline_warning, can_show, smallest_visible_loss, visible_words
+from senseapp.records.resolution import (
+    baseline_warning,
+    can_show,
+    opening_level,
+    smallest_visible_loss,
+    visible_words,
+)
 from senseapp.store.run_store import RunStore
 
 
 def headline_level(result: SensitivityResult) -> float:
-    """Return the level nearest to 50 % (or 4 bits): the one that a summary speaks about."""
-    usual = result.compression.scale.usual
-    return min(result.levels, key=lambda level: (abs(level - usual), level))
+    """Return the level that a summary speaks about: the one that charts show first."""
+    return opening_level(result, shown_metric(result))
+
+
+def compared_levels(results: Sequence[SensitivityResult]) -> list[float]:
+    """Return the level at which each run is compared first: the same one for runs of one compression, where there is.
+
+    ``results`` are one or more; the first decides which of the common levels it is.
+    """
+    first, *others = results
+    common = [level for level in first.levels if all(level in other.levels for other in others)]
+    if common and len({result.compression.kind for result in results}) == 1:
+        return [opening_level(first, shown_metric(first), common)] * len(results)
+    return [headline_level(result) for result in results]
 
 
 def shown_metric(result: SensitivityResult) -> str:

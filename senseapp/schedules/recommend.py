@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from senseapp.compressions import BudgetKind
-from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, TriedTarget
+from senseapp.schedules.curve_set import curves_of
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.prove import Judged, Proven
 from senseapp.schedules.strongest import Trials, couplings_of
@@ -52,15 +53,20 @@ class Recommended:
 def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None) -> Recommended:
     """Return the recommendation for a run whose loss may be ``allowed_drop``, by default what its metric tolerates.
 
-    Losses are counted in what people judge the model by, in its unit (a fraction for accuracies).
+    Losses are counted in what people judge the model by, in its unit (a fraction for accuracies). Where nothing was
+    measured that a schedule could be made from, the record says so.
 
     Raises:
-        InvalidSchedule: nothing was measured that a schedule could be made from.
         InvalidSpec: the compression's levels cannot be scheduled.
     """
     kind = evaluator.result.compression.description.budgets[0]
     metric = judged_by(evaluator)
     allowed = METRICS[metric].tolerable if allowed_drop is None else allowed_drop
+    try:
+        curves_of(evaluator.result)
+    except InvalidSchedule as error:
+        missing = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=(), missing=str(error))
+        return Recommended(record=missing, proven=None)
     search = _Search(evaluator, kind, metric, allowed)
     search.measure_range()
     proven, refused = search.prove_strongest()

@@ -12,6 +12,12 @@ PROOF_MILLISECONDS = 240_000
 HEADER, ROW = 35, 35  # pixels of the table, which is drawn and not made of elements
 
 
+def open_part(page: Page, name: str) -> None:
+    """Open one of the tabs below the schedule."""
+    page.get_by_role("tab", name=name, exact=True).click()
+    expect(page.get_by_role("tab", name=name, exact=True)).to_have_attribute("aria-selected", "true")
+
+
 def move_the_target(page: Page, *, steps: int) -> None:
     """Press the arrow key on the target's slider; the bars and figures answer."""
     slider = page.get_by_role("slider", name="Target")
@@ -28,6 +34,7 @@ def move_the_target(page: Page, *, steps: int) -> None:
 
 def click_a_dot(page: Page, number: int = 8) -> int:
     """Take a schedule of the trade-off, and return the target that it has."""
+    open_part(page, "Trade-off")
     dot = page.locator("path[aria-roledescription=point]").filter(visible=True).nth(number)
     figure = float(re.search(r"([\d.]+) %", dot.get_attribute("aria-label") or "")[1])
     dot.click(force=True)
@@ -37,7 +44,7 @@ def click_a_dot(page: Page, number: int = 8) -> int:
 
 def lock_the_first_layer(page: Page) -> None:
     """Tick Locked in the first row of the table, once nothing above moves it any more."""
-    page.get_by_text("Set single layers").click()
+    open_part(page, "Single layers")
     table = page.get_by_test_id("stDataFrame").last
     expect(table).to_be_visible()
     page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
@@ -45,11 +52,13 @@ def lock_the_first_layer(page: Page) -> None:
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
     expect(page.get_by_role("button", name="Unlock all layers")).to_be_visible()
+    page.get_by_text("Which layers are spared, and why").click()
     expect(page.get_by_text("you locked it")).to_be_visible()
 
 
 def verify(page: Page) -> None:
     """Let the schedule be measured, and see it beside the prediction."""
+    open_part(page, "Proof")
     page.get_by_role("button", name="Check the whole schedule").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible(timeout=PROOF_MILLISECONDS)
@@ -61,6 +70,7 @@ def verify(page: Page) -> None:
 
 def take_everything(page: Page, folder: Path) -> dict[str, bytes]:
     """Download the zip of target files, and return what is in it."""
+    open_part(page, "Target files")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download every format (zip)").click()
     file = folder / "schedule.zip"

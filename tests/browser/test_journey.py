@@ -13,7 +13,14 @@ from senseapp.models.demo import build_demo_network
 from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.export.plain import read_schedule
 from tests.browser.analyze_steps import open_options
-from tests.browser.schedule_steps import click_a_dot, lock_the_first_layer, move_the_target, take_everything, verify
+from tests.browser.schedule_steps import (
+    click_a_dot,
+    lock_the_first_layer,
+    move_the_target,
+    open_part,
+    take_everything,
+    verify,
+)
 from tests.browser.servers import Server
 from tests.browser.waiting import wait_until
 
@@ -86,7 +93,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     wait_for_more(page, 0)  # or the results, which a quick machine has by now
 
     expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
-    expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}$"))
+    expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}(&(metric|level)=[a-z0-9.]+)*$"))
     expect(page.get_by_role("heading", name=re.compile("Most fragile: .*|No layer loses"))).to_be_visible()
     expect(page.get_by_text("Measured · 128 images")).to_be_visible()
 
@@ -100,8 +107,10 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
 
     page.get_by_role("link", name="Make a schedule").click()
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    open_part(page, "Target files")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()
+    assert download.value.suggested_filename == "demo_sparsity-schedule.json"
     file = tmp_path / "schedule.json"
     download.value.save_as(file)
     schedule = json.loads(file.read_text())

@@ -143,7 +143,9 @@ def test_more_images_than_there_are_are_refused_before_the_run(analyze: AppTest)
         assert f"There are 897 images, and {wanted:,} are asked for" in analyze.error[0].value
         assert analyze.button(key="analyze.run").disabled
         assert analyze.number_input(key="analyze.options.samples").value == wanted  # nothing typed is lost
-    analyze.button_group(key="analyze.data.source").set_value("None").run()  # random inputs have no end
+    analyze.button_group(key="analyze.data.source").set_value("None").run()  # random inputs
+    assert "There are 10,000 images" in analyze.error[0].value
+    analyze.number_input(key="analyze.options.samples").set_value(10_000).run()
     assert not analyze.error
 
 

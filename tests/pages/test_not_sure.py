@@ -28,7 +28,9 @@ def test_all_are_estimated_and_the_one_that_pays_most_can_be_measured(
     runs = service.runs()
     assert sorted(record.spec.sensitivity.compression.kind for record in runs) == sorted(compressions.names())
     assert {record.spec.sensitivity.mode for record in runs} == {"quick"}
-    assert "Estimating each compression" in texts(app)
+    (progress,) = app.get("progress")
+    assert "Estimating each compression from one backward pass: 1 of 3" in progress.proto.text
+    assert "1st in the queue" in texts(app)
     while backend.runner.run_next():
         pass
     wait_for_card(app.run())
@@ -58,3 +60,19 @@ def test_an_estimate_that_stopped_says_so(app: AppTest, service: Service, backen
     assert not app.exception
     assert any("stopped" in error.value for error in app.error)
     assert service.runs()[0].state is RunState.CANCELLED
+
+
+def test_what_is_left_of_the_estimates_can_be_cancelled_and_begun_again(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    unsure(app)
+    app.button(key="analyze.unsure.start").click().run()
+    backend.runner.run_next()
+    app.run()
+    (progress,) = app.get("progress")
+    assert progress.proto.value == 100 // len(compressions.names())
+    app.button(key="analyze.unsure.cancel").click().run()
+    assert [record.state for record in service.runs()].count(RunState.CANCELLED) == len(compressions.names()) - 1
+    app.button(key="analyze.unsure.again").click().run()
+    assert not app.exception
+    assert "Estimate all" in app.button(key="analyze.unsure.start").label

@@ -59,17 +59,18 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
 
 
 def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_always_there(results: AppTest) -> None:
-    assert "Most fragile: layer2.0.conv1 loses 8.0 points at 50 %. 3 of 6 layers lose nothing measurable: 512" in texts(
-        results
-    )
-    for part in ("**Measured**", "512 images", "95 % intervals, paired by image", "precision fp32", "seed 0"):
-        assert part in texts(results)
+    shown = texts(results)
+    assert "Most fragile: layer2.0.conv1 loses 12.0 points at 75 %. 3 of 6 layers lose nothing measurable: 512" in shown
+    for part in ("**Measured**", "512 images", "95 % intervals, paired by image"):
+        assert part in shown
+    source = next(caption for caption in results.caption if "**Measured**" in caption.value)
+    assert "precision fp32 · seed 0" in source.proto.help
 
 
 def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: str) -> None:
+    assert "What does each layer lose at 75 %?" in texts(results)  # where blue, yellow and red are all there
+    results.button_group(key=f"results.level.{finished_run}").set_value(0.5).run()
     assert "What does each layer lose at 50 %?" in texts(results)
-    results.button_group(key=f"results.level.{finished_run}").set_value(0.75).run()
-    assert "What does each layer lose at 75 %?" in texts(results)
     results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
     assert "KL divergence" in json.dumps(charts(results)[0])
     results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
@@ -77,7 +78,7 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
 
 
 def test_a_table_is_sent_with_the_columns_that_it_shows(results: AppTest) -> None:
-    shown = table(results, "## All values at 50 %")
+    shown = table(results, "## All values at 75 %")
     assert list(shown) == ["row", "value", "change_text", "interval_text", "extreme", "params", "macs", "rank"]
 
 
@@ -92,8 +93,8 @@ def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
 
 def test_the_two_tables_name_as_many_layers_as_asked_for(results: AppTest, finished_run: str) -> None:
     results.number_input(key=f"layers.top.{finished_run}").set_value(2).run()
-    assert list(table(results, "## Most fragile at 50 %")["row"]) == [FRAGILE, "fc"]
-    assert list(table(results, "## Most robust at 50 %")["row"]) == ["conv1", "layer1.0.conv1"]
+    assert list(table(results, "## Most fragile at 75 %")["row"]) == [FRAGILE, "fc"]
+    assert list(table(results, "## Most robust at 75 %")["row"]) == ["conv1", "layer1.0.conv1"]
 
 
 def test_a_picked_layer_shows_its_panel_and_close_takes_it_away(results: AppTest, finished_run: str) -> None:

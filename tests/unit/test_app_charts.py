@@ -1,5 +1,6 @@
 """Charts, read as the specifications that browsers draw."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from senseapp.app.charts.axes import cut_labels, value_scale
 from senseapp.app.charts.bars import schedule_bars, sensitivity_bars
 from senseapp.app.charts.curves import level_line, sensitivity_curves
 from senseapp.app.charts.heatmap import sensitivity_heatmap
@@ -69,7 +71,23 @@ def test_every_layer_has_a_row_of_fixed_height_and_keeps_its_label() -> None:
     y = marks(spec)["bar"]["encoding"]["y"]
     assert y["scale"]["domain"] == list(NAMES)
     assert y["axis"]["labelOverlap"] is False
-    assert "…" in y["axis"]["labelExpr"]
+    assert y["axis"]["labelExpr"] == "datum.label"
+
+
+def test_long_names_are_cut_so_that_no_two_look_alike() -> None:
+    names = [f"features.denseblock{block}.denselayer{layer}.conv1" for block in (1, 2) for layer in (1, 2, 16)]
+    expression = cut_labels([*names, "classifier"])
+    shown = json.loads(expression.removesuffix(")[datum.label] || datum.label").removeprefix("("))
+    assert set(shown) == set(names)
+    assert len(set(shown.values())) == len(names)
+    assert all(len(text) <= 26 and text.endswith(".conv1") for text in shown.values())
+
+
+@pytest.mark.parametrize(("title", "end"), [("Top-1 accuracy (%)", 100), ("Drop (points)", None), (None, None)])
+def test_axes_of_shares_end_at_100(title: str | None, end: float | None) -> None:
+    assert value_scale(title, zero=False).to_dict().get("domainMax") == end
+    ends = value_scale(title, domain=[-3, 104.5], nice=False).to_dict()["domain"]
+    assert ends == [-3, end or 104.5]
 
 
 def test_bars_follow_the_order_of_their_rows() -> None:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES, provenance_text
@@ -152,3 +154,21 @@ def test_a_title_becomes_the_name_of_a_file_on_any_system() -> None:
 )
 def test_the_place_of_a_run_is_named(environment: dict[str, str], place: str) -> None:
     assert provenance_text(replace(result(), environment=environment)).split(" · ")[-1] == place
+
+
+@settings(deadline=None)
+@given(
+    names=st.lists(st.text(alphabet="ab.1", min_size=1, max_size=60), min_size=1, max_size=30),
+    width=st.integers(16, 40),
+)
+def test_shortened_names_differ_where_names_do(names: list[str], width: int) -> None:
+    shown = fmt.distinct_names(names, width)
+    assert len(set(shown.values())) == len(set(names))
+    assert all(len(text) <= width or text == name for name, text in shown.items())
+    assert all(text == name for name, text in shown.items() if len(name) <= width)
+
+
+def test_what_differs_is_shown_of_names_that_are_alike_in_front_and_at_the_end() -> None:
+    names = [f"backbone.stages.{stage}.blocks.0.attention.query_key_value.projection" for stage in range(12)]
+    shown = fmt.distinct_names(names, 26)
+    assert all(f"{stage}.blocks" in shown[name] for stage, name in enumerate(names))

@@ -76,7 +76,7 @@ def test_layers_keep_the_zeros_that_the_file_says(files, capsys):
 
 def test_the_strongest_schedule_within_a_drop_holds_what_it_promises(files, capsys):
     found = files / "strongest.json"
-    asked = ["--budget", "params", "--max-drop", "0.02", "--repair", "--format", "json", "--out", str(found)]
+    asked = ["--budget", "params", "--max-drop", "2", "--repair", "--format", "json", "--out", str(found)]
     assert main(["schedule", "--run", str(files / "run"), "--lock", "layer3.0.conv1=0", *asked]) == 0
     assert "Measuring schedule 7 of at most 7" in capsys.readouterr().err
     rows = {row["layer"]: row for row in json.loads(found.read_text())["layers"]}

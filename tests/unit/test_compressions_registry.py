@@ -70,11 +70,6 @@ def test_what_is_shown_means_the_level_that_it_was_shown_for(millionths):
     assert FRACTION.from_shown(FRACTION.shown(level)) == level
 
 
-def test_the_level_shown_first_is_the_gentler_of_two_as_near():
-    assert FRACTION.nearest_usual((0.75, 0.25, 0.9)) == 0.25
-    assert BITS.nearest_usual((3, 5, 8)) == 5
-
-
 @pytest.mark.parametrize(
     ("config", "level", "others"),
     [

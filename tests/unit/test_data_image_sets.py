@@ -24,11 +24,13 @@ from senseapp.data.downloads import (
     image_set_folder,
     is_downloaded,
     new_partial_folder,
+    weights_here,
     weights_so_far,
 )
 from senseapp.data.image_sets import TORCHVISION_SETS
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
+from senseapp.models.catalogue import find_entry
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.spec import DataSpec, RunSpec
@@ -290,6 +292,27 @@ def test_grey_pictures_reach_a_grey_network_unchanged(web):
     original, _ = datasets.MNIST(image_set_folder("mnist"), train=False)[5]
     assert isinstance(original, Image.Image)
     assert torch.equal(images.batch(5, 6)[0, 0] * 255, torch.from_numpy(np.array(original)).float())
+
+
+def test_weights_on_this_machine_have_the_names_of_the_catalogue(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert weights_here() == frozenset()
+    known = {find_entry("timm", "resnet18").weights, find_entry("torchvision", "resnet18").weights}
+    assert known == {"timm/resnet18.a1_in1k", "resnet18-f37072fd.pth"}
+    for name in (
+        "torch/hub/checkpoints/resnet18-f37072fd.pth",
+        "torch/hub/checkpoints/alexnet-owt-7be5be79.pth.1f.partial",
+        "hub/models--timm--resnet18.a1_in1k/snapshots/49a7/model.safetensors",
+        "hub/models--timm--resnet34.a1_in1k/snapshots/1a2b/config.json",
+        "hub/models--timm--resnet50.a1_in1k/blobs/ab.incomplete",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"1")
+    assert weights_here() == known
 
 
 def test_weights_on_their_way_are_counted_and_old_remains_are_not(tmp_path, monkeypatch):

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import UnknownModel
-from senseapp.models.catalogue import CATALOGUE_FILE, closest_names, find_entry, load_catalogue, parse_model, search
+from senseapp.models.catalogue import (
+    CATALOGUE_FILE,
+    POPULAR,
+    closest_names,
+    find_entry,
+    load_catalogue,
+    parse_model,
+    search,
+    suggest,
+)
 from senseapp.models.fingerprint import RECOGNITION_FILE
 from senseapp.records.spec import ModelSpec
 
@@ -132,3 +141,21 @@ def test_names_that_mean_nothing_or_two_things_are_refused(text, said):
 def test_the_closest_names_are_close():
     assert "timm/efficientnet_b0" in closest_names("eficientnet_b0", library="timm")
     assert all(title.startswith("torchvision/") for title in closest_names("resnet", library="torchvision"))
+
+
+def test_without_a_text_popular_networks_come_first_and_filters_hold():
+    every = suggest("", lambda entry: True, limit=5000)
+    assert [entry.title for entry in every[: len(POPULAR)]] == list(POPULAR)
+    assert len(every) == len(set(every)) == len(load_catalogue())
+    assert all(entry.pretrained and entry.classifies for entry in every[: len(POPULAR)])
+    small = suggest("resnet", lambda entry: entry.num_params < 12_000_000, limit=5000)
+    assert {entry.title for entry in small} == {
+        entry.title for entry in search("resnet", limit=5000) if entry.num_params < 12_000_000
+    }
+
+
+def test_what_gives_features_is_told_from_what_names_classes():
+    assert find_entry("timm", "resnet50").classifies
+    assert find_entry("timm", "focalnet_large_fl3").classifies  # 21,842 classes
+    assert not find_entry("timm", "vit_small_patch14_dinov2").classifies
+    assert not find_entry("timm", "resnet50_clip").classifies  # an embedding

@@ -12,6 +12,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.candidate import Delivery, offered, recommended
 from senseapp.records.deployment import Median
+from senseapp.records.schedule import Schedule, ScheduleEntry
 from tests.deployments import a_candidate
 
 
@@ -50,6 +51,16 @@ def test_a_file_is_beaten_by_one_that_is_no_worse_in_all_and_better_in_one() -> 
     assert not a_candidate(share=0.56).is_beaten_by(good)  # a difference of times that cannot be told
     assert not a_candidate(size=4_000_000, lost=0.05).is_beaten_by(good)
     assert not a_candidate("weights", size=18_000_000).is_beaten_by(good)  # another program reads it
+
+
+def test_weights_without_some_channels_are_not_said_to_fit_the_architecture() -> None:
+    entry = ScheduleEntry(layer="conv1", members=("conv1",), compression="pruning", level=0.5, predicted_damage=0.0)
+    pruned = Schedule(model="net", method="manual", entries=(entry,))
+    assert "same architecture" in a_candidate("weights").opened_by
+    assert "smaller layers" in a_candidate("weights", schedule=pruned).opened_by
+    zeros = replace(pruned, entries=(replace(entry, compression="sparsity"),))
+    assert "same architecture" in a_candidate("weights", schedule=zeros).opened_by
+    assert "onnxruntime" in a_candidate("onnx", schedule=pruned).opened_by
 
 
 def test_what_does_not_pay_is_not_offered() -> None:

@@ -17,9 +17,11 @@ from senseapp.records.resolution import (
     cannot_tell,
     default_metric,
     hides_losses,
+    opening_level,
     smallest_visible_loss,
     visible_words,
 )
+from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.tasks.classification import near_chance
 from tests.fake_session import a_change, a_measurement, a_profile, a_result
 
@@ -126,3 +128,47 @@ def test_no_warning_where_nobody_expects_right_answers_or_knows_of_them():
     assert baseline_warning(replace(poor, profile=replace(a_profile(), pretrained=False))) == ""
     assert baseline_warning(replace(poor, baseline={"kl": 0.0})) == ""
     assert baseline_warning(replace(poor, num_samples=0)) == ""  # imported figures
+
+
+def colours(losses, noise=0.001):
+    """Which of blue, yellow and red losses have, by the plain reading: up to one point, up to ten, more."""
+    found = set()
+    for loss in losses:
+        if loss + noise > 0.01 and (loss - noise <= 0 or loss <= 0.01):
+            continue  # grey: the images leave open whether it is tolerable
+        found.add("blue" if loss <= 0.01 else "yellow" if loss <= 0.1 else "red")
+    return found
+
+
+def run_of(losses_by_level, **changes):
+    found = [
+        a_measurement(f"layer{place}", level, changes=(a_change(loss, noise=0.001),))
+        for level, losses in losses_by_level.items()
+        for place, loss in enumerate(losses)
+    ]
+    spec = RunSpec(sensitivity=SensitivitySpec(levels=tuple(losses_by_level)))
+    return a_result(found, spec=spec, **changes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_charts_open_where_the_most_colours_are_and_nearest_to_the_usual_level_among_those(seed):
+    draw = np.random.default_rng(seed)
+    levels = sorted(draw.choice([0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9], size=4, replace=False).tolist())
+    losses = {level: (10 ** draw.uniform(-4, -0.3, size=5) * level).tolist() for level in levels}
+    found = opening_level(run_of(losses), "top1")
+    most = max(len(colours(each)) for each in losses.values())
+    richest = [level for level in levels if len(colours(losses[level])) == most]
+    assert found in richest
+    assert abs(found - 0.5) == min(abs(level - 0.5) for level in richest)
+
+
+def test_what_is_grey_or_has_no_value_does_not_count_and_other_levels_are_left_out_on_request():
+    result = run_of({0.5: [0.0, 0.0], 0.75: [0.0, 0.05], 0.9: [0.0, 0.05, 0.5]})
+    assert opening_level(result, "top1") == 0.9
+    assert opening_level(result, "top1", (0.5, 0.75)) == 0.75
+    grey = run_of({0.5: [0.0], 0.75: [0.0]})
+    unclear = replace(grey, measurements=(a_measurement("stem", 0.75, changes=(a_change(0.3, noise=0.4),)),))
+    assert opening_level(unclear, "top1") == 0.75  # where there is a value at all
+    estimated = replace(grey, measurements=(), estimates=tuple(replace(each, estimated=True) for each in result.shown),
+                        spec=result.spec)  # fmt: skip
+    assert opening_level(estimated, "top1") == 0.9

@@ -84,7 +84,7 @@ def test_nothing_is_lost_anywhere():
 
 def test_where_nothing_is_lost_the_first_stronger_loss_is_named():
     quiet = [a_measurement("stem", delta=0.0), a_measurement("head", delta=-0.001)]
-    strong = [a_measurement("stem", 0.75, delta=0.2), a_measurement("head", 0.75, delta=0.0)]
+    strong = [a_measurement("stem", 0.75, delta=0.2), a_measurement("head", 0.75, delta=0.15)]
     result = a_result([*quiet, *strong], spec=spec_of(levels=(0.25, 0.5, 0.75)))
     assert headline(result) == (
         "No layer loses anything measurable at 50 % (2 layers measured): 100 images show losses from about 1.0 points. "

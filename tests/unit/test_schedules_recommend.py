@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.core.codec import dumps, loads
 from senseapp.models.load import load_model
 from senseapp.records.jobs import RunState
+from senseapp.records.measurement import Status
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
@@ -124,6 +126,17 @@ def test_the_strongest_schedule_that_both_sets_of_images_let_pass(config, curves
     if failed:  # what lies between the last that held and the first that did not is an eighth of a step of the range
         gap = abs(min(failed, key=lambda each: abs(each - order[0])) - order[0])
         assert gap <= abs(high - low) / 5 / 8 + (0.1 if config is QuantizationConfig else 0.01) + 1e-9  # of rounding
+
+
+def test_where_every_layer_failed_the_record_says_so() -> None:
+    made_up = MadeUp(SparsityConfig, 0.5, 0.5)
+    failed = tuple(replace(each, status=Status.FAILED, changes=()) for each in made_up.result.measurements)
+    made_up.result = replace(made_up.result, measurements=failed)
+    found = made_up.recommended()
+    assert (found.schedule, found.tried, made_up.measured) == (None, (), [])
+    assert found.headline == "No schedule could be made"
+    assert "nothing to schedule" in found.evidence
+    assert loads(dumps(found), Recommendation) == found
 
 
 def test_the_words_say_what_was_measured() -> None:

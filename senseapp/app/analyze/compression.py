@@ -127,7 +127,7 @@ def _are_too_many(asked: int | None, available: int | None) -> bool:
         return False
     complain(
         f"There are {available:,} images, and {asked:,} are asked for under More options. Choose at most "
-        f"{available:,}, or leave the field empty for all."
+        f"{available:,}, or leave the field empty."
     )
     return True
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import streamlit as st
 
-from senseapp.app.analyze.checkpoint import choose_checkpoint, search_architecture
+from senseapp.app.analyze.checkpoint import choose_checkpoint
 from senseapp.app.analyze.fields import choose_one
+from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 import streamlit as st
 
 from senseapp import compressions
-from senseapp.app.analyze.start import run_title, start_run
+from senseapp.app.analyze.start import start_run
 from senseapp.app.common import backend
-from senseapp.app.common.notices import complain, errors_here, wait_for
+from senseapp.app.common.notices import complain, errors_here, waiting_text
 from senseapp.app.common.state import session
 from senseapp.app.words import format as fmt
-from senseapp.core.errors import SenseError
+from senseapp.app.words.wording import run_title
+from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.leaderboard import bytes_removable
 
+_POLL_SECONDS = 1.0
 
-def which_pays(model: ModelSpec | None, images: DataSpec | None, goal: Goal) -> None:
+
+def which_pays(model: ModelSpec | None, images: DataSpec | None, profile: ModelProfile | None, goal: Goal) -> None:
     """Offer to estimate every compression; show how far that is, and what each would save."""
     if model is None or images is None:
         st.caption("Choose a model and images first.")
@@ -27,33 +34,75 @@ def which_pays(model: ModelSpec | None, images: DataSpec | None, goal: Goal) -> 
     with errors_here():
         runs = session().trials.get((model, images), ())
         if not runs:
-            names = fmt.plural(len(compressions.names()), "compression")
-            if st.button(f"Estimate all {names}", key="analyze.unsure.start", icon=":material/science:"):
-                _start_trials(model, images)
+            specs, names = _trials(model, images), fmt.plural(len(compressions.names()), "compression")
+            took = f" ({fmt.about(seconds)})" if profile and (seconds := _seconds(specs)) else ""
+            if st.button(f"Estimate all {names}{took}", key="analyze.unsure.start", icon=":material/science:"):
+                session().trials[model, images] = tuple(_start(spec) for spec in specs)
                 st.rerun()
             return
         records = [backend.service().run(run_id) for run_id in runs]
         if not all(record.state.finished for record in records):
-            wait_for(lambda: _all_finished(runs), "Estimating each compression from one backward pass")
+            st.fragment(_watch, run_every=_POLL_SECONDS)(runs)
             return
         for record in records:
             if record.state is not RunState.DONE:
                 complain(f"{record.title}: {record.error or 'the estimate was stopped.'}")
+        if any(record.state is not RunState.DONE for record in records):
+            st.button("Estimate again", key="analyze.unsure.again", on_click=_forget, args=(model, images))
         _answer([result for record in records if (result := backend.result_of(record.run_id)) is not None], goal)
 
 
-def _start_trials(model: ModelSpec, images: DataSpec) -> None:
-    """Put a quick estimate of each compression in the queue."""
-    started = []
-    for about in compressions.all_descriptions():
-        sensitivity = SensitivitySpec(compression=about.config(), levels=about.scale.default, mode="quick")
-        spec = RunSpec(model=model, data=images, sensitivity=sensitivity)
-        started.append(backend.service().start(spec, title=f"{run_title(spec)} (estimate)"))
-    session().trials[model, images] = tuple(started)
+def _trials(model: ModelSpec, images: DataSpec) -> list[RunSpec]:
+    """Return a quick estimate of each compression."""
+    return [
+        RunSpec(
+            model=model,
+            data=images,
+            sensitivity=SensitivitySpec(compression=about.config(), levels=about.scale.default, mode="quick"),
+        )
+        for about in compressions.all_descriptions()
+    ]
 
 
-def _all_finished(runs: tuple[str, ...]) -> bool | None:
-    return all(backend.service().run(run_id).state.finished for run_id in runs) or None
+def _seconds(specs: Sequence[RunSpec]) -> float:
+    """Return how long the estimates are predicted to take together; 0 where that is not known."""
+    each = [backend.service().inputs.estimate_time(spec) for spec in specs]
+    return sum(seconds for seconds in each if seconds) if all(each) else 0.0
+
+
+def _start(spec: RunSpec) -> str:
+    return backend.service().start(spec, title=f"{run_title(spec)} (estimate)")
+
+
+def _forget(model: ModelSpec, images: DataSpec) -> None:
+    session().trials.pop((model, images), None)
+
+
+def _watch(runs: Sequence[str]) -> None:
+    """Show how far the estimates are, and the button that stops those that are left."""
+    snapshots = [backend.service().snapshot(run_id) for run_id in runs]
+    left = [snapshot for snapshot in snapshots if not snapshot.state.finished]
+    if not left:
+        st.rerun()
+    now = next((each for each in left if each.state is RunState.RUNNING), left[0])
+    place = 1 + snapshots.index(now)
+    text = f"Estimating each compression from one backward pass: {place} of {len(runs)}"
+    if now.state is RunState.QUEUED:
+        st.progress((len(runs) - len(left)) / len(runs), text=text)
+        st.caption(waiting_text(now))
+    else:
+        parts = [text, now.phase or "Starting", f"{fmt.clock(now.elapsed_seconds)} elapsed"]
+        if now.remaining_seconds is not None:
+            parts.append(f"{fmt.about(now.remaining_seconds)} left for this one")
+        st.progress((len(runs) - len(left) + now.fraction) / len(runs), text=" · ".join(parts))
+    st.button("Cancel", key="analyze.unsure.cancel", icon=":material/stop_circle:", on_click=_cancel, args=(runs,))
+
+
+def _cancel(runs: Sequence[str]) -> None:
+    for run_id in runs:
+        with suppress(NotFound):  # deleted meanwhile
+            if not backend.service().run(run_id).state.finished:
+                backend.service().cancel(run_id)
 
 
 def _answer(results: list[SensitivityResult], goal: Goal) -> None:

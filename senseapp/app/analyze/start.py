@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -14,6 +13,7 @@ from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import run_title
 from senseapp.compressions import CompressionDescription
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.core.markdown import md
@@ -275,14 +275,6 @@ def plan_text(
     shared = settings.mode == "exact" and bool(cluster_address())
     place = "on this machine alone; the cluster shares it out" if shared else "here"
     return md("{}, {}: **{}** {}", work + images, doing, fmt.about(seconds), place)
-
-
-def run_title(spec: RunSpec) -> str:
-    """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
-    model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
-    if spec.model == PHOTOGRAPHS_DEMO.model:
-        model = "EfficientNet-Lite0"
-    return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
 
 
 def start_run(spec: RunSpec) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import altair as alt
@@ -16,6 +16,7 @@ import pandas as pd
 
 from senseapp.app.frames.levels import near_measured
 from senseapp.app.palette import INK
+from senseapp.app.words import format as fmt
 from senseapp.compat.altair_internals import build_unchecked
 from senseapp.metrics import Metric
 
@@ -29,16 +30,16 @@ PICK = "pick"
 _MARGIN = 0.05
 _LEAST_MARGIN = 1e-3
 _NAME_WIDTH = 26
-_HEAD = (_NAME_WIDTH - 1) // 2
-_TAIL = _NAME_WIDTH - 1 - _HEAD
-CUT_LABEL = (
-    f"length(datum.label) > {_NAME_WIDTH} ? substring(datum.label, 0, {_HEAD}) + '…' + "
-    f"substring(datum.label, length(datum.label) - {_TAIL}) : datum.label"
-)
+
+
+def cut_labels(names: Iterable[str], *, width: int = _NAME_WIDTH) -> str:
+    """Return the expression of an axis or a legend that shows long ones among ``names`` cut, and no two alike."""
+    cut = {name: text for name, text in fmt.distinct_names(names, width).items() if text != name}
+    return f"({json.dumps(cut)})[datum.label] || datum.label" if cut else "datum.label"
 
 
 def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
-    """Return the y channel: one row per layer in the order of ``rows``, every name shown, cut in the middle.
+    """Return the y channel: one row per layer in the order of ``rows``, every name shown, long ones cut.
 
     The order is the scale's domain: a sort would make the browser look for the place of each mark in all names.
     """
@@ -46,7 +47,7 @@ def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
         title=None,
         labelOverlap=False,
         labelLimit=220,
-        labelExpr=CUT_LABEL,
+        labelExpr=cut_labels(rows),
         ticks=False,
         domain=False,
         labelFlush=False,
@@ -142,6 +143,16 @@ def measured_ends(rows: pd.DataFrame, *columns: str, most: float = math.inf) -> 
         return {}
     margin = _MARGIN * (high - low) or _LEAST_MARGIN
     return {"domain": [low - margin, high + margin], "nice": False}
+
+
+def value_scale(title: str | None, **options: Any) -> alt.Scale:
+    """Return the scale of a value axis of that title with these ``options``; that of a share ends at 100 %."""
+    if not (title or "").endswith("(%)"):
+        return alt.Scale(**options)
+    if "domain" in options:
+        low, high = options["domain"]
+        return alt.Scale(**options | {"domain": [low, min(100.0, high)]})
+    return alt.Scale(**options, domainMax=100)
 
 
 def source_opacity() -> alt.OpacityValue:

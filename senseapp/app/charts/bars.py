@@ -78,7 +78,7 @@ def sensitivity_bars(
 def _extremes(base: alt.Chart, *, dx: int, end: str) -> Any:
     """Write ``extreme`` behind the ``end`` of each row that has one."""
     words = base.transform_filter("datum.extreme != ''").transform_calculate(end=end)
-    text = words.mark_text(align="left", dx=dx, color=INK, fontStyle="italic", aria=False)
+    text = words.mark_text(align="left", dx=dx, fontStyle="italic", aria=False)
     return text.encode(text=alt.Text("extreme:N"))
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import altair as alt
 import pandas as pd
 
-from senseapp.app.charts.axes import PICK
+from senseapp.app.charts.axes import PICK, value_scale
 from senseapp.app.palette import ACCENT, CATEGORIES, INK
 
 _HEIGHT = 230
@@ -34,7 +34,6 @@ def candidates_chart(
         picks: whether a click chooses a file.
     """
     runs = list(dict.fromkeys(rows["run"]))
-    top = 100 if y_title.endswith("(%)") else alt.Undefined
     shown = rows.assign(
         pale=[0.35 if beaten else 1.0 for beaten in rows["beaten"]],
         area=[260 if file == picked else 110 for file in rows["file"]],
@@ -46,7 +45,7 @@ def candidates_chart(
     )
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
-        y=alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False, clamp=True, domainMax=top)),
+        y=alt.Y("value:Q", title=y_title, scale=value_scale(y_title, zero=False, clamp=True)),
         color=colour,
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )

@@ -10,12 +10,13 @@ import altair as alt
 import pandas as pd
 
 from senseapp.app.charts.axes import (
-    CUT_LABEL,
     LayeredChart,
+    cut_labels,
     layer_tooltip,
     measured_ends,
     pick_layer,
     tooltips,
+    value_scale,
     zero_line,
 )
 from senseapp.app.palette import ACCENT, FRAGILITY, INK, SECOND, curve_look
@@ -67,12 +68,12 @@ def sensitivity_curves(
     ends = measured_ends(rows, "shown", "shown_low", "shown_high", most=most)
     if zero and ends:
         ends["domain"] = [min(0.0, ends["domain"][0]), max(0.0, ends["domain"][1])]
-    value = alt.Y("shown:Q", title=y_title, scale=alt.Scale(zero=zero, **ends))
+    value = alt.Y("shown:Q", title=y_title, scale=value_scale(y_title, zero=zero, **ends))
     lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
     )
-    points = _points(tinted, value, y_title, many=len(drawn) > _MANY).encode(
+    points = _points(tinted, value, y_title, many=len(drawn) > _MANY, clip=bool(ends)).encode(
         shape=alt.Shape("row:N", scale=shapes, legend=None)
     )
     layers = [zero_line(vertical=False)] if zero else []
@@ -120,7 +121,7 @@ def _legend(drawn: Sequence[str]) -> alt.Legend:
         orient="right",
         values=list(drawn),
         labelLimit=190,
-        labelExpr=CUT_LABEL,
+        labelExpr=cut_labels(drawn),
         symbolType="stroke",
         symbolSize=500,
         symbolOpacity=1,
@@ -143,9 +144,9 @@ def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> Any:
     )
 
 
-def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> Any:
+def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool, clip: bool) -> Any:
     hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
-    points = base.mark_point(filled=True, size=18 if many else 55, clip=True).properties(name="points")
+    points = base.mark_point(filled=True, size=18 if many else 55, clip=clip).properties(name="points")
     points = points.add_params(hover, pick_layer(nearest=True))
     return points.encode(
         y=value,
@@ -175,16 +176,23 @@ def level_line(
     """
     names = list(rows["row"])
     labels = len(names) <= _MOST_NAMES
-    look: dict[str, Any] = {"labelExpr": CUT_LABEL, "labelLimit": 150, "labelOverlap": False, "labelAngle": -40}
+    shown_names = cut_labels(names if labels else ())
+    look: dict[str, Any] = {
+        "labelExpr": shown_names,
+        "labelLimit": 150,
+        "labelOverlap": False,
+        "labelAngle": -40,
+    }
     title = None if labels else "Layers, from left to right as chosen above"
+    ends = measured_ends(rows, "value")
     base: alt.Chart = alt.Chart(rows.assign(place=range(len(names)))).encode(
         x=alt.X("row:N", sort=names, title=title, axis=alt.Axis(labels=labels, ticks=labels, **look)),
-        y=alt.Y("value:Q", title=metric.value_axis, scale=alt.Scale(zero=False, **measured_ends(rows, "value"))),
+        y=alt.Y("value:Q", title=metric.value_axis, scale=value_scale(metric.value_axis, zero=False, **ends)),
     )
     line = base.mark_line(color=ACCENT, strokeWidth=1.5, clip=True, aria=False)
-    points = base.mark_point(filled=True, color=ACCENT, clip=True).encode(
+    points = base.mark_point(filled=True, color=ACCENT, clip=bool(ends)).encode(
         size=alt.condition(alt.datum["layer"] == picked, alt.value(180), alt.value(45)),
-        tooltip=[alt.Tooltip("value:Q", title=metric.value_axis, format=".4~g"), *layer_tooltip(metric)],
+        tooltip=[alt.Tooltip("value:Q", title=metric.value_axis, format=f".{metric.digits}f"), *layer_tooltip(metric)],
         description="description:N",
     )
     layers: list[alt.Chart] = [line, points.add_params(pick_layer(nearest=True)), *_extremes(base, len(names))]
@@ -199,7 +207,7 @@ def level_line(
 
 def _second_line(base: alt.Chart, rows: pd.DataFrame, title: str) -> Any:
     ends = measured_ends(rows, "shown")
-    axis = alt.Axis(orient="right", titleColor=SECOND, grid=False)
+    axis = alt.Axis(orient="right", grid=False)
     lines = base.mark_line(
         color=SECOND,
         strokeWidth=1.5,
@@ -223,5 +231,5 @@ def _extremes(base: alt.Chart, layers: int) -> tuple[alt.Chart, alt.Chart]:
     words = ends.transform_calculate(label="datum.layer + ': ' + datum.change_text")
     return (
         ends.mark_point(size=150, strokeWidth=2.5, aria=False).encode(color=colour),
-        words.mark_text(align=align, dx=dx, aria=False, limit=260).encode(text="label:N", color=colour),
+        words.mark_text(align=align, dx=dx, aria=False, limit=260).encode(text="label:N"),
     )

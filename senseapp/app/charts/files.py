@@ -12,6 +12,7 @@ import vl_convert
 
 from senseapp.app.charts.axes import chart_parts
 from senseapp.app.frames.fragility import LegendEntry
+from senseapp.app.palette import TEXT
 
 _WIDTH = 760
 _PIXELS_PER_POINT = 2
@@ -21,6 +22,7 @@ LOOK: dict[str, Any] = {
     "font": "Arial, Helvetica, Liberation Sans, sans-serif",
     "axis": {"labelColor": "#31333F", "titleColor": "#31333F", "gridColor": "#E6E8EC", "titleFontWeight": "normal"},
     "legend": {"labelColor": "#31333F", "titleColor": "#31333F", "titleFontWeight": "normal"},
+    "text": {"color": TEXT["light"]},
     "view": {"stroke": None},
 }
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from senseapp.app.charts.axes import LayeredChart
 from senseapp.app.charts.quantization_bars import SENSITIVITY_TITLES, bin_frame, histogram_chart
-from senseapp.app.palette import ACCENT, INK, SECOND
+from senseapp.app.palette import ACCENT, SECOND
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import MeasurementFailed
 from senseapp.records.histogram import QuantizationHistogram
@@ -67,7 +67,7 @@ def picture_of(histograms: Sequence[QuantizationHistogram]) -> alt.LayerChart | 
 
 
 def _title(histogram: QuantizationHistogram) -> alt.TitleParams:
-    look: dict[str, Any] = {"fontSize": 11, "subtitleFontSize": 10, "subtitleColor": INK, "anchor": "start"}
+    look: dict[str, Any] = {"fontSize": 11, "subtitleFontSize": 10, "anchor": "start"}
     return alt.TitleParams(_cut(histogram.spec.layer), subtitle=shares_text(histogram), **look)
 
 

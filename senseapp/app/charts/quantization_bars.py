@@ -96,7 +96,7 @@ def quantization_bars(
     zoom = alt.selection_interval(bind="scales", encodings=["x"])
     layers: list[alt.Chart | alt.LayerChart] = [LayeredChart(layer=[counts.add_params(zoom), _rules(marks)])]
     if sensitivity_title is not None:
-        matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right", titleColor=SECOND))
+        matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right"))
         step = alt.Chart(bins).mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.5, aria=False)
         layers.append(step.encode(x=alt.X("start:Q", title=x_title), y=matters))
     return cast(alt.LayerChart, LayeredChart(layer=layers, height=340).resolve_scale(y="independent"))

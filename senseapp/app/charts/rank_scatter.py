@@ -98,5 +98,5 @@ def _apart(rows: pd.DataFrame, suffix: str, domain: list[float]) -> pd.DataFrame
 def _names(rows: pd.DataFrame, x: alt.X, y: alt.Y, *, left: bool = False) -> Any:
     """Write the names of the points on the side where there is room for them."""
     side: dict[str, Any] = {"align": "right", "dx": -7} if left else {"align": "left", "dx": 7}
-    text = alt.Chart(rows).mark_text(dy=-5, color=INK, fontSize=11, aria=False, **side)
+    text = alt.Chart(rows).mark_text(dy=-5, fontSize=11, aria=False, **side)
     return text.encode(x=x, y=y, text="row:N")

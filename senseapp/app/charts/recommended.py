@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from senseapp.app.charts.axes import value_scale
 from senseapp.app.frames.recommended import OURS, UNIFORM
 from senseapp.app.palette import ACCENT, CATEGORIES, INK
 
@@ -32,7 +33,7 @@ def recommended_chart(
     )
     base = alt.Chart(rows).encode(
         x=alt.X("figure:Q", title=x_title, scale=alt.Scale(zero=False, reverse=falling)),
-        y=alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False)),
+        y=alt.Y("value:Q", title=y_title, scale=value_scale(y_title, zero=False, clamp=True)),
         color=colour,
     )
     dashes = alt.Chart(pd.DataFrame({"before": [before]})).mark_rule(color=INK, strokeDash=[4, 4], aria=False)

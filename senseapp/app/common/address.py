@@ -166,6 +166,12 @@ def set_address(scope: str, texts: Mapping[str, str]) -> None:
     write_address(scope, texts)
 
 
+def hold(scope: str, names: Iterable[str]) -> None:
+    """Put settings as they were drawn last into the address: the next page shows them, whatever is usual there."""
+    known = session().bound.get(scope, {})
+    write_address(scope, {name: known[name].text for name in names if name in known})
+
+
 def settings_of(scope: str) -> dict[str, str]:
     """Return the texts of the settings of a scope that were drawn on this page; empty for usual values."""
     texts, page = session().addressed.get(scope, {}), page_id()
@@ -198,7 +204,8 @@ def _asked(name: str, form: Form[T], linked: str, usual: T) -> tuple[T, str]:
     """Return the value that the address asks for, and the text that it is to have there."""
     if linked:
         try:
-            return form.read(linked), linked
+            found = form.read(linked)
+            return found, "" if found == usual else linked
         except ValueError:
             st.toast(f"The address asks for a value of “{name}” that is not offered here; the usual one is shown.")
     return usual, ""

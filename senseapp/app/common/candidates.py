@@ -12,6 +12,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
 from senseapp.app.common.download import download, new_file
 from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import download_stem
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
@@ -55,13 +56,13 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
         icon=":material/download:",
         type="primary" if primary else "secondary",
         on_click="ignore",
-        help=f"{candidate.headline}. Opened by {FORMS[candidate.form].opened_by}.",
+        help=f"{candidate.headline}. Opened by {candidate.opened_by}.",
     )
 
 
 def file_name(run_id: str, candidate: Candidate) -> str:
     """Return what a downloaded file is called: model and compression, then the form."""
-    stem = fmt.file_stem(backend.service().run(run_id).title)
+    stem = download_stem(backend.service().run(run_id).spec)
     form = "" if candidate.form in ("weights", "onnx", "small") else f"-{candidate.form}"
     return f"{stem}{form}{candidate.suffix}"
 
@@ -74,7 +75,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate)
             st.download_button(
                 "Deployment kit (zip): the file, how a picture is prepared, how it is run",
                 download(partial(_kit, owned, run_id, chosen), is_temporary=True),
-                file_name=f"{fmt.file_stem(owned.run(run_id).title)}.zip",
+                file_name=f"{download_stem(owned.run(run_id).spec)}-kit.zip",
                 mime="application/zip",
                 key=f"recommendation.kit.{run_id}",
                 icon=":material/folder_zip:",
@@ -88,12 +89,11 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate)
 
 
 def _entry(run_id: str, candidate: Candidate, place: int) -> None:
-    words = FORMS[candidate.form]
     file_button(run_id, candidate, key=f"recommendation.other.{place}")
-    st.caption(f"{candidate.made_of}: {candidate.headline}. Opened by {words.opened_by}.")
+    st.caption(f"{candidate.made_of}: {candidate.headline}. Opened by {candidate.opened_by}.")
     small = small_form(candidate.file)
     if small is not None:
-        st.code(small.reader(file_name(run_id, candidate)), language="python", wrap_lines=True)
+        st.code(small.reader(file_name(run_id, candidate)), language=None, wrap_lines=True)
 
 
 def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:

@@ -18,8 +18,9 @@ from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick
 from senseapp.app.frames.fragility import LegendEntry
+from senseapp.app.palette import INK, TEXT
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import notes_of, provenance_line
+from senseapp.app.words.wording import notes_of, passes_text, provenance_line
 from senseapp.core.csv_cells import safe_cell
 from senseapp.core.markdown import md
 from senseapp.records.measurement import SensitivityResult
@@ -68,22 +69,34 @@ def chart_downloads(
 _TALLEST = 560
 _AXIS_HEIGHT = 70
 _ROOM_HEIGHT = 340
+_LARGE: dict[str, dict[str, Any]] = {
+    "axis": {"labelFontSize": 14, "titleFontSize": 17},
+    "legend": {"labelFontSize": 16},
+    "text": {"fontSize": 14},
+}
+_Chart = alt.Chart | alt.LayerChart
 
 
-def _for_a_room(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
-    """Return the chart with text that is read from further away, and at least so high that half a window is filled."""
+def as_shown(chart: _Chart, *, large: bool = False) -> _Chart:
+    """Return the chart with the colours of text that the theme needs; ``large``: to be read from further away.
+
+    Streamlit's theme has no colour for words inside charts, and Vega's black cannot be read on dark. For a room, a
+    chart is at least so high that half a window is filled.
+    """
+    colour = TEXT.get(st.context.theme.type or "", INK)
     shown = chart.copy(deep=False)
     shown.config = alt.Config(
-        axis=alt.AxisConfig(labelFontSize=14, titleFontSize=17),
-        legend=alt.LegendConfig(labelFontSize=16),
-        text=alt.MarkConfig(fontSize=14),
+        axis=alt.AxisConfig(labelColor=colour, titleColor=colour, **_LARGE["axis"] if large else {}),
+        legend=alt.LegendConfig(labelColor=colour, titleColor=colour, **_LARGE["legend"] if large else {}),
+        text=alt.MarkConfig(color=colour, **_LARGE["text"] if large else {}),
+        title=alt.TitleConfig(subtitleColor=colour),
     )
-    if isinstance(chart.height, int):
+    if large and isinstance(chart.height, int):
         shown.height = max(chart.height, _ROOM_HEIGHT)
     return shown
 
 
-def _as_high_as_its_rows(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
+def _as_high_as_its_rows(chart: _Chart) -> _Chart:
     """Return a chart of rows with its height in pixels, which fits the page in width only.
 
     Streamlit's theme fits charts both ways, and Vega warns of each whose height is a step.
@@ -121,6 +134,18 @@ def show_caveat(caveat: str) -> None:
         st.badge(caveat, icon=":material/warning:", color="orange")
 
 
+FigureHead = tuple[st.delta_generator.DeltaGenerator, st.delta_generator.DeltaGenerator]
+"""Room for the heading of a figure, and for the buttons beside it."""
+
+
+def figure_head() -> FigureHead:
+    """Make the first row of a figure, for controls that stand beside its heading; see :func:`figure`."""
+    row = st.container(
+        horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
+    )
+    return row.container(width="stretch"), row.container(horizontal=True, width="content", gap="small")
+
+
 def figure(
     question: str,
     chart: alt.Chart | alt.LayerChart,
@@ -140,6 +165,7 @@ def figure(
     shown: float | None = None,
     legend: Sequence[LegendEntry] = (),
     large: bool = False,
+    head: FigureHead | None = None,
 ) -> None:
     """Draw ``chart`` under ``question``, with a menu that saves it.
 
@@ -161,21 +187,20 @@ def figure(
         shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
         legend: of the colours; stands above the frame, so that it stays in sight, and on saved pictures.
         large: draws it for a room.
+        head: of :func:`figure_head`, where controls of the chart stand; None makes one.
     """
     with st.container(gap="xsmall"):
-        head = st.container(
-            horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
-        )
-        head.markdown(md("## {}" if level == 2 else "### {}", question), width="stretch", help=about or None)
+        title, buttons = head or figure_head()
+        title.markdown(md("## {}" if level == 2 else "### {}", question), width="stretch", help=about or None)
         if saves:
-            with head:
+            with buttons:
                 chart_downloads(
                     chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, legend=legend, key=key
                 )
         show_caveat(caveat)
         if legend:
             st.html(_legend_html(legend))
-        chart = _as_high_as_its_rows(_for_a_room(chart) if large else chart)
+        chart = _as_high_as_its_rows(as_shown(chart, large=large))
         frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
         with st.container(height=frame_height or "content", border=False, key=frame):
             if run_id or on_pick:
@@ -244,7 +269,7 @@ def provenance(result: SensitivityResult, *, about: str = "") -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(
             provenance_line(result),
-            help=(md("{}\n\n", about) if about else "") + _ABOUT_FIGURES,
+            help=md("").join(md("{}\n\n", text) for text in (about, passes_text(result)) if text) + _ABOUT_FIGURES,
             width="content",
         )
         if notes:

@@ -12,7 +12,7 @@ from senseapp.app.common.notices import complain, empty_state
 from senseapp.app.common.state import current_run, session
 from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STATES, compression_text
+from senseapp.app.words.wording import STATES, compression_text, download_stem
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
@@ -119,7 +119,7 @@ def report_button(
     st.download_button(
         "Download report",
         download(lambda: make_report(service, record, result, schedules)),
-        file_name=f"{fmt.file_stem(record.title) or 'report'}.html",
+        file_name=f"{download_stem(record.spec)}-report.html",
         mime="text/html",
         key=key,
         icon=":material/description:",

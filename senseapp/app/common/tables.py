@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.frames.comparison import leaderboard_frame, letter
+from senseapp.app.words import format as fmt
 from senseapp.app.words.settings import differing_settings
 from senseapp.core.markdown import md
 from senseapp.metrics import Metric
@@ -16,9 +17,10 @@ from senseapp.records.comparison import Side
 from senseapp.records.jobs import RunRecord
 from senseapp.runs.leaderboard import LeaderboardRow
 
+_LONGEST_NAME = 34
 _SIGN = "Above zero is worse."
 _RANK = st.column_config.NumberColumn(
-    "Rank", help="1 is the most fragile at its level. Layers that cannot be told apart share a rank.", width=42
+    "Rank", help="1 is the most fragile at its level. Layers whose intervals overlap share a rank.", width=42
 )
 _REACHED = st.column_config.TextColumn("Reached", help="The level that was truly reached.", width=70)
 
@@ -26,8 +28,10 @@ _REACHED = st.column_config.TextColumn("Reached", help="The level that was truly
 def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
     """Show the given columns of ``rows`` in their order, without an index, and without ranks where none is known.
 
-    The other columns stay here: browsers would be sent them, too.
+    The other columns stay here: browsers would be sent them, too. Long names of layers are cut, and no two alike.
     """
+    if "row" in columns and "row" in rows:
+        rows = rows.assign(row=rows["row"].map(fmt.distinct_names(rows["row"], _LONGEST_NAME)))
     known = [name for name in columns if name in rows and not (name == "rank" and rows["rank"].isna().all())]
     st.dataframe(rows[known], column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch")
 
@@ -35,7 +39,7 @@ def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, ke
 def top_columns(metric: Metric) -> dict[str, Any]:
     """Return the columns of the two top-N tables: narrow enough for the column beside a chart."""
     return {
-        "row": st.column_config.TextColumn("Layer", width=104),
+        "row": st.column_config.TextColumn("Layer", width=150),
         "change_text": st.column_config.TextColumn(
             "Drop", help=f"{metric.change_title}. {_SIGN} {metric.help}", width=76
         ),
@@ -43,17 +47,22 @@ def top_columns(metric: Metric) -> dict[str, Any]:
     }
 
 
+def _decimals(metric: Metric) -> str:
+    """Return the format of numbers, with the decimals that texts of the metric have."""
+    return f"%.{metric.digits}f"
+
+
 def measurement_columns(metric: Metric) -> dict[str, Any]:
     """Return the columns of the whole table; numbers stay numbers, so that every column sorts."""
     return {
-        "layer": st.column_config.TextColumn("Layer", pinned=True, width=150),
+        "layer": st.column_config.TextColumn("Layer", pinned=True, width=300),
         "layer_type": st.column_config.TextColumn("Type"),
         "level_text": st.column_config.TextColumn("Level"),
         "rank": _RANK,
-        "drop": st.column_config.NumberColumn(metric.axis, format="%.4g", help=_SIGN),
-        "low": st.column_config.NumberColumn("from (95 %)", format="%.4g"),
-        "high": st.column_config.NumberColumn("to (95 %)", format="%.4g"),
-        "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
+        "drop": st.column_config.NumberColumn(metric.axis, format=_decimals(metric), help=_SIGN),
+        "low": st.column_config.NumberColumn("from (95 %)", format=_decimals(metric)),
+        "high": st.column_config.NumberColumn("to (95 %)", format=_decimals(metric)),
+        "value": st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric)),
         "source": st.column_config.TextColumn("Source"),
         "params": st.column_config.NumberColumn("Parameters", format="localized"),
         "macs": st.column_config.NumberColumn("MACs", format="compact", help="Multiply-accumulates for one image."),
@@ -66,11 +75,11 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
 
     ``reached`` adds the level truly reached, ``mixed`` says of each value whether it is measured or estimated.
     """
-    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=130)}
+    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=240)}
     if reached:
         columns["reached_text"] = _REACHED
     columns |= {
-        "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
+        "value": st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric)),
         "change_text": st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}", width=90),
         "interval_text": st.column_config.TextColumn("95 % interval", width=105),
         "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),

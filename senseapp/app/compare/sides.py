@@ -23,6 +23,7 @@ from senseapp.metrics import METRICS, Metric, divergence_among
 from senseapp.records.comparison import Part, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
+from senseapp.runs.leaderboard import compared_levels
 
 _METRIC_PARAMETER = "metric"
 _METRIC = "compare.metric"
@@ -84,14 +85,9 @@ def _parts_of(one: _Found, level: float) -> list[Side]:
 def _levels(found: Sequence[_Found]) -> list[float]:
     """Return the level of each run: the URL's, else the usual one, the same in runs of one compression if possible."""
     linked = dict(zip(session().compared, st.query_params.get_all(LEVEL_PARAMETER), strict=False))
-    kinds = {one.result.spec.sensitivity.compression.kind for one in found}
-    common = [level for level in found[0].result.levels if all(level in one.result.levels for one in found)]
     levels = []
-    for one in found:
+    for one, usual in zip(found, compared_levels([one.result for one in found]), strict=True):
         known = {_level_parameter(level): level for level in one.result.levels}
-        usual = one.result.spec.sensitivity.compression.scale.nearest_usual(
-            common if common and len(kinds) == 1 else one.result.levels
-        )
         levels.append(known.get(linked.get(one.record.run_id, ""), usual))
     return levels
 

@@ -10,10 +10,8 @@ import pandas as pd
 
 from senseapp.app.palette import FRAGILITY, INK, UNCLEAR, UNKNOWN
 from senseapp.metrics import Metric
-from senseapp.records.resolution import cannot_tell
+from senseapp.records.resolution import FRAGILITY_STEPS, band_of
 
-_STEPS = (1, 3, 10, 30)
-"""Ends of the bands, in units of what is tolerable: about half a decade each."""
 CANNOT_TELL = len(FRAGILITY)
 NO_VALUE = CANNOT_TELL + 1
 _COLOURS = (*FRAGILITY, UNCLEAR, UNKNOWN)
@@ -39,9 +37,8 @@ def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric
 
     All are in display units; an estimate's ``low`` and ``high`` are its drop.
     """
-    tolerable = metric.factor * metric.notable
-    found = np.searchsorted(np.multiply(_STEPS, tolerable), drop)
-    return np.where(cannot_tell(low, drop, high, tolerable), CANNOT_TELL, found)
+    found = band_of(low, drop, high, metric.factor * metric.notable)
+    return np.where(found < 0, CANNOT_TELL, found)
 
 
 def text_colour(band: int) -> str:
@@ -67,7 +64,7 @@ def fragility_colour() -> alt.Color:
 def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
     """Return what the colours stand for, the most robust first."""
     unit = metric.change_unit
-    ends = [f"{metric.factor * metric.notable * step:g}" for step in _STEPS]
+    ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS]
     texts = [
         f"up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
         *(f"to {end}" for end in ends[1:]),

@@ -16,6 +16,7 @@ from senseapp.records.comparison import MatchedLayer
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, counted
 from senseapp.records.profile import ModelProfile
 from senseapp.records.ranking import shared_ranks
+from senseapp.records.resolution import opening_level
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.curves import weight_bytes
@@ -173,11 +174,12 @@ def counted_rows(rows: pd.DataFrame) -> str:
 def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
     """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
 
-    ``drop`` is what the layer loses on its own at the middle level, 0 where that is unknown, and ``band`` its colour.
+    ``drop`` is what the layer loses on its own at the level shown first, 0 where that is unknown, and ``band`` its
+    colour.
     Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description``.
     """
     metric = METRICS[schedule.metric]
-    alone = {str(row["layer"]): row for row in _at_middle_level(result, metric.name).to_dict("records")}
+    alone = {str(row["layer"]): row for row in _at_opening_level(result, metric.name).to_dict("records")}
     rows = []
     for entry in schedule.entries:
         own = alone.get(entry.layer)
@@ -199,9 +201,8 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def _at_middle_level(result: SensitivityResult, metric: str) -> pd.DataFrame:
-    levels = ordered_levels(result)
-    return measurement_frame(result, metric, level=levels[len(levels) // 2])
+def _at_opening_level(result: SensitivityResult, metric: str) -> pd.DataFrame:
+    return measurement_frame(result, metric, level=opening_level(result, metric))
 
 
 def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
@@ -251,12 +252,13 @@ def editing_frame(
 ) -> pd.DataFrame:
     """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
 
-    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``loss`` (alone, at the middle level),
-    ``alone`` (the same in words), ``share`` (of all compressible weights, in percent) and ``damage``. ``amount``,
-    ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was set.
+    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``loss`` (alone, at the level shown
+    first), ``alone`` (the same in words), ``share`` (of all compressible weights, in percent) and ``damage``.
+    ``amount``, ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
+    set.
     """
     metric = damage_metric(result)
-    frame = _at_middle_level(result, metric)
+    frame = _at_opening_level(result, metric)
     scale = result.spec.sensitivity.compression.scale
     entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}

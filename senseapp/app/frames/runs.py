@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from senseapp.app.frames.results import ordered_levels
 from senseapp.app.words.wording import STATES, compression_text
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.resolution import opening_level
 from senseapp.runs.leaderboard import shown_metric
 
 _MOST_BARS = 30
@@ -44,8 +44,12 @@ def runs_frame(
 
 
 def small_bars(result: SensitivityResult) -> list[float]:
-    """Return what layers lose alone at the usual level, in network order, none below 0; the worst of neighbours."""
-    metric, level = shown_metric(result), result.compression.scale.nearest_usual(ordered_levels(result))
+    """Return what layers lose alone at the level that is shown first, none below 0, in network order.
+
+    Of neighbours that share a bar it is the worst.
+    """
+    metric = shown_metric(result)
+    level = opening_level(result, metric)
     losses = [max(0.0, change.delta) for item in result.at(level) if (change := item.change(metric)) is not None]
     step = -(-len(losses) // _MOST_BARS) or 1
     return [max(losses[start : start + step]) for start in range(0, len(losses), step)]

@@ -23,6 +23,7 @@ from senseapp.compressions import LevelScale
 from senseapp.metrics import Metric
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
+from senseapp.records.resolution import opening_level
 
 _LOOK = {
     "config": {
@@ -109,7 +110,7 @@ class _Shown:
     @property
     def first(self) -> int:
         """The place of the level to show first."""
-        return self.drawn_levels.index(self.scale.nearest_usual(self.drawn_levels))
+        return self.drawn_levels.index(opening_level(self.result, self.metric.name, self.drawn_levels))
 
     def worst(self, rows: pd.DataFrame, level: str) -> str:
         """Say which of the rows lose most."""

@@ -15,6 +15,7 @@ from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STEPS, delivery, size_changes, step_lines
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.resolution import opening_level
 from senseapp.records.schedule import Schedule, ValidationResult
 
 _METHODS = {
@@ -92,10 +93,11 @@ def _figure(schedule: Schedule, result: SensitivityResult, data: ChartData) -> F
     chart = schedule_bars(rows, title=title, largest=largest)
     most = rows[rows["amount_text"] != "left alone"].nlargest(_NAMED, "drop")["description"].astype(str)
     spared = int((rows["amount_text"] == "left alone").sum())
+    level = result.compression.scale.text(opening_level(result, schedule.metric))
     words = f"Of the most sensitive layers: {', '.join(most)}. {fmt.plural(spared, 'layer')} left alone."
     return Figure(
         question="How much is each layer compressed?",
-        reading=f"Colour says what the layer loses alone ({METRICS[schedule.metric].label}) at the middle level.",
+        reading=f"Colour says what the layer loses alone ({METRICS[schedule.metric].label}) at {level}.",
         drawings=(drawn(chart, data, label="Amounts", words=words),),
         legend=fragility_legend(METRICS[schedule.metric], no_value=True),
     )

@@ -10,7 +10,7 @@ import streamlit as st
 from senseapp.app.charts.histogram_wall import colours_text, shares_text, small_histogram, wall_chart, wall_frame
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, words
-from senseapp.app.common.figure import chart_downloads, show_caveat
+from senseapp.app.common.figure import as_shown, chart_downloads, show_caveat
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import pick
 from senseapp.app.results.view import RunView
@@ -111,8 +111,9 @@ def _draw(view: RunView, made: Sequence[QuantizationHistogram], show: Show) -> N
                 args=(view.run_id, name),
                 help="Opens the histogram large, and picks the layer.",
             )
-            st.altair_chart(chart, key=f"wall.chart.{name}.{view.run_id}", alt=f"{name}: {shares_text(histogram)}.")
-            st.caption(shares_text(histogram))
+            shares = shares_text(histogram)
+            st.altair_chart(as_shown(chart), key=f"wall.chart.{name}.{view.run_id}", alt=f"{name}: {shares}.")
+            st.caption(shares)
         if opened:
             st.dialog(name, width="large")(show)(histogram, view)
 

@@ -11,7 +11,7 @@ import streamlit as st
 from senseapp.app.charts.bars import sensitivity_bars
 from senseapp.app.charts.curves import level_line
 from senseapp.app.common.address import SWITCH, bound, one_of, whole
-from senseapp.app.common.figure import choose_one, figure, place_of, rows_height
+from senseapp.app.common.figure import FigureHead, choose_one, figure, figure_head, place_of, rows_height
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
@@ -55,28 +55,17 @@ def layers_tab(view: RunView) -> None:
     """Show how much each layer loses at the chosen level."""
     side, chart = st.columns([3, 5], gap="medium")  # the answer first, on narrow screens too
     beside_chart = side.container()
-    row = side.container(horizontal=True, gap="small")
-    run_id = view.run_id
-    by_sensitivity = (
-        choose_one(row, "Order", (_NETWORK, _SENSITIVITY), scope=run_id, name="order", key=f"layers.order.{run_id}")
-        == _SENSITIVITY
-    )
-    as_line = (
-        choose_one(row, "Draw as", (_BARS, _LINE), scope=run_id, name="draw", key=f"layers.draw.{run_id}") == _LINE
-    )
-    is_log = not as_line and row.toggle(
-        "Logarithmic",
-        **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
-        help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
-    )
+    with chart:
+        head = figure_head()
+    with head[1].popover("Order and look", icon=":material/tune:", type="tertiary"):
+        by_sensitivity, as_line, is_log, second = _choose_look(view)
     rows = marked(view.ranked if by_sensitivity else view.rows)
-    second = _choose_second(view, side) if as_line else ""
 
     def draw() -> None:
         if as_line:
-            _line_figure(view, rows, second)
+            _line_figure(view, rows, second, head)
         else:
-            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log)
+            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log, head=head)
 
     def beside() -> None:
         with beside_chart:
@@ -93,7 +82,33 @@ def layers_tab(view: RunView) -> None:
     _layers_apart(view)
 
 
-def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True, is_log: bool = False) -> None:
+def _choose_look(view: RunView) -> tuple[bool, bool, bool, str]:
+    """Show the controls of the chart; return whether by sensitivity, as a line, logarithmic, and the second axis."""
+    run_id = view.run_id
+    place = st.container()
+    order = choose_one(
+        place, "Order", (_NETWORK, _SENSITIVITY), scope=run_id, name="order", key=f"layers.order.{run_id}"
+    )
+    drawn = choose_one(place, "Draw as", (_BARS, _LINE), scope=run_id, name="draw", key=f"layers.draw.{run_id}")
+    if drawn == _LINE:
+        return order == _SENSITIVITY, True, False, _choose_second(view)
+    is_log = st.toggle(
+        "Logarithmic",
+        **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
+        help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
+    )
+    return order == _SENSITIVITY, False, is_log, ""
+
+
+def bars_figure(
+    view: RunView,
+    rows: pd.DataFrame,
+    *,
+    key: str,
+    picks: bool = True,
+    is_log: bool = False,
+    head: FigureHead | None = None,
+) -> None:
     """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis.
 
     Without ``picks`` they are for a room: larger, and nothing happens on a click.
@@ -115,24 +130,26 @@ def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = Tr
         data=rows,
         saves=picks,
         large=not picks,
+        head=head,
     )
 
 
-def _choose_second(view: RunView, side: st.delta_generator.DeltaGenerator) -> str:
+def _choose_second(view: RunView) -> str:
     missing = why_no_reward(view.result)
     names = ("",) if missing else ("", *REWARDS)
     titles = {"": "None", **{name: CURVE_AXES[name].label for name in REWARDS}}
-    chosen = side.selectbox(
+    chosen = st.selectbox(
         "Second axis",
         names,
         format_func=titles.__getitem__,
         **bound(view.run_id, "second", one_of(names), "", key=f"layers.second.{view.run_id}"),
         help=missing or REWARD_HELP,
+        width=220,
     )
     return chosen if chosen in names else ""
 
 
-def _line_figure(view: RunView, rows: pd.DataFrame, second: str) -> None:
+def _line_figure(view: RunView, rows: pd.DataFrame, second: str, head: FigureHead) -> None:
     baseline = view.metric.factor * view.result.baseline.get(view.metric.name, math.nan)
     known = baseline if math.isfinite(baseline) else None
     rewarded = reward_metric(view.result)
@@ -156,6 +173,7 @@ def _line_figure(view: RunView, rows: pd.DataFrame, second: str) -> None:
         caveat=caveat_of(view.result),
         reading=_READING_LINE + (_READING_SECOND if axis else ""),
         lines=view.lines,
+        head=head,
     )
 
 
@@ -210,7 +228,7 @@ def _top_tables(view: RunView) -> None:
     if view.rows["rank"].notna().all() and view.rows["rank"].nunique() == 1 < total:
         st.caption(
             md(
-                ":material/info: These layers cannot be told apart at {}: their intervals overlap.",
+                ":material/info: Too few images to rank these layers at {}: their intervals overlap.",
                 view.level_text,
             )
         )

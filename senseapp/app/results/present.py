@@ -30,7 +30,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.runs.leaderboard import headline
 
 _CODE_WIDTH = 240
-_TO_COME = "Results finds by itself how much can be saved, or offers to; once it has, {what} stands here."
+_TO_COME = "Results finds the smallest good model by itself, or offers to; once it has, {what} stands here."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

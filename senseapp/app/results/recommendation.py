@@ -67,7 +67,9 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
             if can_search and backend.service().work.outcome(asked) is None:
                 _on_its_way(asked, again=True)
         candidates_figure(run_id, candidates, result)
-        if found is not None:
+        if found is not None and found.missing:
+            st.caption(md(":material/info: {} The file above holds the original weights.", found.missing))
+        elif found is not None:
             with st.expander("What does removing more cost?", icon=":material/trending_down:"):
                 recommendation_figure(run_id, found, result)
         st.markdown(finding)
@@ -124,6 +126,7 @@ def _answer(
             lost = METRICS[choices[0].metric].change_text(allowed)
             st.markdown(md("## Keep the original: every smaller or faster file loses more than {}", lost))
             st.markdown(md("**Measured:** {}", chosen.headline))
+            _likelier(result)
         else:
             st.markdown(md("## {}", chosen.headline))
             if not chosen.within(allowed):
@@ -133,7 +136,7 @@ def _answer(
             other_files(run_id, candidates, chosen)
             try_picture(run_id, chosen)
     st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
-    if chosen.schedule is None:
+    if best is not None and chosen.schedule is None and not result.compression.description.sets_bits:
         _likelier(result)
 
 
@@ -169,16 +172,19 @@ def _tried(candidate: Candidate) -> str:
 def _likelier(result: SensitivityResult) -> None:
     """Say that this compression pays little in a file that runs here, and offer the one that is likelier to."""
     own = result.compression.description
-    other = next((each for each in all_descriptions() if each.sets_bits), None)
-    if other is None or own.sets_bits:
+    others = [each for each in all_descriptions() if each.pays_when_run and each.name != own.name]
+    other = next((each for each in others if each.sets_bits), next(iter(others), None))
+    if other is None:
         return
     st.caption(
-        f"{own.label} adds nothing to a file that runs here: int8 of the original weights does as well or better."
+        f"{own.label} pays little in a file that runs here."
+        if own.sets_bits
+        else f"{own.label} adds nothing to a file that runs here: int8 of the original weights does as well or better."
     )
-    if st.button(f"Measure {other.label.lower()} instead", key="recommendation.likelier", icon=":material/swap_horiz:"):
-        config = other.config()
+    label = f"Measure {other.label.lower()} instead"
+    if st.button(label, key="recommendation.likelier", icon=":material/swap_horiz:", help=other.pays):
         settings = SensitivitySpec(
-            compression=config, levels=other.scale.default, num_samples=result.num_samples or None
+            compression=other.config(), levels=other.scale.default, num_samples=result.num_samples or None
         )
         restart_with(replace(result.spec, sensitivity=settings))
         go_to_page("pages/analyze.py")

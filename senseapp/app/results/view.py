@@ -12,6 +12,7 @@ import streamlit as st
 
 from senseapp.app.common.address import address_of, bound, named, one_of
 from senseapp.app.common.run_guard import report_button
+from senseapp.app.common.share import share_run
 from senseapp.app.common.state import RUN_PARAMETER, pick, pick_key, picked_layer
 from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.app.words.wording import compression_text, provenance_text
@@ -20,6 +21,7 @@ from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.resolution import opening_level
 from senseapp.runs.leaderboard import shown_metric
 
 _KEPT_FRAMES = 32
@@ -126,8 +128,8 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
         st.info("No layer has a value yet.", icon=":material/hourglass_empty:")
         return None
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
-    level = _choose_level(row, run_id, result, page)
     usual, key = _best_covered(result, metrics), f"{page}.metric.{run_id}"
+    level = _choose_level(row, run_id, result, page, opening_level(result, usual))
     name = row.selectbox(
         "Metric",
         metrics,
@@ -149,7 +151,8 @@ def usual_view(run_id: str, result: SensitivityResult) -> RunView | None:
     metrics = metrics_of(result)
     if not metrics:
         return None
-    name, level = _best_covered(result, metrics), result.compression.scale.nearest_usual(ordered_levels(result))
+    name = _best_covered(result, metrics)
+    level = opening_level(result, name)
     frame = kept_frame(run_id, result, name)
     return RunView(run_id=run_id, result=result, metric=METRICS[name], level=level, frame=frame)
 
@@ -190,11 +193,13 @@ def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
     return max(metrics, key=lambda name: (result.shown_metrics[name], name == spoken_of, METRICS[name].divergence))
 
 
-def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:
+def _choose_level(
+    row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str, usual: float
+) -> float:
     """Let a level be chosen: pressed, or slid to where there are many."""
     compression = result.compression
     options, scale = ordered_levels(result), compression.scale
-    usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
+    key, about = f"{page}.level.{run_id}", compression.description.levels_help
     look: dict[str, Any] = {"format_func": scale.text, "help": about, "label_visibility": "collapsed"}
     look |= bound(run_id, "level", named({f"{level:g}": level for level in options}), usual, key=key)
     if len(options) > _MOST_BUTTONS:
@@ -229,3 +234,8 @@ def result_actions(record: RunRecord, result: SensitivityResult) -> None:
         help="Five screens for a room; the arrow keys turn them.",
     )
     report_button(record, result, key=f"results.report.{record.run_id}")
+    if not record.read_only:
+        with st.popover(
+            "Share", icon=":material/link:", type="tertiary", help="A link for others to look at this run."
+        ):
+            share_run(record)

@@ -7,7 +7,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.typing import UploadedFile
 
-from senseapp.app.analyze.checkpoint import search_architecture
+from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import go_to

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urljoin
 
 import streamlit as st
 
@@ -16,11 +15,12 @@ from senseapp.app.common.backend import visitor
 from senseapp.app.common.download import download, new_file
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.share import share_run
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
 from senseapp.app.frames.runs import runs_frame
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STATES, compression_text
+from senseapp.app.words.wording import STATES, compression_text, download_stem
 from senseapp.core.markdown import Markdown, md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.runs.backend import UNDO_SECONDS
@@ -79,45 +79,6 @@ def disk_line(use: DiskUse, num_runs: int) -> str:
     return " · ".join(parts)
 
 
-def share_run(record: RunRecord) -> None:
-    """Show the link of a shared run and how to take it back, or how to make one."""
-    if not record.shared:
-        st.markdown("Whoever has the link can look at this run, and change nothing. " + _who_sees())
-        if st.button("Make a link", key=f"runs.share.{record.run_id}", icon=":material/link:"):
-            _share(record, shared=True)
-        return
-    st.markdown("Whoever has this link can look at the run:")
-    st.code(_address(record.link), language=None, wrap_lines=True)
-    if st.button("Take the link back", key=f"runs.unshare.{record.run_id}", icon=":material/link_off:"):
-        _share(record, shared=False)
-
-
-_NO_LOGIN = "There is no login here: everybody who opens this server sees all runs, and can change and delete them."
-
-
-def no_login_line() -> None:
-    """Say who sees the runs, where there is no login and others may open this server."""
-    if not visitor().name:
-        st.caption(md(":material/group: {}", _NO_LOGIN))
-
-
-def _who_sees() -> str:
-    return "Nobody finds it otherwise." if visitor().name else _NO_LOGIN
-
-
-def _share(record: RunRecord, *, shared: bool) -> None:
-    with errors_here():
-        came = visitor()
-        if came.name:
-            backend.service().introduce(came.name)
-        backend.service().share(record.run_id, shared=shared)
-        st.rerun()
-
-
-def _address(link: str) -> str:
-    return urljoin(st.context.url or "/", f"results?{urlencode({RUN_PARAMETER: link})}")
-
-
 def keep_run(record: RunRecord) -> None:
     """Show fields for another title and for tags, and the run as one file."""
     with st.form(f"runs.rename.{record.run_id}", border=False):
@@ -140,7 +101,7 @@ def keep_run(record: RunRecord) -> None:
         st.download_button(
             f"Download run ({fmt.bytes_size(record.num_bytes)} here)",
             download(_packer(record.run_id), is_temporary=True),
-            file_name=f"run-{record.run_id[:8]}{RUN_FILE_SUFFIX}",
+            file_name=f"{download_stem(record.spec)}-{record.run_id[:8]}{RUN_FILE_SUFFIX}",
             mime="application/zip",
             key=f"runs.download.{record.run_id}",
             icon=":material/download:",
@@ -250,8 +211,8 @@ def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
-        "title": text("Run", width=120, pinned=True),
-        "compression": text("Compression", width=118),
+        "title": text("Run", width=210, pinned=True),
+        "compression": text("Compression", width=145),
         "file": text("Best file, measured", width=150, help="Smallest file that was made within the usual loss."),
         "headline": text("Layers measured alone", width=130),
         "bars": st.column_config.BarChartColumn(

@@ -9,6 +9,7 @@ from contextlib import suppress
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import hold
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import provenance
@@ -74,10 +75,14 @@ def _in_the_tab(snapshot: JobSnapshot) -> str:
 
 
 def announce(record: RunRecord) -> None:
-    """Name the run in the browser's tab; say once that it ended, if this session watched it."""
+    """Name the run in the browser's tab; if this session watched it, say once that it ended, and go on as it was shown.
+
+    Estimates and measurements may have other metrics, and so another one that is usual: the chart keeps what it showed.
+    """
     st.set_page_config(page_title=f"{record.title} · senseapp")
     if record.run_id in session().watched:
         session().watched.discard(record.run_id)
+        hold(record.run_id, ("metric", "level"))
         notify(record.title, f"{STATES[record.state].label}. {record.headline}".strip(), record.run_id)
 
 

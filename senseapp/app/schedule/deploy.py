@@ -41,7 +41,7 @@ _MOST_IMAGES = 64
 def deploy_block(proof: Verification, result: SensitivityResult) -> None:
     """Show the files made from the weights of ``proof``, how far they are, or the button that makes them."""
     run_id = proof.run_id
-    with st.container(border=True):
+    with st.container(gap="small"):
         st.markdown(md("## The file that runs"))
         allowed = choose_tolerance(run_id, result.judged_by, key=f"schedule.tolerated.{run_id}")
         task = DeliverTask(

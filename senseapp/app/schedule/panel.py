@@ -8,6 +8,7 @@ import streamlit as st
 
 from senseapp.app.charts.bars import schedule_bars
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.figure import figure, figures_row, rows_height
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.presets import presets_button
@@ -19,26 +20,31 @@ from senseapp.app.schedule.controls import choose_schedule, take_target
 from senseapp.app.schedule.deploy import deploy_block
 from senseapp.app.schedule.layers import layer_table, spared_sentences
 from senseapp.app.schedule.proof import proof_block, strongest_block, verified
-from senseapp.app.schedule.settings import ScheduleSettings, schedule_file
+from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file
 from senseapp.app.schedule.target_files import downloads
 from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.core.errors import InfeasibleBudget, SenseError
-from senseapp.core.markdown import md
+from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS
 from senseapp.records.layer_times import MILLISECONDS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.resolution import baseline_warning
+from senseapp.records.resolution import baseline_warning, opening_level
 from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.schedules.time_budget import time_range
 from senseapp.schedules.trade_off import too_large
 
+_PARTS = ("Proof", "File that runs", "Trade-off", "Single layers", "Target files")
+
 
 @st.fragment
 def schedule_panel(run_id: str, result: SensitivityResult) -> None:
-    """Show it all; a moved slider answers without running the rest of the page again."""
+    """Show it all; a moved slider answers without running the rest of the page again.
+
+    The controls stand beside the answer and one chart; what follows from a schedule is in tabs below.
+    """
     groups, exact = _groups(run_id, result)
     if warning := baseline_warning(result):
         st.warning(warning, icon=":material/warning:")
@@ -46,32 +52,57 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
     with left:
         settings = choose_schedule(run_id, result)
         opened = schedule_file(run_id, result)
-        presets = st.container()
+        foot = st.container(horizontal=True)
+        why = st.container()
     with right:
         found = strongest_block(run_id, settings.drop) if settings.drop is not None and opened is None else None
         schedule = opened or _schedule(run_id, settings, found, result, groups)
         if schedule is not None:
             _figures(schedule, settings, result, groups, measured=verified(schedule, run_id, partner=settings.partner))
             _amounts(schedule, settings, result, run_id)
-    if settings.partner is None:
-        with left:
+    if schedule is not None:
+        with why:
+            _why(schedule, settings, result, run_id)
+    key = f"schedule.part.{run_id}"
+    bound(run_id, "part", one_of(_PARTS), _PARTS[0], key=key)
+    proof, runs, costs, layers, files = st.tabs(_PARTS, on_change="rerun", key=key)
+    is_final = schedule is not None and exact  # one of estimated size is about to be replaced
+    if schedule is not None and is_final and result.spec.data.kind != "imported":
+        with proof:
+            proven = proof_block(schedule, result, run_id, partner=settings.partner)
+        with runs:
+            deploy_block(proven, result)
+    else:
+        for tab in (proof, runs):
+            tab.caption(_why_no_proof(result, schedule))
+    with costs:
+        if settings.partner is None:
             trade_off_view(run_id, result, settings, schedule, groups=groups, found=found)
-        with st.expander("Set single layers", icon=":material/tune:", key=f"schedule.layers.{run_id}"):
-            layer_table(run_id, schedule, result)
-    if schedule is not None and exact:  # a schedule of estimated size is about to be replaced
-        if result.spec.data.kind == "imported":
-            st.caption(
-                md(
-                    ":material/info: These figures were imported, so there is no model here to check or to make a file "
-                    "of. Apply the schedule in the tool that has the model."
-                )
-            )
         else:
-            deploy_block(proof_block(schedule, result, run_id, partner=settings.partner), result)
-        downloads(schedule, result.profile, run_id)
-        report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
-    with presets:  # of all that was drawn above and below
+            st.caption("The trade-off is drawn for one compression alone.")
+    with layers:
+        if settings.partner is None:
+            layer_table(run_id, schedule, result)
+        else:
+            st.caption("Layers are locked before compressions are combined: choose nothing under Combine with.")
+    with files:
+        if schedule is not None and is_final:
+            downloads(schedule, result.profile, run_id, partner_id=partner_id(run_id))
+        else:
+            st.caption("The files follow once there is a schedule.")
+    with foot:  # of all that was drawn above and below
         presets_button("schedule", run_id)
+        if schedule is not None and is_final:
+            report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
+
+
+def _why_no_proof(result: SensitivityResult, schedule: Schedule | None) -> Markdown:
+    if result.spec.data.kind == "imported":
+        return md(
+            ":material/info: These figures were imported, so there is no model here to check or to make a file of. "
+            "Apply the schedule in the tool that has the model."
+        )
+    return md("The proof follows once {}.", "its savings are known" if schedule else "there is a schedule")
 
 
 def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
@@ -193,6 +224,7 @@ def _figures(
 
 def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
     rows, title, largest = amount_bars(schedule, result, mixed=settings.partner is not None)
+    level = result.compression.scale.text(opening_level(result, schedule.metric))
     spared = rows.loc[rows["amount_text"] == "left alone", "row"]
     figure(
         "How much is each layer compressed?",
@@ -201,21 +233,21 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Colour says what the layer loses alone at the middle level: {METRICS[schedule.metric].axis}.",
+        reading=f"Colour says what the layer loses alone at {level}: {METRICS[schedule.metric].axis}.",
         legend=fragility_legend(METRICS[schedule.metric], no_value=True),
         frame_height=rows_height(len(rows)),
     )
+
+
+def _why(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
+    """Say which layers are spared and why, and what else is to be known of the schedule."""
     if settings.partner is None:
         edits = layer_edits(run_id)
         layers = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
         sentences = spared_sentences(layers, result.spec.sensitivity.compression.scale)
         if sentences:
-            st.markdown(
-                md(
-                    "**Which layers are spared, and why**\n\n{}",
-                    md("\n").join(md("- {}", each) for each in sentences),
-                )
-            )
+            with st.expander("Which layers are spared, and why", icon=":material/help:"):
+                st.markdown(md("\n").join(md("- {}", each) for each in sentences))
     elif settings.limits.fixed:
         locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
         st.caption(md(":material/lock: Locked for {}, before the runs were combined: {}.", kind, locked))

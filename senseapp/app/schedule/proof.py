@@ -18,7 +18,7 @@ from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.frames.recommended import figure_text
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STEPS, delivery, size_changes, step_lines
+from senseapp.app.words.wording import STEPS, delivery, download_stem, size_changes, step_lines
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, MetricChange
@@ -32,14 +32,16 @@ from senseapp.runs.service import Service
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:
     """Show before, compressed and uniform in a table, which form is delivered, sizes before and after, every note."""
     judged = _judged_by(result, validation)
-    st.markdown(_table(judged, validation), help=_in_own_metric(validation))
-    if delivered := delivery(validation):
-        st.markdown(delivered)
+    table, beside = st.columns([5, 4], gap="medium")
+    table.markdown(_table(judged, validation), help=_in_own_metric(validation))
+    with beside:
+        if delivered := delivery(validation):
+            st.markdown(delivered)
+        figures_row(size_changes(validation), key="schedule_proof_sizes")
     if steps := step_lines(validation):
         st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
-    figures_row(size_changes(validation), key="schedule_proof_sizes")
-    for note in validation.notes:
-        st.caption(md(":material/info: {}", note))
+    if validation.notes:
+        st.caption(md("  \n").join(md(":material/info: {}", note) for note in validation.notes))
 
 
 def _judged_by(result: SensitivityResult, validation: ValidationResult) -> str:
@@ -97,7 +99,6 @@ def headline_of(validation: ValidationResult) -> str:
     return f"{METRICS[name].change_text(change.delta)}{repaired}"
 
 
-_STEM = "compressed"
 _ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes", "best": "Best"}
 
 
@@ -108,16 +109,18 @@ def proof_block(
 
     ``partner`` holds the results of the second run, where the schedule was made from two.
     """
-    with st.container(border=True):
+    with st.container(gap="small"):
         st.markdown(md("## Proof on held-out images"))
-        repair = st.toggle(
+        row = st.container(horizontal=True, vertical_alignment="bottom", gap="large")
+        repair = row.toggle(
             "Repair without training",
             **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
             help="After compression, the mean and spread per channel of what leaves each BatchNorm, and each "
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )
-        adapting = _choose_adapting(run_id, result)
+        with row:
+            adapting = _choose_adapting(run_id, result)
         proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
         with errors_here():
             validation = backend.service().work.outcome(proof)
@@ -177,27 +180,29 @@ def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | No
 def _compressed_model(proof: Verification) -> None:
     owned = backend.service()
     files = owned.work.compressed_model(proof)
+    stem = download_stem(owned.run(proof.run_id).spec)
     row = st.container(horizontal=True)
     for path in files:
         form = model_file(path.name)
         row.download_button(
             f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
             download(partial(_model_file, owned, proof, path.name)),
-            file_name=_STEM + form.suffix,
+            file_name=stem + form.suffix,
             key=f"schedule.model.{form.suffix}.{proof.run_id}",
             icon=":material/download:",
             on_click="ignore",
         )
     for small in (small for path in files if (small := small_form(path.name))):
-        st.caption(
-            md(
-                "**{}** holds plain float32 weights, as large as before, that the same architecture loads. "
-                "**{}** holds the same weights and is read by these lines:",
-                _STEM + CHECKPOINT.suffix,
-                _STEM + small.suffix,
+        with st.expander("How these files are read", icon=":material/code:"):
+            st.caption(
+                md(
+                    "**{}** holds plain float32 weights, as large as before, that the same architecture loads. "
+                    "**{}** holds the same weights and is read by these lines:",
+                    stem + CHECKPOINT.suffix,
+                    stem + small.suffix,
+                )
             )
-        )
-        st.code(small.reader(_STEM + small.suffix), language="python", wrap_lines=True)
+            st.code(small.reader(stem + small.suffix), language=None, wrap_lines=True)
 
 
 def _model_file(owned: Service, proof: Verification, name: str) -> Path:

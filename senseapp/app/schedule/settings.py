@@ -100,6 +100,11 @@ def choose_partner(run_id: str) -> SensitivityResult | None:
         return None
 
 
+def partner_id(run_id: str) -> str:
+    """Return the run that :func:`choose_partner` showed as chosen; empty for none."""
+    return str(st.session_state.get(f"schedule.partner.{run_id}") or "")
+
+
 _MOST_MEGABYTES = 5
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.words.wording import download_stem
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.profile import ModelProfile
@@ -21,28 +23,48 @@ from senseapp.schedules.export.base import ExportFormat
 from senseapp.schedules.export.registry import FORMATS
 
 _PREVIEW_LINES = 30
-_STEM = "schedule"
 
 
-def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
-    """Show the format picker, who reads the format, its first lines, what it cannot say, and how to apply it."""
-    with st.container(border=True):
-        st.markdown(md("## Target file"))
-        left, right = st.columns([3, 5], gap="large")
-        with left:
-            chosen = _choose_format(schedule, run_id)
-            st.caption(chosen.reader)
-            text = _text(chosen, schedule, profile, run_id)
-            _buttons(chosen, text, schedule, run_id)
-            for note in chosen.notes(schedule, profile) if text else ():
-                st.caption(md(":material/info: {}", note))
-        lines = text.splitlines()
-        if lines:
-            more = "\n…" if len(lines) > _PREVIEW_LINES else ""
-            right.markdown(md("**To apply it**"))
-            right.code(chosen.lines(schedule, _STEM + chosen.suffix).rstrip(), language="python")
-            with right.expander("First lines of the file", icon=":material/description:"):
-                st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Of:
+    """The run whose schedule is offered.
+
+    Attributes:
+        run_id: its id.
+        stem: of the names of files.
+        command: what the command line takes for the run.
+    """
+
+    run_id: str
+    stem: str
+    command: str
+
+
+def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner_id: str = "") -> None:
+    """Show the format picker, who reads the format, its first lines, what it cannot say, and how to apply it.
+
+    ``partner_id`` is the second run, where the schedule was made from two.
+    """
+    record = backend.service().run(run_id)
+    command = "RUN" if record.read_only else run_id  # a link opens no folder
+    both = f"{command} --with {partner_id}" if partner_id else command
+    of = _Of(run_id=run_id, stem=f"{download_stem(record.spec)}-schedule", command=both)
+    left, right = st.columns([3, 5], gap="large")
+    with left:
+        chosen = _choose_format(schedule, run_id)
+        st.caption(chosen.reader)
+        text = _text(chosen, schedule, profile, of)
+        _buttons(chosen, text, schedule, of)
+        for note in chosen.notes(schedule, profile) if text else ():
+            st.caption(md(":material/info: {}", note))
+    lines = text.splitlines()
+    if lines:
+        more = "\n…" if len(lines) > _PREVIEW_LINES else ""
+        right.markdown(md("**To apply it**"))
+        usage = chosen.lines(schedule, of.stem + chosen.suffix, run=of.command)
+        right.code(usage.rstrip(), language=None, wrap_lines=True)
+        with right.expander("First lines of the file", icon=":material/description:"):
+            st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
 
 
 def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
@@ -58,50 +80,50 @@ def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
     return FORMATS[name if name in names else names[0]]
 
 
-def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, run_id: str) -> str:
+def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, of: _Of) -> str:
     """Return the file's text; empty where it cannot be written, or not yet, which is said."""
     try:
         if chosen.render is not None:
             return chosen.write(schedule, profile)
-        graph = _graph(run_id)
+        graph = _graph(of)
         return graph.overlay(schedule) if graph is not None else ""
     except SenseError as error:
         complain(str(error))
         return ""
 
 
-def _graph(run_id: str) -> GraphFiles | None:
+def _graph(of: _Of) -> GraphFiles | None:
     """Return the run's network as a graph; offer it beside the overlay, which is of no use without it."""
-    graph = backend.graph_of(run_id)
+    graph = backend.graph_of(of.run_id)
     if graph is None:
-        wait_for(lambda: backend.graph_of(run_id), "Exporting the network as a graph")
+        wait_for(lambda: backend.graph_of(of.run_id), "Exporting the network as a graph")
         return None
     service = backend.service()
     # Asks anew whether this visitor may read the run.
     _offer(
         "Download the graph (.pt2)",
-        lambda: service.schedules.graph(run_id).path,
-        f"{_STEM}.model-explorer.pt2",
-        key=f"schedule.graph.{run_id}",
+        lambda: service.schedules.graph(of.run_id).path,
+        f"{of.stem}.model-explorer.pt2",
+        key=f"schedule.graph.{of.run_id}",
         icon=":material/account_tree:",
     )
     return graph
 
 
-def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str) -> None:
-    name = _STEM + chosen.suffix
-    key = f"schedule.download.{run_id}"
+def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, of: _Of) -> None:
+    name = of.stem + chosen.suffix
+    key = f"schedule.download.{of.run_id}"
     _offer(f"Download {chosen.title}", lambda: text, name, key=key, type="primary", disabled=not text)
     if chosen.companion is not None and text:
         name, content = chosen.companion
-        key = f"schedule.companion.{run_id}"
+        key = f"schedule.companion.{of.run_id}"
         _offer(f"Download {name}", lambda: content, name, key=key, icon=":material/code:")
     service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
     _offer(
         "Download every format (zip)",
-        lambda: service.schedules.target_zip(run_id, schedule),
-        f"{_STEM}.zip",
-        key=f"schedule.zip.{run_id}",
+        lambda: service.schedules.target_zip(of.run_id, schedule, run=of.command),
+        f"{of.stem}s.zip",
+        key=f"schedule.zip.{of.run_id}",
         mime="application/zip",
         icon=":material/folder_zip:",
         help="One file for each format that can hold this schedule, the graph for Model Explorer, and a manifest with "

@@ -93,6 +93,7 @@ def trade_off_view(
     """Draw the curve of every method that fits, with the measured schedules; a click moves the target there."""
     kind, metric = settings.kind, damage_metric(result)
     if settings.awaits_times:
+        st.caption("The trade-off follows once the times of the layers are known.")
         return
     if large := too_large(result):
         st.caption(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from senseapp.core.wording import bytes_size as bytes_size  # formats as the others here do
 from senseapp.core.wording import plural as plural
@@ -87,6 +88,33 @@ def cut_middle(name: str, width: int = 28) -> str:
         return name
     head = (width - 1) // 2
     return f"{name[:head]}…{name[-(width - 1 - head) :]}"
+
+
+def distinct_names(names: Iterable[str], width: int) -> dict[str, str]:
+    """Return each of ``names`` with at most ``width`` characters, different ones for different names.
+
+    Names are cut in the middle; where that makes two alike, at the front; where that does too, around the first place
+    in which they differ.
+    """
+    every = list(dict.fromkeys(names))
+    cuts: tuple[Callable[[str], str], ...] = (
+        lambda name: cut_middle(name, width),
+        lambda name: name if len(name) <= width else f"…{name[1 - width :]}",
+    )
+    shown: dict[str, str] = {}
+    for cut in cuts:
+        shown = {name: cut(name) for name in every}
+        if len(set(shown.values())) == len(every):
+            return shown
+    alike: dict[str, list[str]] = {}
+    numbers = itertools.count(1)
+    for name, text in shown.items():
+        alike.setdefault(text, []).append(name)
+    for group in (group for group in alike.values() if len(group) > 1):
+        differ = (len(set(letters)) > 1 for letters in zip(*group, strict=False))
+        start = next((place for place, found in enumerate(differ) if found), min(map(len, group)))
+        shown |= {name: f"…{name[start : start + width // 2]}… #{next(numbers)}" for name in group}
+    return shown
 
 
 def file_stem(title: str) -> str:

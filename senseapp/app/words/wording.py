@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from senseapp.app.words import format as fmt
 from senseapp.compressions import LevelScale
@@ -13,7 +14,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.model_files import CHECKPOINT, model_file
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import Goal, SensitivitySpec
+from senseapp.records.spec import PHOTOGRAPHS_DEMO, Goal, RunSpec, SensitivitySpec
 
 GOALS: dict[Goal, str] = {
     "smaller": "Smaller file",
@@ -24,7 +25,25 @@ GOALS: dict[Goal, str] = {
 
 
 def provenance_text(result: SensitivityResult) -> str:
-    """Return measured or estimated, on how many images, with which intervals, in one line."""
+    """Return measured or estimated, on how many images, with which intervals, and how it was computed, in one line."""
+    return " · ".join(filter(None, [_evidence(result), passes_text(result)]))
+
+
+def provenance_line(result: SensitivityResult) -> Markdown:
+    """Return the first half for a page, with the word that matters most in bold; :func:`passes_text` is the other."""
+    source, _, rest = _evidence(result).partition(" ")
+    return md("**{}** {}", source, rest)
+
+
+def passes_text(result: SensitivityResult) -> str:
+    """Return how the network was run: precision, seed and device; empty for imported figures."""
+    if result.spec.data.kind == "imported":
+        return ""
+    parts = [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}", *_place(result)]
+    return " · ".join(parts)
+
+
+def _evidence(result: SensitivityResult) -> str:
     if result.spec.data.kind == "imported":
         sizes = f" · sizes of {result.profile.title}" if result.profile.sizes_known else ""
         return f"Imported: measured elsewhere · number of images unknown · intervals unknown{sizes}"
@@ -32,21 +51,12 @@ def provenance_text(result: SensitivityResult) -> str:
         _source(result),
         fmt.plural(result.num_samples, "image"),
         "95 % intervals, paired by image" if result.measurements else "no intervals",
-        f"precision {result.precision}",
-        f"seed {result.spec.sensitivity.seed}",
-        *_place(result),
     ]
     if result.spec.data.kind == "random":
         parts.insert(1, "random inputs, indicative only")
     if not result.profile.pretrained:
         parts.insert(1, "random weights")
     return " · ".join(parts)
-
-
-def provenance_line(result: SensitivityResult) -> Markdown:
-    """Return the same for a page, with the word that matters most in bold."""
-    source, _, rest = provenance_text(result).partition(" ")
-    return md("**{}** {}", source, rest)
 
 
 def _place(result: SensitivityResult) -> list[str]:
@@ -93,6 +103,19 @@ def _level_text(scale: LevelScale, level: str) -> str:
         return scale.text(float(level))
     except ValueError:
         return level
+
+
+def run_title(spec: RunSpec) -> str:
+    """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
+    model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
+    if spec.model == PHOTOGRAPHS_DEMO.model:
+        model = "EfficientNet-Lite0"
+    return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
+
+
+def download_stem(spec: RunSpec) -> str:
+    """Return how the names of files that are taken from a run begin: model and compression."""
+    return fmt.file_stem(run_title(spec))
 
 
 def compression_text(settings: SensitivitySpec) -> str:

@@ -27,7 +27,7 @@ class ExportFormat:
         name: what ``--format`` takes; people see ``title``.
         reader: one line on which tool reads it, and how.
         usage: the lines that apply the file, complete but for what the reader has: a ``model``, and ``images`` of one
-            batch; ``FILE`` stands for its name, and ``STEM`` for that without its last suffix.
+            batch; ``FILE`` stands for its name, ``STEM`` for that without its last suffix, and ``RUN`` for the run.
         usage_of_bits: the same for a schedule of bits, where other lines are needed.
         suffix: of the file name, with its dot; unique, so that a zip holds one file per format.
         compressions: the names of those that the format can express; None for any.
@@ -110,10 +110,15 @@ class ExportFormat:
             )
         return tuple(found)
 
-    def lines(self, schedule: Schedule, file_name: str) -> str:
-        """Return the lines that apply the file called ``file_name``, which holds ``schedule``."""
+    def lines(self, schedule: Schedule, file_name: str, *, run: str = "RUN") -> str:
+        """Return the lines that apply the file called ``file_name``, which holds ``schedule`` of the run ``run``.
+
+        ``run`` is what the command line takes for the run: its id, or its folder; followed by ``--with`` and a second
+        one where the schedule was made from two.
+        """
         usage = self.usage_of_bits if self.usage_of_bits and bits_of(schedule) else self.usage
-        return usage.replace("FILE", file_name).replace("STEM", str(PurePath(file_name).with_suffix("")))
+        stem = str(PurePath(file_name).with_suffix(""))
+        return usage.replace("--run RUN", f"--run {run}").replace("FILE", file_name).replace("STEM", stem)
 
     def _missed(self, schedule: Schedule, profile: ModelProfile) -> list[str]:
         layers = levels_by_layer(schedule, *Effect)

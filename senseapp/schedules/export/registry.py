@@ -66,17 +66,19 @@ def build_zip(
     *,
     extra: Mapping[str, bytes] | None = None,
     left_out: str = "",
+    run: str = "RUN",
 ) -> tuple[bytes, ExportManifest]:
     """Return a zip of every target file that can hold ``schedule``, and its manifest; equal arguments give equal bytes.
 
     ``README.txt`` in it says who reads each file, and why a format was left out; ``left_out`` is why there is no Model
-    Explorer overlay. ``extra`` are further files by name, as that overlay is, which only the network can give.
+    Explorer overlay. ``extra`` are further files by name, as that overlay is, which only the network can give. ``run``
+    is what the command line takes for the run of the schedule.
 
     Raises:
         InvalidSchedule: the schedule belongs to another model or is out of range, or two files share a name.
     """
     check_schedule(schedule, profile)
-    files = _target_files(schedule, profile, extra or {}, left_out)
+    files = _target_files(schedule, profile, extra or {}, left_out, run)
     for name, content in (extra or {}).items():
         if name in files or name == MANIFEST_NAME:
             raise InvalidSchedule(f"Two files of one archive are called {name}. Rename the one that is added.")
@@ -90,21 +92,21 @@ def build_zip(
 
 
 def _target_files(
-    schedule: Schedule, profile: ModelProfile, extra: Mapping[str, bytes], left_out: str
+    schedule: Schedule, profile: ModelProfile, extra: Mapping[str, bytes], left_out: str, run: str
 ) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     lines = []
     for target in FORMATS.values():
         name = f"{_STEM}{target.suffix}"
         if target.render is None and name in extra:
-            lines += _told(target, schedule, profile, name)
+            lines += _told(target, schedule, profile, name, run)
             continue
         try:
             files[name] = target.write(schedule, profile).encode()
         except InvalidSchedule as refusal:
             lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
             continue
-        lines += _told(target, schedule, profile, name)
+        lines += _told(target, schedule, profile, name, run)
         if target.companion:
             companion, text = target.companion
             files[companion] = text.encode()
@@ -112,9 +114,9 @@ def _target_files(
     return files
 
 
-def _told(target: ExportFormat, schedule: Schedule, profile: ModelProfile, name: str) -> list[str]:
+def _told(target: ExportFormat, schedule: Schedule, profile: ModelProfile, name: str, run: str) -> list[str]:
     """Return who reads the file, what it cannot say, and the lines that apply it, as they stand in the README."""
-    inside = [*target.notes(schedule, profile), *target.lines(schedule, name).splitlines()]
+    inside = [*target.notes(schedule, profile), *target.lines(schedule, name, run=run).splitlines()]
     return [f"{name}: {target.reader}", *(f"    {line}".rstrip() for line in inside), ""]
 
 

@@ -1,0 +1,108 @@
+"""How pages look: contrast of every text in light and dark, narrow screens, height of the Schedule page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.servers import Server
+from tests.browser.waiting import wait_until
+
+pytestmark = pytest.mark.browser
+
+AA, AA_LARGE = 4.5, 3.0
+TALLEST_SCHEDULE = 1800
+
+CONTRASTS = """
+() => {
+  const parse = text => {
+    const found = (text || "").match(/[\\d.]+/g);
+    return found && found.length >= 3 ? found.slice(0, 4).map(Number) : null;
+  };
+  const over = (top, below) => {
+    const alpha = top.length > 3 ? top[3] : 1;
+    return [0, 1, 2].map(part => alpha * top[part] + (1 - alpha) * below[part]);
+  };
+  const luminance = colour => {
+    const [r, g, b] = colour.map(part => {
+      const share = part / 255;
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const background = element => {
+    const layers = [], label = element.closest("[data-testid=stSliderThumbValue]");  // which stands above its thumb
+    for (let at = label ? document.querySelector("[data-testid=stMain]") : element; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour && (colour.length < 4 || colour[3] > 0)) layers.push(colour);
+      if (colour && colour.length < 4) break;
+    }
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("[data-testid=stMain] *, [data-testid=stSidebar] *")) {
+    const text = [...element.childNodes].filter(node => node.nodeType === 3).map(node => node.data.trim()).join("");
+    const box = element.getBoundingClientRect(), style = getComputedStyle(element);
+    if (!text || !box.width || style.visibility === "hidden" || element.closest("[disabled], canvas, iframe")) continue;
+    if (element.closest("[data-testid=stIconMaterial]") || element.matches("option, title, desc, style")) continue;
+    const isChart = element instanceof SVGElement, base = background(isChart ? element.ownerSVGElement : element);
+    const colour = parse(isChart ? style.fill : style.color);
+    if (!colour) continue;
+    let opacity = 1;
+    for (let at = element; at; at = at.parentElement) opacity *= Number(getComputedStyle(at).opacity);
+    if (opacity < 0.05) continue;
+    const shown = over([colour[0], colour[1], colour[2], (colour.length > 3 ? colour[3] : 1) * opacity], base);
+    const [low, high] = [luminance(shown), luminance(base)].sort((a, b) => a - b);
+    const size = parseFloat(style.fontSize), bold = Number(style.fontWeight) >= 700;
+    const large = size >= 24 || (bold && size >= 18.6);
+    found.push({ text: text.slice(0, 60), ratio: (high + 0.05) / (low + 0.05), large });
+  }
+  return found;
+}
+"""
+"""The contrast of every text in sight with what is behind it, as WCAG 2.2 (1.4.3) counts it."""
+
+
+def at_rest(page: Page) -> None:
+    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+    wait_until(page, "!document.querySelector('[data-testid=stSkeleton], [data-stale=true]')")
+
+
+def too_faint(page: Page) -> list[Any]:
+    found = page.evaluate(CONTRASTS)
+    assert len(found) > 10
+    return [each for each in found if each["ratio"] < (AA_LARGE if each["large"] else AA) - 0.005]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(page: Page, server: Server, scripted_run: str, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme)
+    for path, mark in (
+        (f"results?run={scripted_run}", "What does each layer lose"),
+        (f"schedule?run={scripted_run}", "How much is each layer compressed?"),
+        ("", "Which layers can be made smaller?"),
+        ("runs", "Runs"),
+    ):
+        page.goto(f"{server.url}/{path}")
+        expect(page.get_by_role("heading", name=mark).first).to_be_visible()
+        at_rest(page)
+        assert too_faint(page) == [], path
+
+
+def test_the_schedule_page_is_short_and_narrow_screens_do_not_scroll_sideways(
+    page: Page, server: Server, scripted_run: str, script_errors: list[str]
+) -> None:
+    page.goto(f"{server.url}/schedule?run={scripted_run}")
+    expect(page.get_by_role("heading", name="How much is each layer compressed?")).to_be_visible()
+    expect(page.get_by_role("button", name="Check the whole schedule")).to_be_visible()
+    at_rest(page)
+    assert page.get_by_test_id("stMainBlockContainer").evaluate("block => block.scrollHeight") <= TALLEST_SCHEDULE
+    for address in (page.url, f"{server.url}/results?run={scripted_run}"):
+        page.goto(address)
+        expect(page.locator("path[aria-roledescription=bar]").locator("visible=true").first).to_be_visible()
+        for width in (390, 640, 1920):  # 640 is a window of 1280 at 200 % zoom
+            page.set_viewport_size({"width": width, "height": 800})
+            wait_until(page, "document.documentElement.scrollWidth <= window.innerWidth")
+    assert not script_errors
