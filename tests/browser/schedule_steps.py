@@ -64,6 +64,7 @@ def verify(page: Page) -> None:
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible(timeout=PROOF_MILLISECONDS)
     for label in ("Before", "Compressed", "Compressed, repaired", "Uniform", "Uniform, repaired"):
         expect(page.get_by_role("cell", name=label, exact=True)).to_be_visible()
+    open_part(page, "Trade-off")
     marks = page.get_by_text("Measured after repair")
     expect(marks.first).to_be_attached()
 

@@ -90,4 +90,4 @@ def test_the_first_bar_is_in_sight_beside_a_long_title(page: Page, server: Serve
     place = bar.bounding_box()
     assert place is not None
     assert place["y"] <= 330
-    expect(page.get_by_role("button", name="Download report")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("button", name="Share or save")).to_be_in_viewport(ratio=1)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from senseapp.app.analyze import library
 from senseapp.app.common.state import Session
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import UnknownModel
@@ -199,6 +200,24 @@ def test_the_library_is_searched_and_one_network_picked(analyze: AppTest, servic
     analyze.button(key="analyze.run").click().run()
     assert started(service).model == ModelSpec(library="timm", name="resnet18", pretrained=True)
     assert started(service).data.kind == "random"
+
+
+def test_popular_networks_are_there_at_once_and_filters_narrow_them(
+    analyze: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_weights_here", lambda: frozenset({"timm/resnet18.a1_in1k"}))
+    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    assert analyze.radio(key="analyze.model.library.entry").label == "Popular networks first"
+    assert "timm/resnet50" in analyze.radio(key="analyze.model.library.entry").options[0]
+    analyze.toggle(key="analyze.model.library.offline").set_value(True).run()
+    assert len(analyze.radio(key="analyze.model.library.entry").options) == 1
+    assert "timm/resnet18" in analyze.radio(key="analyze.model.library.entry").options[0]
+    analyze.selectbox(key="analyze.model.library.size").set_value("Up to 5 M parameters").run()
+    assert "passes the filters" in analyze.error[0].value
+    analyze.toggle(key="analyze.model.library.offline").set_value(False).run()
+    shown = analyze.radio(key="analyze.model.library.entry").options
+    assert "torchvision/mobilenet_v2" in " ".join(shown)
+    assert "resnet18" not in " ".join(shown)
 
 
 def test_a_search_without_a_hit_is_said(analyze: AppTest) -> None:

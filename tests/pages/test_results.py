@@ -199,3 +199,13 @@ def test_the_report_of_a_run_can_be_downloaded(results: AppTest, finished_run: s
     report = make_report(service, record, found, ()).decode()
     assert "<h1>demo</h1>" in report
     assert record.headline.replace("'", "&#39;") in report
+
+
+def test_a_link_is_made_and_taken_back_on_results(results: AppTest, finished_run: str, service: Service) -> None:
+    results.button_group(key=f"results.level.{finished_run}").set_value(0.5).run()
+    assert "change nothing" in texts(results)
+    results.button(key=f"runs.share.{finished_run}").click().run()
+    link = service.run(finished_run).link
+    assert f"results?run={link}&level=0.5" in results.code[0].value  # others see the views as they are
+    results.button(key=f"runs.unshare.{finished_run}").click().run()
+    assert not service.run(finished_run).shared

@@ -93,6 +93,27 @@ def test_a_finished_run_becomes_its_results_by_itself(
 
 
 @slow
+def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(
+    app: AppTest, another_app: Callable[[], AppTest], service: Service, gate: threading.Semaphore
+) -> None:
+    run_id = service.start(RunSpec())
+    gate.release(5)
+    wait_until(lambda: service.snapshot(run_id).done == 5)
+    open_page(app, PAGE, run=run_id)
+    shown = app.selectbox(key=f"run.metric.{run_id}").value, app.button_group(key=f"run.level.{run_id}").value
+    assert shown[0] == "kl"  # the metric of the first bars, which are estimated
+    gate.release(1000)
+    wait_until(lambda: service.run(run_id).state is RunState.DONE)
+    app.run()
+    ended = app.selectbox(key=f"results.metric.{run_id}").value, app.button_group(key=f"results.level.{run_id}").value
+    assert ended == shown
+    again = open_page(another_app(), PAGE, **app.query_params)
+    assert again.selectbox(key=f"results.metric.{run_id}").value == shown[0]
+    fresh = open_page(another_app(), PAGE, run=run_id)
+    assert fresh.selectbox(key=f"results.metric.{run_id}").value == "top1"
+
+
+@slow
 def test_cancel_keeps_what_was_measured_and_resume_goes_on(
     app: AppTest, service: Service, gate: threading.Semaphore
 ) -> None:
@@ -114,12 +135,12 @@ def test_cancel_keeps_what_was_measured_and_resume_goes_on(
 
 
 def test_a_link_opens_the_tab_the_level_and_the_layer_that_it_names(app: AppTest, finished_run: str) -> None:
-    open_page(app, PAGE, run=finished_run, tab="heat-map", level="0.75", layer="layer1.0.conv1", metric="kl")
+    open_page(app, PAGE, run=finished_run, tab="heat-map", level="0.5", layer="layer1.0.conv1", metric="kl")
     assert app.session_state[f"results.tab.{finished_run}"] == "Heat map"
-    assert app.button_group(key=f"results.level.{finished_run}").value == 0.75
+    assert app.button_group(key=f"results.level.{finished_run}").value == 0.5
     assert app.selectbox(key=f"results.metric.{finished_run}").value == "kl"
     assert app.selectbox(key=f"results.layer.{finished_run}").value == "layer1.0.conv1"
-    kept = {"tab": "heat-map", "level": "0.75", "layer": "layer1.0.conv1", "metric": "kl"}
+    kept = {"tab": "heat-map", "level": "0.5", "layer": "layer1.0.conv1", "metric": "kl"}
     assert app.session_state["senseapp.session"].addressed[finished_run] == kept  # links in the sidebar have it
 
 
@@ -128,8 +149,8 @@ def test_what_is_chosen_is_in_the_address_and_going_back_takes_it_away(app: AppT
     level = app.button_group(key=f"results.level.{finished_run}")
     usual = level.value
     assert dict(app.query_params) == {"run": finished_run}  # nothing is written that nobody chose
-    level.set_value(0.75).run()
-    assert app.query_params["level"] == "0.75"
+    level.set_value(0.5).run()
+    assert app.query_params["level"] == "0.5"
     go_back(app, run=finished_run)
     assert app.button_group(key=f"results.level.{finished_run}").value == usual
     assert "level" not in app.query_params

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import segno
@@ -11,13 +13,17 @@ from senseapp.app.common.state import RUN_PARAMETER
 from senseapp.records.jobs import RunRecord
 
 _QUIET = 4  # modules of white around the code, as ISO/IEC 18004 asks for
+_AS_USUAL: Mapping[str, str] = MappingProxyType({})
 _ONLY_HERE = ("localhost", "127.0.0.1", "::1")
 
 
-def link_of(record: RunRecord) -> str:
-    """Return the address of a run's results: its shared link where there is one; empty where none is known."""
-    seen = st.context.url
-    return urljoin(seen, f"results?{urlencode({RUN_PARAMETER: record.link or record.run_id})}") if seen else ""
+def link_of(record: RunRecord, settings: Mapping[str, str] = _AS_USUAL) -> str:
+    """Return the address of a run's results: its shared link where there is one; empty where none is known.
+
+    ``settings`` of its views, by their names in the address, are part of it.
+    """
+    seen, query = st.context.url, {RUN_PARAMETER: record.link or record.run_id, **settings}
+    return urljoin(seen, f"results?{urlencode(query)}") if seen else ""
 
 
 def works_elsewhere(link: str) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode, urljoin
-
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.backend import visitor
+from senseapp.app.common.link import link_of
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import RUN_PARAMETER, session
+from senseapp.app.common.state import session
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord
 
@@ -22,7 +21,7 @@ def share_run(record: RunRecord) -> None:
             _share(record, shared=True)
         return
     st.markdown(f"{_LOOKS} It opens the views as you see them now:")
-    st.code(_address(record), language=None, wrap_lines=True)
+    st.code(link_of(record, session().addressed.get(record.run_id, {})), language=None, wrap_lines=True)
     if st.button("Take the link back", key=f"runs.unshare.{record.run_id}", icon=":material/link_off:"):
         _share(record, shared=False)
 
@@ -51,9 +50,3 @@ def _share(record: RunRecord, *, shared: bool) -> None:
             backend.service().introduce(came.name)
         backend.service().share(record.run_id, shared=shared)
         st.rerun()
-
-
-def _address(record: RunRecord) -> str:
-    """Return the link with the settings of the views, so that others see the same."""
-    query = {RUN_PARAMETER: record.link, **session().addressed.get(record.run_id, {})}
-    return urljoin(st.context.url or "/", f"results?{urlencode(query)}")

@@ -233,9 +233,7 @@ def result_actions(record: RunRecord, result: SensitivityResult) -> None:
         query_params=query,
         help="Five screens for a room; the arrow keys turn them.",
     )
-    report_button(record, result, key=f"results.report.{record.run_id}")
-    if not record.read_only:
-        with st.popover(
-            "Share", icon=":material/link:", type="tertiary", help="A link for others to look at this run."
-        ):
+    with st.popover("Share or save", icon=":material/ios_share:", type="tertiary"):
+        report_button(record, result, key=f"results.report.{record.run_id}")
+        if not record.read_only:
             share_run(record)
