@@ -80,7 +80,7 @@ def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, p
 
 def test_a_link_with_nonsense_falls_back_to_the_usual_choice(app: AppTest, pair: list[str]) -> None:
     open_compare(app, *pair, level=["0.9", "many"], metric="beauty")
-    assert [app.button_group(key=f"compare.level.{run}").value for run in pair] == [0.5, 4.0]
+    assert [app.button_group(key=f"compare.level.{run}").value for run in pair] == [0.75, 4.0]
     assert app.selectbox(key="compare.metric").value == "top1"
 
 
@@ -128,7 +128,7 @@ def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: l
     open_compare(app, *pair)
     app.session_state[pick_key("compare")] = FRAGILE
     app.run()
-    assert "demo, 50 %: **8.0 points** (7.4 to 8.6), rank 1, measured" in texts(app)
+    assert "demo, 75 %: **12.0 points** (11.4 to 12.6), rank 1, measured" in texts(app)
     app.button(key="compare.close").click().run()
     assert "rank 1, measured" not in texts(app)
 

@@ -161,7 +161,7 @@ def test_one_level_as_a_line_with_the_values_beneath(results: AppTest, finished_
     assert list(values(results)["row"]) == list(NAMES)
     results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
     assert not results.exception
-    assert "How well does the network do with 50 % of its weights at zero?" in texts(results)
+    assert "How well does the network do with 75 % of its weights at zero?" in texts(results)
     assert chart(results)["layer"][1]["encoding"]["x"]["sort"] == list(NAMES)
     results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
     assert chart(results)["layer"][1]["encoding"]["x"]["sort"][0] == FRAGILE

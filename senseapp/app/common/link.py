@@ -17,12 +17,13 @@ _AS_USUAL: Mapping[str, str] = MappingProxyType({})
 _ONLY_HERE = ("localhost", "127.0.0.1", "::1")
 
 
-def link_of(record: RunRecord, settings: Mapping[str, str] = _AS_USUAL) -> str:
-    """Return the address of a run's results: its shared link where there is one; empty where none is known.
+def link_of(record: RunRecord, settings: Mapping[str, str] = _AS_USUAL, *, base: str = "") -> str:
+    """Return the address of a run's results: its shared link where there is one.
 
-    ``settings`` of its views, by their names in the address, are part of it.
+    ``settings`` of its views, by their names in the address, are part of it. Where the address of this server is not
+    known, it begins with ``base``, and without one it is empty.
     """
-    seen, query = st.context.url, {RUN_PARAMETER: record.link or record.run_id, **settings}
+    seen, query = st.context.url or base, {RUN_PARAMETER: record.link or record.run_id, **settings}
     return urljoin(seen, f"results?{urlencode(query)}") if seen else ""
 
 

@@ -21,7 +21,7 @@ def share_run(record: RunRecord) -> None:
             _share(record, shared=True)
         return
     st.markdown(f"{_LOOKS} It opens the views as you see them now:")
-    st.code(link_of(record, session().addressed.get(record.run_id, {})), language=None, wrap_lines=True)
+    st.code(link_of(record, session().addressed.get(record.run_id, {}), base="/"), language=None, wrap_lines=True)
     if st.button("Take the link back", key=f"runs.unshare.{record.run_id}", icon=":material/link_off:"):
         _share(record, shared=False)
 
