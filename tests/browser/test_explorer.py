@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.import_steps import import_table
 from tests.browser.servers import Server
+from tests.browser.waiting import wait_until
 from tests.pages.records import FRAGILE
 
 pytestmark = pytest.mark.browser
@@ -201,3 +202,35 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, s
     frame = page.locator('[class*="_frame"]').filter(has=mark(page, "block0"))
     assert frame.evaluate("frame => frame.offsetWidth - frame.clientWidth") > 0  # the scroll bar
     assert len(page.evaluate("[...widths]")) == 1
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080)])
+def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
+    page: Page, server: Server, scripted_run: str, width: int, height: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(f"{server.url}/present?run={scripted_run}")
+    expect(page.get_by_text("1 of 5")).to_be_visible()
+    page.keyboard.press("PageDown")
+    expect(page.get_by_text("2 of 5")).to_be_visible()
+    expect(mark(page, FRAGILE)).to_be_visible()
+    chart = page.locator('[data-testid="stVegaLiteChart"] svg').first
+    wait_until(
+        page, f"() => document.querySelector('[data-testid=stVegaLiteChart] svg').clientHeight > {0.35 * height}"
+    )
+    assert chart.bounding_box()["width"] > 0.8 * width
+    assert (
+        page.evaluate("() => { const m = document.querySelector('.stMain'); return m.scrollHeight - m.clientHeight }")
+        <= 0
+    )
+    expect(page.get_by_test_id("stSidebar")).to_have_count(0)
+    page.keyboard.press("Space")
+    expect(page.get_by_text("3 of 5")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.wait_for_url(re.compile("/results"))
+
+
+def test_a_box_of_the_graph_picks_its_layer(results: Page, server: Server, scripted_run: str) -> None:
+    results.goto(f"{server.url}/results?run={scripted_run}&tab=network&network=as-it-runs")
+    mark(results, "layer1.0.conv2").click()
+    expect_picked(results, "layer1.0.conv2")

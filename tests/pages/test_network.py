@@ -40,7 +40,7 @@ def test_the_graph_shows_what_runs_after_what(app: AppTest, finished_run: str) -
     app.button_group(key=f"network.form.{finished_run}").set_value("As it runs").run()
     assert not app.exception
     spec = json.loads(app.get("vega_lite_chart")[0].proto.spec)
-    assert [each["mark"]["type"] for each in spec["layer"]] == ["line", "point", "rect", "rect", "rect", "text"]
+    assert [each["mark"]["type"] for each in spec["layer"]] == ["line", "point", "rect", "rect", "rect", "text", "text"]
     assert spec["height"] == 7 * 30  # seven rows
     assert any("as the network runs" in caption.value for caption in app.caption)
     app.button_group(key=f"network.size.{finished_run}").set_value("Names and losses").run()

@@ -1,10 +1,17 @@
 """Present: five screens, turned by keys, found again by their address."""
 
 import json
+from types import SimpleNamespace
 
+import segno
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.conftest import go_back, open_page
+from senseapp.app.common import link
+from senseapp.app.results import present
+from senseapp.core.markdown import as_written
+from senseapp.records.spec import RunSpec
+from tests.pages.conftest import finish, go_back, open_page
+from tests.pages.test_recommendation import recommend
 
 PAGE = "pages/present.py"
 
@@ -29,3 +36,44 @@ def test_a_link_opens_its_screen(app: AppTest, finished_run: str) -> None:
     assert json.loads(chart.proto.spec)["config"]["axis"]["titleFontSize"] > 15  # for a room
     go_back(app, run=finished_run, screen="99")
     assert app.button(key="present.back").disabled
+
+
+def test_titles_are_what_the_run_has_found(app: AppTest, finished_run: str, backend) -> None:
+    found = recommend(backend, finished_run)
+    open_page(app, PAGE, run=finished_run, screen="3")
+    assert app.title[0].value == found.headline
+    go_back(app, run=finished_run, screen="1")
+    assert any(each.value.startswith("## 4.00 kB → 1.20 kB") for each in app.markdown)
+
+
+def test_of_many_layers_those_that_lose_most_are_shown(app: AppTest, service, backend, monkeypatch) -> None:
+    monkeypatch.setattr(present, "_MOST_ROWS", 3)
+    run_id = finish(service, backend, RunSpec())
+    open_page(app, PAGE, run=run_id, screen="2")
+    assert any(each.value.startswith("## The 3 of 6 layers that lose most at ") for each in app.markdown)
+
+
+def test_the_last_screen_has_the_code_of_a_link_that_others_can_follow(
+    app: AppTest, finished_run: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(link.st, "context", SimpleNamespace(url="https://lab.example.org:8501/present", cookies={}))
+    open_page(app, PAGE, run=finished_run, screen="5")
+    assert not app.exception
+    (code,) = app.image
+    assert [*code.captions] == [as_written(f"https://lab.example.org:8501/results?run={finished_run}")]
+    assert "works on this computer only" not in " ".join(each.value for each in app.caption)
+    monkeypatch.setattr(link.st, "context", SimpleNamespace(url="http://localhost:8501/present", cookies={}))
+    app.run()
+    assert "works on this computer only" in " ".join(each.value for each in app.caption)
+
+
+def test_the_code_says_the_link_and_has_its_quiet_zone() -> None:
+    address = "https://lab.example.org/results?run=0123456789abcdef"
+    svg = link.qr_code(address)
+    expected = segno.make(address, micro=False)
+    side = expected.symbol_size(scale=8, border=4)[0]
+    assert svg.startswith(f'<svg width="{side}" height="{side}"')
+    assert "#fff" in svg
+    assert "#000" in svg
+    assert link.works_elsewhere(address)
+    assert not any(map(link.works_elsewhere, ("http://localhost:1/x", "http://127.0.0.1/x", "http://[::1]:8/x")))

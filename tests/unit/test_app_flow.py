@@ -99,7 +99,9 @@ def test_the_rows_hold_what_layers_lose_and_their_share_of_the_macs() -> None:
     assert set(DRAWING) < set(rows.columns)
 
 
-@pytest.mark.parametrize(("step", "texts"), [(5.0, []), (30.0, ["members"]), (46.0, ["members", "change_text"])])
+@pytest.mark.parametrize(
+    ("step", "texts"), [(5.0, []), (30.0, ["members", "members"]), (46.0, ["members", "members", "change_text"])]
+)
 def test_the_chart_is_valid_and_a_click_picks_a_layer(step: float, texts: list[str]) -> None:
     known = replace(profile(), flow=RESIDUAL)
     rows = flow_frame(known, at_level(measurement_frame(result(), "top1"), 0.5), TOP1)

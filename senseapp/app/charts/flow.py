@@ -76,7 +76,7 @@ def flow_graph(
         boxes.add_params(click, zoom),
         shares,
         frame.encode(**box),
-        *(_texts(base, font, two_lines=step >= _TWO_LINES) if font >= _LEAST_FONT else ()),
+        *(_texts(rows, font, two_lines=step >= _TWO_LINES) if font >= _LEAST_FONT else ()),
     ]
     graph = LayeredChart(layer=layers, height=round(step * num_ranks)).resolve_scale(color="independent")
     return cast(alt.LayerChart, graph)
@@ -106,19 +106,24 @@ def _heads(edges: pd.DataFrame, step: float) -> alt.Chart:
     )
 
 
-def _texts(base: alt.Chart, font: float, *, two_lines: bool) -> list[alt.Chart]:
-    """Return the names, cut at their beginning where the box is too narrow, and on request the losses below them."""
+def _texts(rows: pd.DataFrame, font: float, *, two_lines: bool) -> list[alt.Chart]:
+    """Return the names, cut at their beginning where the box is too narrow, and on request the losses below them.
+
+    Names in boxes without a colour have that of the theme's text. Without a hover text, the pointer passes through
+    them to the boxes.
+    """
     room = alt.ExprRef("abs(scale('x', datum.x1) - scale('x', datum.x0)) - 8")
-    look: dict[str, Any] = {"limit": room, "dir": "rtl", "aria": False, "baseline": "middle"}
-    place: dict[str, Any] = {
-        "x": alt.X("x:Q", axis=None),
-        "y": alt.Y("rank:Q", axis=None),
-        "color": alt.Color("ink:N", scale=None),
-    }
-    above = alt.ExprRef(f"datum.change_text ? {-0.55 * font} : 0")
-    names = base.mark_text(fontSize=font, dy=above if two_lines else 0, **look)
-    found = [names.encode(**place, text=alt.Text("members:N"))]
+    look: dict[str, Any] = {"limit": room, "dir": "rtl", "aria": False, "tooltip": None, "baseline": "middle"}
+    place: dict[str, Any] = {"x": alt.X("x:Q", axis=None), "y": alt.Y("rank:Q", axis=None)}
+    painted, empty = (alt.Chart(rows[rows["known"] == known]) for known in (True, False))
+    ink = alt.Color("ink:N", scale=None)
+    above = alt.ExprRef(f"datum.change_text ? {-0.55 * font} : 0") if two_lines else 0
+    name = alt.Text("members:N")
+    found = [
+        empty.mark_text(fontSize=font, **look).encode(**place, text=name),
+        painted.mark_text(fontSize=font, dy=above, **look).encode(**place, color=ink, text=name),
+    ]
     if two_lines:
-        losses = base.mark_text(fontSize=font - 2, dy=0.6 * font, **look)
-        found.append(losses.encode(**place, text=alt.Text("change_text:N")))
+        losses = painted.mark_text(fontSize=font - 2, dy=0.6 * font, **look)
+        found.append(losses.encode(**place, color=ink, text=alt.Text("change_text:N")))
     return found

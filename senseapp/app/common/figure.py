@@ -68,11 +68,10 @@ def chart_downloads(
 
 _TALLEST = 560
 _AXIS_HEIGHT = 70
-_ROOM_HEIGHT = 340
 _LARGE: dict[str, dict[str, Any]] = {
-    "axis": {"labelFontSize": 14, "titleFontSize": 17},
-    "legend": {"labelFontSize": 16},
-    "text": {"fontSize": 14},
+    "axis": {"labelFontSize": 15, "titleFontSize": 18},
+    "legend": {"labelFontSize": 17},
+    "text": {"fontSize": 15},
 }
 _Chart = alt.Chart | alt.LayerChart
 
@@ -80,8 +79,7 @@ _Chart = alt.Chart | alt.LayerChart
 def as_shown(chart: _Chart, *, large: bool = False) -> _Chart:
     """Return the chart with the colours of text that the theme needs; ``large``: to be read from further away.
 
-    Streamlit's theme has no colour for words inside charts, and Vega's black cannot be read on dark. For a room, a
-    chart is at least so high that half a window is filled.
+    Streamlit's theme has no colour for words inside charts, and Vega's black cannot be read on dark.
     """
     colour = TEXT.get(st.context.theme.type or "", INK)
     shown = chart.copy(deep=False)
@@ -91,8 +89,6 @@ def as_shown(chart: _Chart, *, large: bool = False) -> _Chart:
         text=alt.MarkConfig(color=colour, **_LARGE["text"] if large else {}),
         title=alt.TitleConfig(subtitleColor=colour),
     )
-    if large and isinstance(chart.height, int):
-        shown.height = max(chart.height, _ROOM_HEIGHT)
     return shown
 
 
@@ -186,7 +182,7 @@ def figure(
         saves: whether there is a menu; none while a chart still fills.
         shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
         legend: of the colours; stands above the frame, so that it stays in sight, and on saved pictures.
-        large: draws it for a room.
+        large: draws it for a room, as high as the screen has room.
         head: of :func:`figure_head`, where controls of the chart stand; None makes one.
     """
     with st.container(gap="xsmall"):
@@ -200,10 +196,12 @@ def figure(
         show_caveat(caveat)
         if legend:
             st.html(_legend_html(legend))
-        chart = _as_high_as_its_rows(as_shown(chart, large=large))
-        frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
-        with st.container(height=frame_height or "content", border=False, key=frame):
-            if run_id or on_pick:
+        chart = as_shown(chart, large=True) if large else _as_high_as_its_rows(as_shown(chart))
+        frame = re.sub(r"[^\w-]", "_", f"{key}_{'screen' if large else 'frame'}")
+        with st.container(height=(not large and frame_height) or "content", border=False, key=frame):
+            if large:
+                st.altair_chart(chart, key=key, alt=alt_text, height="stretch")
+            elif run_id or on_pick:
                 taken = on_pick or (lambda: _take_pick(key, run_id))
                 st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
             else:

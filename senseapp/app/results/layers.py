@@ -114,8 +114,11 @@ def bars_figure(
     Without ``picks`` they are for a room: larger, and nothing happens on a click.
     """
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
+    few = f"{len(rows)} of {fmt.plural(len(view.rows), view.target_noun)}"
     figure(
-        f"What does each layer lose at {view.level_text}?",
+        f"What does each layer lose at {view.level_text}?"
+        if len(rows) == len(view.rows)
+        else f"The {few} that lose most at {view.level_text}",
         sensitivity_bars(rows, view.metric, x_domain=domain, picked=view.picked_row, is_log=is_log),
         alt_text=_bars_in_words(view),
         key=key,

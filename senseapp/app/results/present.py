@@ -9,6 +9,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
+from senseapp.app.common.answers import changed_pictures
 from senseapp.app.common.link import link_of, qr_code, works_elsewhere
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import go_to
@@ -18,7 +19,7 @@ from senseapp.app.results.recommendation import (
     candidates_figure,
     recommendation_answer,
     recommendation_figure,
-    recommended_answers,
+    recommended_changes,
 )
 from senseapp.app.results.view import RunView, usual_view
 from senseapp.app.words import format as fmt
@@ -29,7 +30,8 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.runs.leaderboard import headline
 
-_CODE_WIDTH = 240
+_CODE_WIDTH, _PICTURE_WIDTH = 260, 190
+_MOST_ROWS = 14  # of bars with names that are read from the last row
 _TO_COME = "Results finds the smallest good model by itself, or offers to; once it has, {what} stands here."
 
 
@@ -98,7 +100,7 @@ def _bars(shown: _Shown) -> None:
         st.title("No layer has a value", anchor=False)
         return
     st.title(_on_layers(view), anchor=False)
-    bars_figure(view, marked(view.ranked), key=f"present.bars.{view.run_id}", picks=False)
+    bars_figure(view, marked(view.ranked).head(_MOST_ROWS), key=f"present.bars.{view.run_id}", picks=False)
 
 
 def _on_layers(view: RunView) -> str:
@@ -112,7 +114,7 @@ def _on_layers(view: RunView) -> str:
 
 
 def _range(shown: _Shown) -> None:
-    st.title("How much can be removed?", anchor=False)
+    st.title(shown.found.headline if shown.found else "How much can be removed?", anchor=False)
     if shown.found is None:
         st.markdown(_TO_COME.format(what="the range"))
         return
@@ -120,16 +122,20 @@ def _range(shown: _Shown) -> None:
 
 
 def _pictures(shown: _Shown) -> None:
-    st.title("What does it answer differently?", anchor=False)
-    if not recommended_answers(shown.record.run_id):
+    changed = recommended_changes(shown.record.run_id)
+    st.title(changed.sentence if changed else "What does it answer differently?", anchor=False)
+    if changed is None:
         st.markdown(_TO_COME.format(what="what the compressed model answers differently"))
+        return
+    st.markdown(md("## Pictures that the proven schedule answers differently"))
+    changed_pictures(changed, key=f"present.{shown.record.run_id}", width=_PICTURE_WIDTH)
 
 
 def _how_it_is_known(shown: _Shown) -> None:
     profile = shown.result.profile
     st.title("How this is known", anchor=False)
     text, code = st.columns([3, 1], gap="large")
-    with code:
+    with code.container(key="present_code"):
         _code(shown.record)
     text.markdown(
         f"Each of {fmt.plural(len(profile.layers), 'layer')} was compressed alone, and the loss measured on "

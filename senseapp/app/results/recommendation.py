@@ -30,6 +30,7 @@ from senseapp.compressions import all_descriptions
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, offered, recommended
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
@@ -204,16 +205,19 @@ def recommendation_answer(run_id: str, found: Recommendation, goal: Goal) -> Non
         st.caption(found.evidence)
 
 
-def recommended_answers(run_id: str) -> bool:
-    """Show what the recommended model answers differently; tell whether that is known yet."""
-    task = RecommendationTask(run_id=run_id)
-    found = backend.recommendation_of(run_id)
-    proof = task.proof(found) if found is not None else None
-    changed = backend.service().work.changed(proof) if proof is not None else None
+def recommended_answers(run_id: str) -> None:
+    """Show what the recommended model answers differently; nothing before that is known."""
+    changed = recommended_changes(run_id)
     if changed is not None:
         st.markdown(md("## Which answers does the proven schedule change?"))
         changed_answers(changed, key=f"recommended.{run_id}")
-    return changed is not None
+
+
+def recommended_changes(run_id: str) -> ChangedAnswers | None:
+    """Return what the recommended model answers differently; None before that is known."""
+    found = backend.recommendation_of(run_id)
+    proof = RecommendationTask(run_id=run_id).proof(found) if found is not None else None
+    return backend.service().work.changed(proof) if proof is not None else None
 
 
 def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
