@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import without_stack_traces
+from senseapp.compat.torch_internals import activations_out_of_place, without_stack_traces
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.records.model_files import ONNX, PROGRAM
@@ -112,7 +112,9 @@ def onnx_program(model: nn.Module, example: Tensor) -> torch.onnx.ONNXProgram:
     """Return ``model`` as an ONNX program with each parameter under its own name, before constants are folded."""
     try:
         with without_stack_traces():
-            program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False, optimize=False)
+            traced = _export(model, example)
+            activations_out_of_place(traced)
+            program = torch.onnx.export(traced, dynamo=True, verbose=False, optimize=False)
         if program is None:
             raise RuntimeError("nothing was exported")
         return program

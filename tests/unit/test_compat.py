@@ -24,6 +24,7 @@ NAMES = {
     # torch
     "torch.utils._python_dispatch:TorchDispatchMode": "watching which operations a forward pass is made of",
     "torch.fx:config.do_not_emit_stack_traces": "exports without the lines of source of nodes",
+    "torch:ops.aten.hardtanh_.default._schema": "telling views from new tensors in a traced graph",
     "torch:Tensor._version": "seeing what a forward pass writes into in place",
     "torch:UntypedStorage._cdata": "telling views of one tensor from others on the meta device",
     "torch:ops.aten._to_copy": "following a weight through casts",

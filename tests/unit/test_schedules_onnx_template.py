@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
 
+from senseapp.compat.torch_internals import activations_out_of_place
 from senseapp.schedules import onnx_template
 from senseapp.schedules.onnx_template import OnnxTemplate
 from senseapp.schedules.write import onnx_copy
@@ -92,3 +94,32 @@ def test_other_structures_are_exported_anew(network, template, exports) -> None:
 def test_a_changed_tensor_without_a_name_in_the_file_is_exported_anew(network, template, exports) -> None:
     del template._program.model.graph.initializers["scale"]
     assert template.onnx_of(randomized(network, 3)) == b"exported anew"
+
+
+class InPlace(nn.Module):
+    """Three activations in place: a sum reads what the second overwrites, a view what the third does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.activation = nn.Conv2d(3, 4, 1), nn.ReLU6(inplace=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        first = self.activation(self.conv(images))
+        shortcut = first - 1
+        second = shortcut + self.activation(shortcut)
+        third = second - 1
+        view = third.flatten(2)
+        self.activation(third)
+        return view.mean(2)
+
+
+def test_activations_in_place_give_the_same_whoever_reads_what_they_overwrite() -> None:
+    network = InPlace().eval()
+    program = torch.export.export(network, (IMAGES,))
+    activations_out_of_place(program)
+    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.ops.aten.hardtanh.default) == 2
+    assert targets.count(torch.ops.aten.hardtanh_.default) == 1
+    session = onnxruntime.InferenceSession(onnx_copy(network, IMAGES[:1]), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: IMAGES.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), network(IMAGES).detach())
