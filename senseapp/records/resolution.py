@@ -17,6 +17,7 @@ from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.tasks import task_named
 
 _WHOLE_FROM = 10.0
+_ROUNDING = 1e-9  # of a difference of two accuracies: a loss of 1 point is up to 1 point
 FRAGILITY_STEPS = (1, 3, 10, 30)
 """Upper ends of the bands of losses, in units of what is tolerable: about half a decade each."""
 _COLOURS = ((0, 0), (1, 2), (3, len(FRAGILITY_STEPS)))  # first and last band of those drawn blue, yellow and red
@@ -87,7 +88,8 @@ def band_of(
 
     An estimate's ``low`` and ``high`` are its ``delta``.
     """
-    found = np.searchsorted(np.multiply(FRAGILITY_STEPS, notable), delta)
+    ends = np.multiply(FRAGILITY_STEPS, notable) * (1 + _ROUNDING)
+    found = np.searchsorted(ends, delta)
     return np.where(cannot_tell(low, delta, high, notable), -1, found)
 
 

@@ -57,6 +57,7 @@ def test_colours_differ_for_those_who_do_not_see_green() -> None:
         (4.0, 12.0, 20.0, 3),
         (20.0, 40.0, 60.0, 4),
         (0.9, 0.9, 0.9, 0),  # an estimate
+        (100 * (0.98 - 0.97),) * 3 + (0,),  # exactly one point, but for the rounding of a difference
         (np.inf, np.inf, np.inf, 4),
         (-3.0, -2.0, -1.0, 0),
     ],
