@@ -147,7 +147,7 @@ def layer_side(view: RunView) -> None:
     if view.picked:
         layer_panel(view)
     else:
-        st.info("Click a row to see its layer here.", icon=":material/touch_app:")
+        st.info("Click a layer in the chart to see it here.", icon=":material/touch_app:")
 
 
 def layer_panel(view: RunView) -> None:
