@@ -172,7 +172,7 @@ def _delimiter_note(mark: str) -> tuple[str, ...]:
     return (f"Its columns are separated by {_DELIMITER_WORDS[mark]}.",) if mark in _DELIMITER_WORDS else ()
 
 
-_Row: TypeAlias = tuple[int, list[str]]
+_Row: TypeAlias = tuple[int, Sequence[str]]
 
 
 def _rows(text: str, mark: str) -> Iterator[_Row]:
@@ -183,7 +183,7 @@ def _rows(text: str, mark: str) -> Iterator[_Row]:
     """
     lines = _lines(text)
     for line, row in _split_at_last_space(lines) if mark == _LAST_SPACE else _split_by_csv(lines, mark):
-        cells = [cell.strip() for cell in row]
+        cells = tuple(map(str.strip, row))  # tuples of texts are nothing to the garbage collector
         if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
             yield line, cells
 
@@ -241,14 +241,14 @@ def _table(rows: Iterable[_Row], mark: str) -> Table:
     numbered = list(rows)
     width = len(numbered[0][1]) if numbered else 0
     return Table(
-        rows=tuple(tuple(row) if len(row) == width else _fitted(row, width) for _, row in numbered),
+        rows=tuple(_fitted(row, width) for _, row in numbered),
         lines=tuple(line for line, _ in numbered),
         delimiter=" " if mark == _LAST_SPACE else mark,
     )
 
 
 def _fitted(row: Sequence[str], width: int) -> tuple[str, ...]:
-    return (*row[:width], *([""] * (width - len(row))))
+    return tuple(row) if len(row) == width else (*row[:width], *([""] * (width - len(row))))
 
 
 def _bounded(rows: Iterable[_Row], mark: str) -> Iterator[_Row]:

@@ -6,13 +6,16 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.table_records import column_key
 from senseapp.core.wording import listed, plural, printable
 from senseapp.data.label_tables import LABEL_WORDS, LabelTable
 
-_WHOLE = re.compile(r"(-?\d+)(?:[.,]0*)?", re.ASCII)
+_WHOLE = re.compile(r"\+?(-?\d+)(?:[.,]0*)?", re.ASCII)
+_SCIENTIFIC = re.compile(r"[+-]?\d(?:[.,]\d{0,18})?[eE][+-]\d{2}", re.ASCII)
+"""As :func:`numpy.savetxt` writes numbers; names such as ``1e2`` are none."""
 _FRACTION = re.compile(r"[+-]?\d*[.,]\d+(?:[eE][+-]?\d+)?|[+-]?\d+(?:\.\d*)?[eE][+-]?\d+", re.ASCII)
 BLANK = ("", "nan")
 _ON, _OFF = ("1", "true"), ("0", "false")
@@ -34,7 +37,10 @@ def single_labels(table: LabelTable) -> SingleLabels:
     Raises:
         InvalidDataset: several columns may hold the label, a picture has two labels, or none has any.
     """
-    cells = [tuple(unicodedata.normalize("NFC", cell) for cell in row) for _, row in table.rows]
+    cells = [
+        row if all(map(str.isascii, row)) else tuple(unicodedata.normalize("NFC", cell) for cell in row)
+        for _, row in table.rows
+    ]
     column, on_column = _label_column(table, cells)
     if column is None:
         values = _from_one_hot(table, cells)
@@ -65,11 +71,26 @@ def _plain(values: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return whole numbers without the decimals that pandas gives them, and a note where there were any."""
     known = [value for value in values if value.casefold() not in BLANK]
     with_decimals = [value for value in known if not value.lstrip("-").isdigit()]
-    if not with_decimals or not all(map(_WHOLE.fullmatch, known)):
+    numbers = {value: _whole_number(value) for value in dict.fromkeys(known)}
+    if not with_decimals or None in numbers.values():
         return list(values), ()
-    whole = [found[1] if (found := _WHOLE.fullmatch(value)) else value for value in values]
+    whole = [numbers.get(value) or value for value in values]
     first = values.index(with_decimals[0])
     return whole, (f"Labels are whole numbers with decimals: {values[first]} is taken as {whole[first]}.",)
+
+
+def _whole_number(cell: str) -> str | None:
+    """Return a whole number without what pandas (``3.0``) or NumPy (``3.0e+00``) add to it; None for others.
+
+    >>> [_whole_number(cell) for cell in ("3", "+3", "3.0", "1.10e+01", "1.5", "1.5e+00", "1e2")]
+    ['3', '3', '3', '11', None, None, None]
+    """
+    if found := _WHOLE.fullmatch(cell):
+        return found[1]
+    if not _SCIENTIFIC.fullmatch(cell):
+        return None
+    number = Decimal(cell.replace(",", "."))
+    return str(int(number)) if number == int(number) else None
 
 
 def _label_column(table: LabelTable, cells: Sequence[tuple[str, ...]]) -> tuple[int | None, tuple[str, ...]]:
@@ -99,7 +120,7 @@ def _label_column(table: LabelTable, cells: Sequence[tuple[str, ...]]) -> tuple[
 def _may_be_labels(values: Sequence[str]) -> bool:
     """Return whether a column may hold classes: several, and no fractions."""
     kinds = {value for value in values if value.casefold() not in BLANK}
-    is_whole = all(map(_WHOLE.fullmatch, kinds))
+    is_whole = all(map(_whole_number, kinds))
     return len(kinds) > 1 and (is_whole or not any(map(_FRACTION.fullmatch, kinds)))
 
 
@@ -111,8 +132,7 @@ def _say_the_same(cells: Sequence[tuple[str, ...]], places: Sequence[int]) -> bo
 
 def truth_in(cell: str) -> bool | None:
     """Return whether a cell says yes; None where it says neither yes nor no."""
-    found = _WHOLE.fullmatch(cell)
-    text = found[1] if found else cell.casefold()
+    text = _whole_number(cell) or cell.casefold()
     return True if text in _ON else False if text in _OFF else None
 
 

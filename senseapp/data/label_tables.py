@@ -117,11 +117,8 @@ class _Reading:
         found = self._matched[place]
         has_header = found.pictures[0] is None and self._is_header(place)
         others = self._other_columns(place, has_header)
-        named = [
-            (picture, tuple(row[each] for each in others))
-            for row, picture in zip(self._rows, found.pictures, strict=True)
-            if picture is not None
-        ]
+        cells = zip(*([row[each] for row in self._rows] for each in others), strict=True)
+        named = [(picture, row) for picture, row in zip(found.pictures, cells, strict=True) if picture is not None]
         missing = [
             row[place]
             for row, picture in zip(self._rows[has_header:], found.pictures[has_header:], strict=True)

@@ -63,7 +63,7 @@ class PictureNames:
 
     def match(self, cells: Sequence[str], spellings: Sequence[Spelling] = SPELLINGS) -> Matched:
         """Return the picture that each of ``cells`` means; strict spellings come first."""
-        names = {cell: _cleaned(cell) for cell in cells if cell}
+        names = {cell: _cleaned(cell) for cell in dict.fromkeys(cells) if cell}
         found: dict[str, str] = {}
         counts: Counter[Spelling] = Counter()
         for spelling in spellings:
@@ -101,9 +101,10 @@ def _index(forms: Iterable[Iterable[tuple[str, str]]], key_of: Callable[[str], s
     for paths in forms:
         of_form: dict[str, str | None] = {}
         for path, picture in paths:
-            key = key_of(path if path.isascii() else unicodedata.normalize("NFC", path))
-            of_form[key] = picture if of_form.get(key, picture) == picture else None
-        known = of_form | known
+            key = path if key_of is _same and path.isascii() else key_of(_composed(path))
+            if of_form.setdefault(key, picture) != picture:
+                of_form[key] = None
+        known = of_form | known if known else of_form
     known.pop("", None)
     return known
 
@@ -115,8 +116,12 @@ def has_picture_suffix(name: str) -> bool:
 
 def _cleaned(name: str) -> str:
     """Return a name with forward slashes, composed letters, and without a drive or leading ``./``."""
-    path = unicodedata.normalize("NFC", name).replace("\\", "/")
-    return _DRIVE.sub("", path).removeprefix("./").lstrip("/")
+    path = _composed(name).replace("\\", "/")
+    return (_DRIVE.sub("", path) if ":" in path else path).removeprefix("./").lstrip("/")
+
+
+def _composed(name: str) -> str:
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def _inner_paths(name: str) -> Iterator[str]:

@@ -28,17 +28,28 @@ def load_tensors(
     ``fresh_head`` names a classifier that the checkpoint lacks; it is drawn from a fixed seed.
 
     Raises:
-        InvalidCheckpoint: a weight is missing, surplus or of another shape; the module is unchanged.
+        InvalidCheckpoint: a weight is missing, surplus, of another shape or quantized; the module is unchanged.
     """
     report = match_state_dict(module, tensors, fresh_head=fresh_head)
     if not report.fits:
         raise InvalidCheckpoint(mismatch_sentence(report, file_name, title))
+    own = module.state_dict()
+    whole = [name for name in own if name in tensors and _is_quantized(own[name], tensors[name])]
+    if whole:
+        raise InvalidCheckpoint(
+            f"{len(whole)} weights in {file_name} are whole numbers ({named(whole)}): quantized, without the scale "
+            "that makes them weights. Save the weights of the float32 model."
+        )
     with torch.no_grad():
-        for name, tensor in module.state_dict().items():
+        for name, tensor in own.items():
             if name in tensors and not name.endswith(COMPUTED_SUFFIXES):
                 tensor.copy_(tensors[name])
     if fresh_head:
         _initialise_head(module.get_submodule(fresh_head))
+
+
+def _is_quantized(own: Tensor, found: Tensor) -> bool:
+    return own.is_floating_point() and not found.is_floating_point() and is_layer(tuple(own.shape))
 
 
 def _initialise_head(head: nn.Module) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 from senseapp.models.checkpoint import Checkpoint, named
-from senseapp.models.fingerprint import COMPUTED_SUFFIXES, Shapes, weights_only
+from senseapp.models.fingerprint import COMPUTED_SUFFIXES, Shapes, fits_pattern, weights_only
 from senseapp.models.libraries import architecture_shapes
 from senseapp.models.networks import Network
 from senseapp.models.parametrizations import PARAMETRIZED
@@ -103,7 +103,7 @@ _MERGE_SHARDS = (
 
 def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
     """Return the cause, in sentences, for which ``network`` is of no known architecture."""
-    for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _variant):
+    for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _other_shapes, _variant):
         if (found := cause(checkpoint, network)) is not None:
             return found
     closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in network.candidates[:3])
@@ -153,11 +153,36 @@ def _part(checkpoint: Checkpoint, network: Network) -> str | None:
         return None
     closest, shapes = network.candidates[0], weights_only(network.shapes)
     own, free = _own_shapes(closest)
+    missing = [name for name in own if name not in shapes]
     if not shapes or any(name not in own or (name not in free and own[name] != shapes[name]) for name in shapes):
+        return None
+    if not missing:
         return None
     return (
         f"{checkpoint.file_name} holds {len(shapes)} of the {len(own)} weights of {closest.title} and nothing else: a "
-        f"part of a checkpoint (a shard), or one that was saved in part. {_MERGE_SHARDS}"
+        f"part of a checkpoint (a shard), or one that was saved in part. It lacks {named(missing)}. {_MERGE_SHARDS}"
+    )
+
+
+def _other_shapes(checkpoint: Checkpoint, network: Network) -> str | None:
+    """Say which few weights have other shapes, where the names are those of an architecture."""
+    if not network.candidates:
+        return None
+    closest, shapes = network.candidates[0], weights_only(network.shapes)
+    fingerprint = fingerprint_named(closest.library, closest.name)
+    own = weights_only(architecture_shapes(closest.library, closest.name))
+    if fingerprint is None or shapes.keys() != own.keys():
+        return None
+    patterns = own | dict(fingerprint.free.patterns)
+    wrong = [name for name in own if not fits_pattern(shapes[name], patterns[name])]
+    if not 0 < len(wrong) <= len(own) // 10:
+        return None
+    first = wrong[0]
+    expected = ", ".join("any" if length is None else str(length) for length in patterns[first])
+    return (
+        f"{checkpoint.file_name} has the names of {closest.title}, and other shapes for {named(wrong)}: {first} is "
+        f"{shapes[first]}, expected ({expected}). Save the weights as PyTorch keeps them, or choose another "
+        "architecture."
     )
 
 

@@ -209,7 +209,7 @@ class _Search:
                 continue
             self.built += 1
             own = weights_only(architecture_shapes(item.library, item.name))
-            found = arrangements(layers, shapes, [item.free.patterns.get(name, own[name]) for name in own])
+            found = arrangements(layers, shapes, own | dict(item.free.patterns))
             if len(found) == 1:
                 order = in_order(found[0], tensors)
                 return [fit for twin in fitting if (fit := fit_by_order(twin, [order])) is not None]

@@ -3,17 +3,17 @@
 ``.safetensors`` files keep no order but that of names. What the names still tell: weights below one prefix belong
 together, siblings that differ in numbers alone (``conv1`` and ``conv2``, or ``conv_a`` and ``conv_b``) ascend, and two
 siblings have the same order below each prefix that has both. Otherwise all orders are tried that give the
-architecture's shapes. One that is alone is taken; of several none, because exchanged layers of equal shape would give
-wrong figures.
+architecture's shapes. One that is alone, or whose names end more like the architecture's than those of all others, is
+taken; else none, because exchanged layers of equal shape would give wrong figures.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, islice
+from itertools import combinations, islice, takewhile
 
 from senseapp.models.fingerprint import Pattern, Shape, Shapes, fits_pattern
 
@@ -55,27 +55,41 @@ def exchangeable(layers: _Layers, shapes: Shapes) -> tuple[str, str] | None:
     return None
 
 
-def arrangements(layers: _Layers, shapes: Shapes, wanted: Sequence[Pattern]) -> list[tuple[str, ...]]:
+def arrangements(layers: _Layers, shapes: Shapes, wanted: Mapping[str, Pattern]) -> list[tuple[str, ...]]:
     """Return up to two orders of all weights that have the shapes ``wanted``, those of an architecture in its order.
 
-    None where there are too many ways to try.
+    Of several orders, the one is taken in which more names end as those of the architecture do. None where there are
+    too many ways to try.
     """
-    search = _Search(shapes, wanted)
+    search = _Search(shapes, list(wanted.values()))
     try:
         found = list(islice(search.orders(_tree(layers, r"[./]"), 0), _MOST_ORDERS))
     except RecursionError:
         return []
     if search.steps > _MOST_STEPS:
         return []
-    alike = [order for order in found if _is_consistent(order)]
-    return (alike or found)[:2] if len(found) < _MOST_ORDERS else found[:2]
+    if len(found) == _MOST_ORDERS:
+        return found[:2]
+    alike = [order for order in found if _is_consistent(order)] or found
+    named = {order: _endings_in_common(order, wanted) for order in alike}
+    return [order for order in alike if named[order] == max(named.values())][:2]
+
+
+def _endings_in_common(order: Sequence[str], own: Iterable[str]) -> int:
+    """Return how many parts at the end of names are those of the names ``own``, in all."""
+    pairs = ((_parts(name.lower())[::-1], _parts(known.lower())[::-1]) for name, known in zip(order, own, strict=True))
+    return sum(len(list(takewhile(lambda both: both[0] == both[1], zip(*pair, strict=False)))) for pair in pairs)
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"[./]", name)
 
 
 def _is_consistent(order: Sequence[str]) -> bool:
     """Return whether two siblings stand in the same order below each prefix that has both."""
     below: dict[tuple[str, ...], dict[str, None]] = {}
     for name in order:
-        parts = re.split(r"[./]", name)
+        parts = _parts(name)
         for depth, part in enumerate(parts):
             below.setdefault(tuple(parts[:depth]), {})[part] = None
     before = {pair for parts in below.values() for pair in combinations(parts, 2)}

@@ -13,6 +13,7 @@ from senseapp.compressions import PruningConfig
 from senseapp.compressions.pruning import search
 from senseapp.compressions.pruning.graph import ChannelGraph
 from senseapp.compressions.pruning.pruning import PruningCompressor
+from senseapp.core.errors import MeasurementFailed
 from tests.pruning_models import Residual, footprint, images, pruning_of, request_of
 
 WIDTH = 8
@@ -154,3 +155,30 @@ def test_progress_is_told_while_groups_are_found() -> None:
     assert told[0] == "Finding which channels are coupled"
     assert "Finding which channels are coupled: layer 1 of 5" in told
     assert told[-1] == "Checking which channels can be removed"
+
+
+class _Joined(nn.Module):
+    """The outputs of two layers are joined and added to those of a third, so that half of the channels are each's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weak, self.strong = nn.Conv2d(3, WIDTH // 2, 1), nn.Conv2d(3, WIDTH // 2, 1)
+        self.whole, self.head = nn.Conv2d(3, WIDTH, 1), nn.Linear(WIDTH, 5)
+        with torch.no_grad():
+            self.whole.weight[: WIDTH // 2] *= 1e-3
+            self.weak.weight *= 1e-3
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head((torch.cat([self.weak(x), self.strong(x)], 1) + self.whole(x)).mean((2, 3)))
+        return scores
+
+
+def test_a_layer_keeps_a_channel_or_the_reason_is_said() -> None:
+    model = _Joined().eval()
+    compressor = pruning_of(model, images())
+    (target,) = compressor.targets
+    with pytest.raises(MeasurementFailed, match="All channels of weak are among the 4 of 8 that would go"):
+        compressor.compress(target, 0.5).__enter__()
+    with compressor.compress(target, 0.375):
+        assert model.weak.out_channels == 1
+        assert model(images()).shape == (len(images()), 5)

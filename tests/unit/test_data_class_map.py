@@ -154,6 +154,8 @@ def test_numbers_may_be_sorted_as_text():
     found = orders(names, 12)
     assert list(found.values()) == [{name: int(name) for name in names}, as_text]
     assert list(found) == ["by number", "by number as text (1, 10, 2)"]
+    padded = orders([f"{number:02d}" for number in range(12)], 12)
+    assert padded["by number as text (1, 10, 2)"] == {f"{int(name):02d}": index for name, index in as_text.items()}
     part = orders(["3", "10", "11"], 12)
     assert part["by number as text (1, 10, 2)"] == {name: as_text[name] for name in ("3", "10", "11")}
 

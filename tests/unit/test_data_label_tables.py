@@ -41,6 +41,8 @@ READ = {
     "no header": lines("{f},{y}"),
     "floats of pandas": lines("{f},{y}.0", "file,label"),
     "floats with decimal commas": lines("{f};{y},0", "file;label"),
+    "floats of NumPy": lines("{f},{y}.000e+00", "file,label").replace("10.000e+00", "1.000e+01"),
+    "signs": lines("{f},+{y}", "file,label"),
     "floats beside whole numbers": lines("{f},{y}.0", "file,label").replace("img_03.png,2.0", "img_03.png,2"),
     "space before quotes": lines('"{f}", "{y}"', '"file", "label"'),
     "all in quotes": lines('"{f}","{y}"', '"file","label"'),

@@ -265,6 +265,21 @@ REFUSED = {
     "integers": ("a.pth", quantized, "are not plain numbers: .* is quantized to integers"),
     "sparse": ("a.pth", lambda w: {**w, "fc.weight": w["fc.weight"].to_sparse()}, "fc.weight is sparse"),
     "an unknown function": ("a.pth", unknown_function, "from which a function computes those of the layers"),
+    "integers as they are": (
+        "a.pth",
+        lambda w: {n: (t * 99).to(torch.int8) if t.dim() == 4 else t for n, t in w.items()},
+        "weights in a.pth are whole numbers .*without the scale",
+    ),
+    "a transposed classifier": (
+        "a.pth",
+        lambda w: {**w, "fc.weight": w["fc.weight"].t().contiguous()},
+        r"other shapes for fc.weight: fc.weight is .*, expected \(any, 96\)",
+    ),
+    "one weight missing": (
+        "a.pth",
+        lambda w: {n: t for n, t in w.items() if n != "layer2.0.conv1.weight"},
+        "It lacks layer2.0.conv1.weight",
+    ),
     "without numbers": ("a.pth", lambda w: {n: t.to("meta") for n, t in w.items()}, "without its numbers"),
 }
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, UnsupportedModel
 from senseapp.models import libraries as published_weights
+from senseapp.models.libraries import check_forward
 from senseapp.models.load import load_model
 from senseapp.records.spec import ModelSpec
 
@@ -224,3 +225,27 @@ def test_the_first_convolution_takes_other_channels():
         if isinstance(module, nn.Conv2d)
     )
     assert first.in_channels == 5
+
+
+class _Shared(nn.Module):
+    """One layer in two places, and a table that is computed on the device of the first image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 3, 1)
+        self.second = nn.Sequential(self.first)
+        self.scale: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scale = torch.ones(3, 1, 1, device=x.device) if self.scale is None else self.scale
+        result: torch.Tensor = self.second(self.first(x)) * self.scale
+        return result
+
+
+def test_a_check_of_shapes_leaves_the_network_as_it_was():
+    network = _Shared().eval()
+    before = dict(network.named_parameters())
+    check_forward(network, (3, 8, 8), title="it")
+    assert all(parameter is before[name] for name, parameter in network.named_parameters())
+    assert network.scale is None
+    assert network(torch.ones(1, 3, 8, 8)).device.type == "cpu"

@@ -135,7 +135,9 @@ class PruningCompressor:
             )
         if target.layer not in self._orders:
             self._orders[target.layer] = self._order(group)
-        return group, self._orders[target.layer][:count]
+        units = self._orders[target.layer][:count]
+        _require_remaining(group, units)
+        return group, units
 
     def _order(self, group: ChannelGroup) -> list[int]:
         if self._config.criterion != "least_error":
@@ -150,6 +152,18 @@ class PruningCompressor:
             raise MeasurementFailed(
                 f"torch-pruning could not shrink a module of this group: {first_line_of(error)}."
             ) from error
+
+
+def _require_remaining(group: ChannelGroup, units: Sequence[int]) -> None:
+    """Raise MeasurementFailed if a layer that has only some channels of the group, joined with others, loses all."""
+    graph, channels, most = group.graph, group.channels(units), len(group.cuts[0].indices)
+    for cut in group.cuts:
+        is_part = is_layer(cut.module) and graph.is_out_cut(cut) and len(cut.indices) < most
+        if is_part and len(positions_of(cut, channels)) == graph.width(cut):
+            raise MeasurementFailed(
+                f"All channels of {graph.names[cut.layer]} are among the {len(channels)} of {most} that would go. "
+                "Choose a lower level or another criterion."
+            )
 
 
 def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[int, ...]]:

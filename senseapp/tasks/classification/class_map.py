@@ -119,7 +119,7 @@ def _other_orders(names: Sequence[str], used: Sequence[str], num_classes: int) -
             yield f"by number{from_one}", {name: int(name) - first for name in used}
             as_text = sorted(str(number) for number in range(first, num_classes + first))
             known = {text: index for index, text in enumerate(as_text)}
-            yield f"by number{from_one} as text (1, 10, 2)", {name: known.get(name, -1) for name in used}
+            yield f"by number{from_one} as text (1, 10, 2)", {name: known.get(str(int(name)), -1) for name in used}
     for some in (names, used):
         if len(some) == num_classes:
             yield "in alphabetical order", _in_order(sorted(some))
