@@ -218,14 +218,16 @@ def deep_json(step: int, _: random.Random) -> bytes:
 
 
 def _lying(name: str, step: int, method: int) -> Member:
-    """Return a member that unpacks to 100 MB times ``step`` and declares a little."""
-    packed, content = _much(step, method)
-    return Member(name=name, packed=packed, declares=1000 * step, method=method, beginning=content)
+    """Return a member that unpacks to 200 or 400 MB and declares 1 kB times ``step``."""
+    declared = bytes(1000 * step)
+    return Member(
+        name=name, packed=_much(1 + step % 2, method), declares=len(declared), method=method, beginning=declared
+    )
 
 
 @cache
-def _much(step: int, method: int) -> tuple[bytes, bytes]:
-    return PACKED[method](bytes(100_000_000 * min(step, 8))), bytes(1000 * step)
+def _much(times: int, method: int) -> bytes:
+    return PACKED[method](bytes(200_000_000 * times))
 
 
 def _method(step: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import streamlit as st
@@ -9,10 +10,11 @@ from streamlit.typing import UploadedFile
 
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
-from senseapp.app.common.notices import errors_here
+from senseapp.app.common.notices import complain
 from senseapp.app.common.state import go_to
 from senseapp.app.common.uploads import expect_files, read_upload, store_upload
 from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.spec import ModelSpec
 from senseapp.runs.disk_space import UploadLimits
@@ -40,9 +42,25 @@ def import_run() -> None:
     uploaded = st.file_uploader(
         "Run file", type=["zip"], key="runs.take.file", max_upload_size=UploadLimits.configured().file_mb
     )
-    if st.button("Import run", key="runs.take", disabled=uploaded is None, type="primary") and uploaded is not None:
-        with errors_here():
-            _import(uploaded)
+    pressed = st.button("Import run", key="runs.take", disabled=uploaded is None, type="primary")
+    if uploaded is not None:
+        _try("runs.take.refused", uploaded.file_id, pressed, lambda: _import(uploaded))
+
+
+def _try(key: str, file_id: str, pressed: bool, act: Callable[[], None]) -> None:
+    """Import a file if its button was ``pressed``, and say why it was refused until another one is chosen.
+
+    The list of runs runs the page again once more is known of it, which would take the sentence away.
+    """
+    if pressed:
+        st.session_state[key] = "", ""
+        try:
+            act()
+        except SenseError as error:
+            st.session_state[key] = file_id, str(error)
+    refused_file, reason = st.session_state.get(key, ("", ""))
+    if reason and refused_file == file_id:
+        complain(reason)
 
 
 def _import(uploaded: UploadedFile) -> None:
@@ -82,10 +100,15 @@ def import_table() -> None:
     )
     model, model_missing = _choose_model()
     ready = uploaded is not None and not model_missing
-    if st.button("Import", key="runs.import", disabled=not ready, type="primary") and uploaded is not None:
-        with errors_here(), st.spinner("Reading the table"):
-            content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
-            _import_rows(uploaded.name, content, unit, model)
+    pressed = st.button("Import", key="runs.import", disabled=not ready, type="primary")
+
+    def read(file: UploadedFile) -> None:
+        with st.spinner("Reading the table"):
+            content = read_upload(file, most_megabytes=_MOST_MEGABYTES)
+            _import_rows(file.name, content, unit, model)
+
+    if uploaded is not None:
+        _try("runs.import.refused", uploaded.file_id, pressed, lambda: read(uploaded))
 
 
 def _choose_model() -> tuple[ModelSpec | None, bool]:
