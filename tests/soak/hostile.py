@@ -150,12 +150,14 @@ async def _bring(server: Served, file: HostileFile) -> None:
         await visitor.upload(UPLOADERS[file.kind], file.name, file.content, keep=True)
         if file.kind in BUTTONS:
             await visitor.click(BUTTONS[file.kind])
-        await visitor.wait_until(lambda page: "hourglass_empty" not in page.text(), seconds=3 * MOST_SECONDS)
+        may_be_taken = file.family.startswith(_MAY_BE_TAKEN)
+        await visitor.wait_until(
+            lambda page: "hourglass_empty" not in page.text() and (may_be_taken or bool(page.alerts())),
+            seconds=3 * MOST_SECONDS,
+        )
         said = visitor.alerts()
         if any(len(sentence) > LONGEST_SENTENCE for sentence in said):
             raise PageBroke("a sentence goes on for ever")
-        if not said and not file.family.startswith(_MAY_BE_TAKEN):
-            raise PageBroke("the page said nothing")
         if acting := [shown for shown in visitor.markdown() if any(mark in shown for mark in ACTING)]:
             raise PageBroke(f"markup acts: {acting[0][:200]}")
 
