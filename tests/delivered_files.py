@@ -121,8 +121,11 @@ def counted(before: Scores, after: Scores, labels: Tensor | None) -> dict[str, f
 
 
 def _divergence(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> float:
-    first, second = (
-        [value - max(scores) - math.log(sum(math.exp(each - max(scores)) for each in scores)) for value in scores]
-        for scores in (old.tolist(), new.tolist())
-    )
+    first, second = _log_shares(old.tolist()), _log_shares(new.tolist())
     return sum(math.exp(one) * (one - other) for one, other in zip(first, second, strict=True))
+
+
+def _log_shares(scores: list[float]) -> list[float]:
+    largest = max(scores)
+    total = math.log(sum(math.exp(each - largest) for each in scores))
+    return [each - largest - total for each in scores]
