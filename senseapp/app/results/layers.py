@@ -107,11 +107,12 @@ def bars_figure(
     key: str,
     picks: bool = True,
     is_log: bool = False,
+    large: bool = False,
     head: FigureHead | None = None,
 ) -> None:
     """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis.
 
-    Without ``picks`` they are for a room: larger, and nothing happens on a click.
+    Without ``picks`` nothing happens on a click; ``large`` is for a room.
     """
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     few = f"{len(rows)} of {fmt.plural(len(view.rows), view.target_noun)}"
@@ -132,7 +133,7 @@ def bars_figure(
         lines=view.lines,
         data=rows,
         saves=picks,
-        large=not picks,
+        large=large,
         head=head,
     )
 

@@ -100,7 +100,7 @@ def _bars(shown: _Shown) -> None:
         st.title("No layer has a value", anchor=False)
         return
     st.title(_on_layers(view), anchor=False)
-    bars_figure(view, marked(view.ranked).head(_MOST_ROWS), key=f"present.bars.{view.run_id}", picks=False)
+    bars_figure(view, marked(view.ranked).head(_MOST_ROWS), key=f"present.bars.{view.run_id}", picks=False, large=True)
 
 
 def _on_layers(view: RunView) -> str:
