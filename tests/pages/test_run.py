@@ -1,5 +1,6 @@
 """A run's page while it waits, runs, stops, fails and finishes, and what its address says."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from tests.pages.conftest import go_back, open_page
+from tests.pages.records import NAMES
 
 slow = pytest.mark.parametrize("backend", ["slow"], indirect=True)
 PAGE = "pages/results.py"
@@ -71,7 +73,10 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
     assert "left" in texts(app)
     assert "**Measured** 5 of 18, the rest estimated" in texts(app)
     assert app.selectbox(key=f"run.metric.{run_id}").value == "kl"  # the metric that estimates have
-    assert len(app.get("vega_lite_chart")) == 1
+    (chart,) = app.get("vega_lite_chart")
+    drawn = json.loads(chart.proto.spec)
+    assert drawn["height"] > 15 * len(NAMES)  # rows keep their height, whatever the screen's
+    assert "titleFontSize" not in drawn["config"]["axis"]
     gate.release(3)
     wait_until(lambda: service.snapshot(run_id).done == 8)
     app.run()
