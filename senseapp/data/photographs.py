@@ -1,4 +1,4 @@
-"""The photographs that ship with senseapp: crops of nine pictures, for networks that see the world.
+"""The photographs that ship with senseapp: crops of eleven pictures, for networks that see the world.
 
 Crops of some pictures are measured on, crops of the others are left to check schedules on: no scene is in both.
 Where the pictures come from and who made them: ``assets/README.md``.
@@ -20,7 +20,7 @@ from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS
 
 _FOLDER = SITE / "assets" / "photographs"
-_MEASURED_ON = ("coffee", "china", "rocket", "astronaut", "coins")
+_MEASURED_ON = ("coffee", "china", "rocket", "astronaut", "coins", "raccoon", "ascent")
 _CHECKED_ON = ("chelsea", "flower", "camera", "hopper")
 
 CROP_SIDE = 256
