@@ -156,6 +156,11 @@ def storage_of(tensor: Tensor) -> int:
     return storage.data_ptr() or int(storage._cdata)
 
 
+def state_tables(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Return what a module keeps its attributes, parameters and buffers in."""
+    return vars(module), module._parameters, module._buffers
+
+
 def has_forward_hooks(module: nn.Module) -> bool:
     """Tell whether somebody else's hooks run around the forward pass of ``module``."""
     return bool(module._forward_hooks or module._forward_pre_hooks)

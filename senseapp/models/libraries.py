@@ -24,6 +24,7 @@ from torch.func import functional_call
 from torchvision.models import WeightsEnum
 
 from senseapp.compat.timm_internals import weights_from
+from senseapp.compat.torch_internals import state_tables
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, first_line_of
 from senseapp.models.catalogue import unknown_model
 from senseapp.models.loaded import LoadedModel, Preprocessing, seeded_weights
@@ -96,7 +97,7 @@ def _state_restored(module: nn.Module) -> Iterator[None]:
     ``functional_call`` leaves parameters of a module that stands in two places (CoaT) on the ``meta`` device, and some
     networks keep what they have computed there.
     """
-    tables = [table for each in module.modules() for table in (vars(each), each._parameters, each._buffers)]
+    tables = [table for each in module.modules() for table in state_tables(each)]
     saved = [(table, dict(table)) for table in tables]
     try:
         yield

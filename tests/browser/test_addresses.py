@@ -8,19 +8,13 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server
-from tests.browser.waiting import wait_until
+from tests.browser.waiting import at_rest, wait_until
 
 pytestmark = pytest.mark.browser
 
 
 def open_tab(page: Page, name: str) -> None:
     expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
-
-
-def at_rest(page: Page) -> None:
-    """Wait until the page has run and its buttons are there: only then it listens to keys."""
-    expect(page.get_by_role("button", name="Next")).to_be_enabled()
-    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
 
 
 def with_its_pictures(page: Page) -> None:
@@ -61,6 +55,7 @@ def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server:
     page.goto(f"{server.url}/present?run={scripted_run}")
     expect(page.get_by_text("1 of 5")).to_be_visible()
     at_rest(page)
+    expect(page.get_by_role("button", name="Next")).to_be_enabled()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_text("2 of 5")).to_be_visible()
     expect(page).to_have_url(re.compile("screen=2"))
@@ -68,6 +63,7 @@ def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server:
     expect(page.get_by_text("2 of 5")).to_be_visible()
     expect(page.locator("path[aria-roledescription=bar]").first).to_be_visible()
     at_rest(page)
+    expect(page.get_by_role("button", name="Next")).to_be_enabled()
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_text("1 of 5")).to_be_visible()
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.import_steps import import_table
 from tests.browser.servers import Server
-from tests.browser.waiting import wait_until
+from tests.browser.waiting import at_rest, wait_until
 from tests.pages.records import FRAGILE
 
 pytestmark = pytest.mark.browser
@@ -211,6 +211,7 @@ def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
     page.set_viewport_size({"width": width, "height": height})
     page.goto(f"{server.url}/present?run={scripted_run}")
     expect(page.get_by_text("1 of 5")).to_be_visible()
+    at_rest(page)
     page.keyboard.press("PageDown")
     expect(page.get_by_text("2 of 5")).to_be_visible()
     expect(mark(page, FRAGILE)).to_be_visible()
@@ -219,13 +220,12 @@ def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
         page, f"() => document.querySelector('[data-testid=stVegaLiteChart] svg').clientHeight > {0.35 * height}"
     )
     assert chart.bounding_box()["width"] > 0.8 * width
-    assert (
-        page.evaluate("() => { const m = document.querySelector('.stMain'); return m.scrollHeight - m.clientHeight }")
-        <= 0
-    )
+    wait_until(page, "() => { const m = document.querySelector('.stMain'); return m.scrollHeight <= m.clientHeight }")
     expect(page.get_by_test_id("stSidebar")).to_have_count(0)
+    at_rest(page)
     page.keyboard.press("Space")
     expect(page.get_by_text("3 of 5")).to_be_visible()
+    at_rest(page)
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile("/results"))
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server
-from tests.browser.waiting import wait_until
+from tests.browser.waiting import at_rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -63,11 +63,6 @@ CONTRASTS = """
 }
 """
 """The contrast of every text in sight with what is behind it, as WCAG 2.2 (1.4.3) counts it."""
-
-
-def at_rest(page: Page) -> None:
-    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
-    wait_until(page, "!document.querySelector('[data-testid=stSkeleton], [data-stale=true]')")
 
 
 def too_faint(page: Page) -> list[Any]:

@@ -20,3 +20,9 @@ def wait_until(page: Page, expression: str, argument: object = None, *, seconds:
     while not page.evaluate(expression, argument):
         assert time.monotonic() < end, f"not true after {seconds:.0f} s: {expression}"
         page.wait_for_timeout(_LOOK_MILLISECONDS)
+
+
+def at_rest(page: Page) -> None:
+    """Wait until the page has run and its parts are there: only then it listens to keys."""
+    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+    wait_until(page, "!document.querySelector('[data-testid=stSkeleton], [data-stale=true]')")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 import timm
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from senseapp.app.frames.flow import flow_edges, lanes
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile
 from senseapp.layers.profile import compressible_weights
@@ -78,26 +75,6 @@ def test_a_skip_is_a_sum_of_two() -> None:
     assert all(len(node.inputs) == 2 for node in joins)
     assert flow[0] == FlowNode(name="image", kind="input")
     assert [node.name for node in flow if node.kind == "layer"][-1] == "fc"
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> list[FlowNode]:
-    nodes = [FlowNode(name="image", kind="input")]
-    for place in range(1, draw(st.integers(2, 30))):
-        inputs = draw(st.sets(st.integers(0, place - 1), max_size=4))
-        nodes.append(FlowNode(name=f"layer{place}", kind="layer", inputs=tuple(sorted(inputs))))
-    return nodes
-
-
-@given(graphs())
-def test_no_line_runs_through_a_node_that_it_does_not_belong_to(flow: list[FlowNode]) -> None:
-    lane, edges = lanes(flow), flow_edges(flow)
-    assert len(edges) == 3 * sum(len(node.inputs) for node in flow)
-    for place, node in enumerate(flow):
-        for source in node.inputs:
-            between = {row for row in range(source + 1, place) if lane[row] == lane[source]}
-            assert not between
-    assert max(lane) < len(flow)
 
 
 def test_a_graph_that_reads_what_comes_later_is_refused() -> None:

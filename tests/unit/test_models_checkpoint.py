@@ -10,6 +10,7 @@ import pickle
 import struct
 import sys
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,7 +62,9 @@ def test_a_plain_state_dict_is_read_in_both_of_torchs_forms(weights, tmp_path, s
 def test_safetensors_are_read_whatever_their_suffix(weights, tmp_path, suffix):
     path = tmp_path / f"net{suffix}"
     safetensors.torch.save_file(weights, path)
-    assert_same(read_checkpoint(path), dict(sorted(weights.items())))
+    found = read_checkpoint(path)
+    assert_same(replace(found, tensors=dict(sorted(found.tensors.items()))), dict(sorted(weights.items())))
+    assert found.sorted_by_name
 
 
 def test_tensors_are_named_by_the_way_that_leads_to_them(weights, tmp_path):

@@ -80,7 +80,8 @@ def test_a_pickle_that_is_not_whole_is_refused(content):
         read(content)
 
 
-FAMILIES = [key for key in hostile_files.FAMILIES if key[1] == "checkpoint" and key[0] != "many tensors"]
+SOUND = ("many tensors", "marked checkpoint")  # which belong to no architecture
+FAMILIES = [key for key in hostile_files.FAMILIES if key[1] == "checkpoint" and key[0] not in SOUND]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=[name for name, *_ in FAMILIES])

@@ -42,6 +42,8 @@ OTHER_ARGUMENTS = {
     "gamma": 1.0,
     "stream": io.BytesIO(),
     "candidate": a_candidate(),
+    "names": ("a.png",),
+    "picture": Path("no picture"),
 }
 TASKS = {
     "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),
@@ -53,7 +55,7 @@ TASKS = {
     "wall": lambda run_id: HistogramWall(run_id=run_id, spec=HISTOGRAM, layers=("stem",)),
 }
 PROOFS_ONLY = ("compressed_model", "changed")
-PARTS = {"": Service, "schedules.": Scheduling}
+PARTS = {"": Service, "schedules.": Scheduling, "work.": Work}
 
 
 def public_methods(part):
@@ -68,7 +70,8 @@ def calls_with_a_run():
         for name in public_methods(part)
         if "run_id" in inspect.signature(getattr(part, name)).parameters
     ]
-    works = [f"work.{name} {task}" for name in public_methods(Work) if name not in PROOFS_ONLY for task in TASKS]
+    takes_task = [name for name in public_methods(Work) if "task" in inspect.signature(getattr(Work, name)).parameters]
+    works = [f"work.{name} {task}" for name in takes_task for task in TASKS]
     return [*named, *works, *(f"work.{name} proof" for name in PROOFS_ONLY)]
 
 

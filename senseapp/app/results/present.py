@@ -114,7 +114,7 @@ def _on_layers(view: RunView) -> str:
 
 
 def _range(shown: _Shown) -> None:
-    st.title(shown.found.headline if shown.found else "How much can be removed?", anchor=False)
+    st.title("How much can be removed?", anchor=False)
     if shown.found is None:
         st.markdown(_TO_COME.format(what="the range"))
         return
