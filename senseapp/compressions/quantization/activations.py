@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -126,6 +127,7 @@ class SearchingObserver(HistogramObserver):
         full_low, full_high = low, high = min(extremes[0], 0.0), max(extremes[1], 0.0)
         centres = self.centres.clamp(full_low, full_high)
 
+        @cache  # a range that begins at 0, as after a ReLU, is searched at one end only
         def harm(ends: tuple[float, float]) -> float:
             return self.harm(centres, rounding(centres, *ends), ends)
 
