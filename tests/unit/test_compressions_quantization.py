@@ -138,17 +138,17 @@ def test_bits_of_activations_are_said_and_a_wider_input_is_a_remedy():
 
 
 _LOUD = [
-    (nn.Linear(6, 5), (40, 6), -1),
-    (nn.Conv2d(6, 4, 3, groups=2), (4, 6, 9, 9), 1),
-    (nn.Conv2d(6, 6, 3, groups=6), (4, 6, 9, 9), 1),
-    (nn.ConvTranspose2d(6, 4, 3, groups=2), (4, 6, 5, 5), 1),
+    (lambda: nn.Linear(6, 5), (40, 6), -1),
+    (lambda: nn.Conv2d(6, 4, 3, groups=2), (4, 6, 9, 9), 1),
+    (lambda: nn.Conv2d(6, 6, 3, groups=6), (4, 6, 9, 9), 1),
+    (lambda: nn.ConvTranspose2d(6, 4, 3, groups=2), (4, 6, 5, 5), 1),
 ]
 
 
 @pytest.mark.parametrize(("module", "shape", "axis"), _LOUD, ids=["linear", "grouped", "depthwise", "transposed"])
 def test_equalised_input_channels_spare_the_others_from_a_loud_one(module, shape, axis):
-    generator = torch.Generator().manual_seed(1)
-    model, images = nn.Sequential(module).eval(), torch.randn(*shape, generator=generator)
+    torch.manual_seed(0)
+    model, images = nn.Sequential(module()).eval(), torch.randn(*shape)
     images.select(axis, 2).mul_(50)
     images.select(axis, 4).zero_()
     wanted = model(images)
