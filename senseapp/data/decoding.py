@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from threading import Condition
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import pillow_heif
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from senseapp.data.bands import TiffBands, is_tiff
 from senseapp.data.bit_depth import Depth, deep_values, depth_of, eight_bits, has_deep_colours, stated_bits
@@ -73,6 +73,7 @@ _TURNS = {
 }
 """What makes a picture with this mark upright; Exif 2.32, tag 0x0112."""
 _START_OF_SCAN = b"\xff\xda"
+_JPEG_IN_TIFF = (6, 7)  # values of the tag for its compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,8 @@ def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upri
     _check_size(width, height)
     if image.format in ("JPEG", "MPO"):
         _check_scans(file, width * height)
+    elif image.format == "TIFF" and image.tag_v2.get(TiffImagePlugin.COMPRESSION) in _JPEG_IN_TIFF:
+        _check_scans(file, _pixels_of_part(image.tag_v2, width, height))
     with budget.hold(width * height):
         with _as_unreadable():
             decoded = _decode(image, file, mode, upright=upright)
@@ -208,6 +211,13 @@ def _check_scans(file: bytes, pixels: int) -> None:
     """Count the markers before libjpeg decodes each scan; in the data of a scan these two bytes never follow."""
     if (scans := file.count(_START_OF_SCAN)) * pixels > MAX_SCAN_PIXELS:
         raise Unreadable(f"a JPEG of {scans:,} scans, which takes far more work than its pixels")
+
+
+def _pixels_of_part(tags: Mapping[int, Any], width: int, height: int) -> int:
+    """Return the pixels of one tile or strip of a TIFF, which holds a JPEG of its own."""
+    if TiffImagePlugin.TILEWIDTH in tags and TiffImagePlugin.TILELENGTH in tags:
+        return int(tags[TiffImagePlugin.TILEWIDTH]) * int(tags[TiffImagePlugin.TILELENGTH])
+    return width * min(height, int(tags.get(TiffImagePlugin.ROWSPERSTRIP, height)))
 
 
 def _is_animated(image: Image.Image) -> tuple[Remark, ...]:

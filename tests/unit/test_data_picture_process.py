@@ -134,6 +134,18 @@ def test_a_jpeg_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: p
         assert decoded.size == (side, side)
 
 
+def test_a_tiff_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding, "_decode", None)
+        with pytest.raises(Unreadable, match=r"a JPEG of 3,\d\d\d scans"):
+            decoded_picture(SLOW_PICTURES["scans.tif"](2), "RGB", BUDGET).__enter__()
+    strips, side = io.BytesIO(), 4096
+    Image.new("RGB", (side, side), "red").save(strips, "TIFF", compression="jpeg", tiffinfo={278: 8})  # rows of a strip
+    assert strips.getvalue().count(b"\xff\xda") * side**2 > MAX_SCAN_PIXELS
+    with decoded_picture(strips.getvalue(), "RGB", BUDGET) as decoded:
+        assert decoded.size == (side, side)
+
+
 def test_slow_pictures_are_left_out_until_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is left out with a sentence; a source with several is refused, as each costs seconds."""
     square = Preprocessing(input_shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
