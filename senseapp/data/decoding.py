@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from threading import Condition
@@ -131,8 +131,10 @@ def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upri
     _check_size(width, height)
     if image.format in ("JPEG", "MPO"):
         _check_scans(file, width * height)
-    elif image.format == "TIFF" and image.tag_v2.get(TiffImagePlugin.COMPRESSION) in _JPEG_IN_TIFF:
-        _check_scans(file, _pixels_of_part(image.tag_v2, width, height))
+    elif isinstance(image, TiffImagePlugin.TiffImageFile):
+        tags = image.tag_v2
+        if tags.get(TiffImagePlugin.COMPRESSION) in _JPEG_IN_TIFF:
+            _check_scans(file, _pixels_of_part(tags, width, height))
     with budget.hold(width * height):
         with _as_unreadable():
             decoded = _decode(image, file, mode, upright=upright)
@@ -213,7 +215,7 @@ def _check_scans(file: bytes, pixels: int) -> None:
         raise Unreadable(f"a JPEG of {scans:,} scans, which takes far more work than its pixels")
 
 
-def _pixels_of_part(tags: Mapping[int, Any], width: int, height: int) -> int:
+def _pixels_of_part(tags: MutableMapping[int, Any], width: int, height: int) -> int:
     """Return the pixels of one tile or strip of a TIFF, which holds a JPEG of its own."""
     if TiffImagePlugin.TILEWIDTH in tags and TiffImagePlugin.TILELENGTH in tags:
         return int(tags[TiffImagePlugin.TILEWIDTH]) * int(tags[TiffImagePlugin.TILELENGTH])
