@@ -8,12 +8,15 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+from tests.browser.waiting import at_rest
+
 PROOF_MILLISECONDS = 240_000
 HEADER, ROW = 35, 35  # pixels of the table, which is drawn and not made of elements
 
 
 def open_part(page: Page, name: str) -> None:
-    """Open one of the tabs below the schedule."""
+    """Open one of the tabs below the schedule, once nothing above moves it any more."""
+    at_rest(page)
     page.get_by_role("tab", name=name, exact=True).click()
     expect(page.get_by_role("tab", name=name, exact=True)).to_have_attribute("aria-selected", "true")
 
@@ -43,11 +46,11 @@ def click_a_dot(page: Page, number: int = 8) -> int:
 
 
 def lock_the_first_layer(page: Page) -> None:
-    """Tick Locked in the first row of the table, once nothing above moves it any more."""
+    """Tick Locked in the first row of the table, once it is drawn."""
     open_part(page, "Single layers")
     table = page.get_by_test_id("stDataFrame").last
     expect(table).to_be_visible()
-    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+    at_rest(page)
     table.click(position={"x": 60, "y": HEADER + ROW // 2})
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
