@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
@@ -156,9 +156,34 @@ def storage_of(tensor: Tensor) -> int:
     return storage.data_ptr() or int(storage._cdata)
 
 
-def state_tables(module: nn.Module) -> tuple[dict[str, Any], ...]:
-    """Return what a module keeps its attributes, parameters and buffers in."""
-    return vars(module), module._parameters, module._buffers
+_ABSENT = object()
+
+
+@contextmanager
+def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Undo, on exit and also on error, what the body does to the attributes of ``modules``.
+
+    Pruning gives modules new parameters and sizes and never writes to the old tensors, so the old objects are put back
+    and nothing is copied; so are entries of dictionaries, in which some modules keep what they computed from their
+    weights. Children, hooks and training flags are left alone, for whoever else holds on to the module.
+    """
+    saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
+    try:
+        yield
+    finally:
+        for table, before in saved:
+            for name in table.keys() - before.keys():
+                del table[name]
+            for name, value in before.items():
+                if name != "training" and table.get(name, _ABSENT) is not value:  # only what differs
+                    table[name] = value
+
+
+def _tables(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the dictionaries that hold a module's own state: attributes, parameters, buffers, and its own ones."""
+    attributes = vars(module)
+    own = [value for name, value in attributes.items() if isinstance(value, dict) and not name.startswith("_")]
+    return [attributes, attributes["_parameters"], attributes["_buffers"], *own]
 
 
 def has_forward_hooks(module: nn.Module) -> bool:

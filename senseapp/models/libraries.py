@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -24,7 +22,7 @@ from torch.func import functional_call
 from torchvision.models import WeightsEnum
 
 from senseapp.compat.timm_internals import weights_from
-from senseapp.compat.torch_internals import state_tables
+from senseapp.compat.torch_internals import restored
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, first_line_of
 from senseapp.models.catalogue import unknown_model
 from senseapp.models.loaded import LoadedModel, Preprocessing, seeded_weights
@@ -78,7 +76,8 @@ def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title
     }
     image = torch.empty((1, *input_shape), device="meta")
     try:
-        with torch.no_grad(), _state_restored(module):
+        # functional_call leaves parameters of a module that stands in two places (CoaT) on the meta device
+        with torch.no_grad(), restored(module.modules()):
             functional_call(module, on_meta, (image,))
     except NotImplementedError:
         return  # an operation without a shape rule says nothing about the shapes
@@ -88,24 +87,6 @@ def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title
             f"{title} does not take images of {height} × {width} pixels with {channels} channels. "
             "Leave the image size and the channels empty for the architecture's own."
         ) from error
-
-
-@contextmanager
-def _state_restored(module: nn.Module) -> Iterator[None]:
-    """Put back attributes, parameters and buffers on exit.
-
-    ``functional_call`` leaves parameters of a module that stands in two places (CoaT) on the ``meta`` device, and some
-    networks keep what they have computed there.
-    """
-    tables = [table for each in module.modules() for table in state_tables(each)]
-    saved = [(table, dict(table)) for table in tables]
-    try:
-        yield
-    finally:
-        for table, before in saved:
-            for name in table.keys() - before.keys():
-                del table[name]
-            table.update(before)
 
 
 def channel_statistics(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from typing import cast
 
 from torch import nn
 
+from senseapp.compat.torch_internals import restored
 from senseapp.compressions.base import (
     ChannelCompressor,
     CompressionRequest,
@@ -17,7 +18,6 @@ from senseapp.compressions.base import (
     Prepared,
     WeightCompressor,
 )
-from senseapp.compressions.pruning.graph import restored
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.adapted import compressor_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import torch_pruning
 from numpy.typing import NDArray
 from torch import nn
 
+from senseapp.compat.torch_internals import restored
 from senseapp.compat.torch_pruning_internals import (
     Channels,
     is_output,
@@ -26,36 +27,6 @@ from senseapp.compat.torch_pruning_internals import (
 )
 from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.layers.profile import CONVOLUTIONS
-
-_ABSENT = object()
-
-
-@contextmanager
-def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Undo, on exit and also on error, what the body does to the attributes of ``modules``.
-
-    Pruning gives modules new parameters and sizes and never writes to the old tensors, so the old objects are put back
-    and nothing is copied; so are entries of dictionaries, in which some modules keep what they computed from their
-    weights. Children, hooks and training flags are left alone, for whoever else holds on to the module.
-    """
-    saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
-    try:
-        yield
-    finally:
-        for table, before in saved:
-            for name in table.keys() - before.keys():
-                del table[name]
-            for name, value in before.items():
-                if name != "training" and table.get(name, _ABSENT) is not value:  # only what differs
-                    table[name] = value
-
-
-def _tables(module: nn.Module) -> list[dict[str, Any]]:
-    """Return the dictionaries that hold a module's own state: attributes, parameters, buffers, and its own ones."""
-    attributes = vars(module)
-    own = [value for name, value in attributes.items() if isinstance(value, dict) and not name.startswith("_")]
-    return [attributes, attributes["_parameters"], attributes["_buffers"], *own]
-
 
 MAX_STEPS_PER_DEPENDENCY = 4
 """Wrong reshape maps send torch-pruning round in circles; a sound group visits each edge about once."""

@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from senseapp.compat.torch_internals import restored
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, Target, ordinary_tensors
 from senseapp.compressions.moments import InputMoments
-from senseapp.compressions.pruning.graph import restored
 from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, modules_of, positions_of
 from senseapp.compressions.pruning.reconstruction import least_error_order, reading_layers
 from senseapp.compressions.pruning.removal import Removal, kept_channels, remove_units

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from senseapp.compressions.pruning.graph import ChannelGraph, left_as_found, restored
+from senseapp.compat.torch_internals import restored
+from senseapp.compressions.pruning.graph import ChannelGraph, left_as_found
 from senseapp.compressions.pruning.groups import ChannelGroup, modules_of
 from senseapp.compressions.pruning.removal import Removal, remove_units
 from senseapp.core.errors import first_line_of
