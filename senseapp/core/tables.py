@@ -34,6 +34,7 @@ _LAST_SPACE = "last space"
 _DELIMITERS = (",", ";", "\t", "|", " ", _LAST_SPACE)
 _DELIMITER_WORDS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces", _LAST_SPACE: "the last space"}
 _SEPARATOR_LINE = re.compile(r"""^"?sep=(?P<mark>[^"\r\n])"?\r?(?:\n|$)""", re.IGNORECASE)
+_FORMULA = re.compile(r"""(?:"=""(?P<quoted>[^"\r\n]*)\"{3}|(?<![^,;|\t\n])="(?P<bare>[^"\r\n]*)")(?=[,;|\t\r\n]|$)""")
 _BINARY = {
     b"PK\x03\x04": "a workbook or zip",
     b"\xd0\xcf\x11\xe0": "a workbook",
@@ -93,7 +94,7 @@ def read_table(
     text, declared = _without_separator_line(text)
     if not text.strip():
         raise TableError("It is empty.")
-    text = _unwrapped(text)
+    text = _without_formulas(_unwrapped(text))
     fitting: list[tuple[float, float, str]] = []
     for mark in declared or _DELIMITERS:
         rows = _first_rows(text, mark)
@@ -166,6 +167,11 @@ def _unwrapped(text: str) -> str:
         return text
     rows = [row for _, row in _rows(text, ",")]
     return "\n".join(row[0] for row in rows) if all(len(row) == 1 for row in rows) else text
+
+
+def _without_formulas(text: str) -> str:
+    """Return the text with ``="007"`` as ``"007"``: exports for spreadsheets keep leading zeros by this formula."""
+    return _FORMULA.sub(lambda found: f'"{found["quoted"] or found["bare"] or ""}"', text) if '="' in text else text
 
 
 def _delimiter_note(mark: str) -> tuple[str, ...]:

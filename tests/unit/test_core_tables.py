@@ -230,3 +230,12 @@ def test_a_damaged_table_gives_values_of_the_table_or_one_sentence(kind, at, cut
     except InvalidInput as refused:
         sentence = str(refused)
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("text", ['file,label\n="01.png",="007"\n', 'file,label\n"=""01.png""","=""007"""\n'])
+def test_formulas_that_keep_leading_zeros_are_read_as_their_text(text: str) -> None:
+    assert read_table(text).rows[1] == ("01.png", "007")
+
+
+def test_an_equals_sign_inside_a_cell_is_left_alone() -> None:
+    assert read_table('file,label\na="b".png,x\n').rows[1] == ('a="b".png', "x")
