@@ -226,7 +226,10 @@ def test_a_file_that_is_no_run_is_refused_in_words(app: AppTest, service: Servic
     app.file_uploader(key="runs.take.file").upload("run.zip", b"PK\x03\x04 nothing", "application/zip").run()
     app.button(key="runs.take").click().run()
     assert "not a run file" in app.error[0].value
+    assert "not a run file" in app.run().error[0].value  # the list of runs runs the page again by itself
     assert service.runs() == ()
+    app.file_uploader(key="runs.take.file").upload("run.zip", b"PK\x03\x04 another", "application/zip").run()
+    assert not app.error
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a folder that not even root can write to")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -97,6 +98,25 @@ def read_upload(uploaded: UploadedFile, *, most_megabytes: int) -> bytes:
     if len(content) > most_megabytes * 1_000_000:
         raise InvalidFile(f"This file may have up to {most_megabytes} MB. Choose a smaller one.")
     return content
+
+
+@contextmanager
+def borrowed_upload(uploaded: UploadedFile) -> Iterator[Path]:
+    """Yield where a file lies on disk until it has been read; where that raises, it stays in its field.
+
+    Raises:
+        SenseError: it was not stored: a quota would be passed, or the disk refuses.
+    """
+    registry = upload_registry()
+    upload = registry.look(session_id(), uploaded.file_id)
+    if upload is None:
+        upload = _from_memory(uploaded)
+        registry.keep(session_id(), uploaded.file_id, upload, backend.service())
+    if upload.path is None:
+        raise QuotaExceeded(upload.refused)
+    yield upload.path
+    registry.drop(session_id(), uploaded.file_id)
+    free_upload(uploaded.file_id)
 
 
 def store_upload(uploaded: UploadedFile) -> Path:

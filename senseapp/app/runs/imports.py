@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import streamlit as st
 from streamlit.typing import UploadedFile
@@ -12,7 +11,7 @@ from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import go_to
-from senseapp.app.common.uploads import expect_files, read_upload, store_upload
+from senseapp.app.common.uploads import borrowed_upload, expect_files, read_upload
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -65,11 +64,8 @@ def _try(key: str, file_id: str, pressed: bool, act: Callable[[], None]) -> None
 
 def _import(uploaded: UploadedFile) -> None:
     owned = backend.service()
-    path: Path = store_upload(uploaded)
-    try:
+    with borrowed_upload(uploaded) as path:
         run_id = owned.import_run(path)
-    finally:
-        owned.inputs.discard_upload(path)
     go_to("pages/results.py", run_id)
 
 
