@@ -113,7 +113,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     files["file"] = with_metadata(files["file"], preprocessing=preprocessing, class_names=evaluator.class_names)
     evaluator.progress("Measuring the file in onnxruntime")
     opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
-    outputs = _outputs(evaluator, opened)
+    outputs = _outputs(evaluator, files)
     figures, zeros = _figures(evaluator, files, opened, outputs, settings)
     model = onnx.load_from_string(files["file"])
     onnx.checker.check_model(model)
@@ -193,10 +193,10 @@ def _int8_files(
 ) -> _Int8Files:
     network = files["file"]
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
-    judge = FileJudge(evaluator, network, others, settings.threads)
+    judge = FileJudge(evaluator, network, others)
     scaled, by_answers = network, settings.kind == "quickest"
     if not source.bits:  # rounded weights would leave their grid
-        simulated = FileJudge(evaluator, network, others, settings.threads, simulated=True).damage_of
+        simulated = FileJudge(evaluator, network, others, simulated=True).damage_of
         with steps.trying("equalised channels"):
             scaled = better_equalised(network, fitted, damage_of=simulated, progress=steps.progress)
 
@@ -254,7 +254,7 @@ def _mixed(
     return mixed(
         writer,
         always_float=kept,
-        screen=FileJudge(evaluator, network, _of_one_size(network, [few]), settings.threads).damage_of,
+        screen=FileJudge(evaluator, network, _of_one_size(network, [few])).damage_of,
         damage_of=judge.damage_of,
         seconds_of=_seconds(network, all_int8, settings),
         is_quick_enough=is_quick_enough,
@@ -319,11 +319,11 @@ def _kept_in_float(evaluator: ScheduleEvaluator, source: Source) -> list[str]:
     return [node for node, layer in nodes.items() if source.bits.get(layer, DENSE_BITS) > _INT8_BITS]
 
 
-def _outputs(evaluator: ScheduleEvaluator, opened: Mapping[str, RuntimeModel]) -> dict[str, Tensor]:
+def _outputs(evaluator: ScheduleEvaluator, files: Mapping[str, bytes]) -> dict[str, Tensor]:
     """Return the outputs of each file for the proof images, (N, ...)."""
     proof = evaluator.images.proof
     images = evaluator.dense.arranged(proof, 0, len(proof))
-    return {name: evaluator.dense.task.output(model.outputs(images)) for name, model in opened.items()}
+    return {name: evaluator.dense.task.output(RuntimeModel(file).outputs(images)) for name, file in files.items()}
 
 
 def _figures(

@@ -26,12 +26,11 @@ class FileJudge:
         evaluator: ScheduleEvaluator,
         network: bytes,
         images: Sequence[Tensor],
-        threads: int = 1,
         *,
         simulated: bool = False,
     ) -> None:
         names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
-        self.images, self._threads, self._simulated = images, threads, simulated
+        self.images, self._simulated = images, simulated
         self._task = evaluator.dense.task
         self._baseline = BaselineOutputs(self._task.output(RuntimeModel(network).outputs(images)), None, names)
         self.metric = divergence_among(names) or names[0]
@@ -51,7 +50,7 @@ class FileJudge:
 
     def _outputs(self, content: bytes) -> Tensor:
         if self._last[0] != content:
-            opened = RuntimeModel(content, threads=self._threads, simulated=self._simulated)
+            opened = RuntimeModel(content, simulated=self._simulated)
             self._last = content, self._task.output(opened.outputs(self.images))
         return self._last[1]
 

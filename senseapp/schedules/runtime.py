@@ -27,16 +27,19 @@ _COMPARING_TURNS = 21  # where only the ratio counts
 class RuntimeModel:
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
-    With ``simulated``, a QDQ file computes in float what its integers are meant to, whatever this processor makes of
+    It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. With
+    ``simulated``, a QDQ file computes in float what its integers are meant to, whatever this processor makes of
     them.
 
     Raises:
         InvalidSpec: the runtime cannot open it.
     """
 
-    def __init__(self, content: bytes, *, threads: int = 1, simulated: bool = False) -> None:
+    def __init__(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> None:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        if threads is None:  # threads that wait actively would take time from other files that are being timed
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3  # errors; the rest would blur the one line of a command
         disabled = UNDONE_BY if simulated else ()
         if simulated:
