@@ -218,6 +218,10 @@ class Visitor:
             raise PageBroke(made.error_msg)
         return str(self._url + made.deferred_file.url)
 
+    async def again(self) -> float:
+        """Run the page again, as its own timers do, and return the seconds to the answer."""
+        return await self._rerun()
+
     async def go(self, page: str, query: str = "") -> float:
         """Open another page by the sidebar, and return the seconds to the answer."""
         self._page, self._page_hash, self._query = page, "", query
