@@ -115,6 +115,14 @@ def depth_note(depth: Depth, count: int) -> str:
     )
 
 
+def mixed_depths_note(bits: int, count: int) -> str:
+    """Say that so many pictures use few of the bits of all: these are dark, or another camera's."""
+    return (
+        f"No value of {plural(count, 'picture')} among these is above {(1 << bits) - 1:,}: if their cameras store "
+        f"{bits} bits, they are too dark here. Measure them apart, or store all with the same number of bits."
+    )
+
+
 def _numbers(value: object) -> tuple[int, ...]:
     values = value if isinstance(value, tuple) else (value,)
     return tuple(int(each) for each in values if isinstance(each, int | float))

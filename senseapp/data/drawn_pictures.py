@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from senseapp.core.wording import listed, plural, printable
-from senseapp.data.bit_depth import Depth, depth_note
+from senseapp.data.bit_depth import Depth, depth_note, mixed_depths_note
 from senseapp.data.decoding import Decoded, Remark
 
 _REMARKS: dict[Remark, str] = {
@@ -31,6 +31,7 @@ class DrawnPictures:
         remarks: how many of the pictures are unusual, and how.
         sizes: how many of the pictures have a (width, height) in pixels.
         depths: bits used, by the row of each picture with 16 bits per channel.
+        fainter: how many pictures would fit in fewer bits than those of all, by the bits.
     """
 
     pixels: torch.Tensor
@@ -39,6 +40,7 @@ class DrawnPictures:
     remarks: Counter[Remark] = field(default_factory=Counter)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     depths: dict[int, Depth] = field(default_factory=dict)
+    fainter: Counter[int] = field(default_factory=Counter)
 
     @property
     def usual_size(self) -> tuple[int, int] | None:
@@ -54,6 +56,7 @@ class DrawnPictures:
             if self.remarks[remark]
         ]
         notes += [depth_note(depth, count) for depth, count in sorted(Counter(self.depths.values()).items())]
+        notes += [mixed_depths_note(bits, count) for bits, count in sorted(self.fainter.items())]
         if self.unreadable:
             names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
             notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
@@ -75,4 +78,6 @@ class DrawnPictures:
         most = max(guessed.values(), default=0)
         for row, bits in guessed.items():
             self.pixels[row] >>= most - bits
+            self.fainter[bits] += bits < most
             self.depths[row] = Depth(most, stated=False)
+        self.fainter += Counter()  # without those of which there are none

@@ -145,6 +145,7 @@ def test_pictures_of_one_set_are_scaled_alike(tmp_path: Path) -> None:
         "2 pictures scaled from 12 to 8 bits per channel: none of their values, of 16 bits each, is above 4,095."
         in (images.notes)
     )
+    assert any(note.startswith("No value of 1 picture among these is above 1,023: if") for note in images.notes)
 
 
 def with_mark(mark: int, kind: str) -> bytes:
