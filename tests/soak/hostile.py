@@ -162,9 +162,9 @@ async def _bring(server: Served, file: HostileFile) -> None:
             raise PageBroke(f"markup acts: {acting[0][:200]}")
 
 
-async def _warm_up(server: Served, sound: Sound) -> None:
+async def _warm_up(server: Served, sound: Sound, number: int) -> None:
     """Bring a few files two at a time: as many processes open files at once, and are kept for the next."""
-    await asyncio.gather(*(bring(server, hostile_files(sound, _WARMING), Report()) for _ in range(2)))
+    await asyncio.gather(*(bring(server, hostile_files(sound, number), Report()) for _ in range(2)))
 
 
 async def _watch_health(server: Served, report: Report) -> None:
@@ -202,14 +202,15 @@ def hostile(
     *,
     only: str = "",
     beside: bool = True,
+    warming: int = _WARMING,
     settling_seconds: float = _SETTLING_SECONDS,
 ) -> Report:
-    """Bring ``number`` files, those from ``after`` on, after a few that warm the server up; then let it settle.
+    """Bring ``number`` files, those from ``after`` on, after ``warming`` that warm the server up; then let it settle.
 
     Sound run files are imported ``beside`` them all the time.
     """
     report = Report()
-    run_async(_warm_up(server, sound))
+    run_async(_warm_up(server, sound, warming))
     time.sleep(_SETTLING_SECONDS)
     report.before = server.held()
 
