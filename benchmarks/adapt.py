@@ -27,13 +27,14 @@ from benchmarks.real.rows import HEAD, Row
 from benchmarks.results import write_row
 from benchmarks.scans import ADAPTED_ON, SCORED, Scan, unseen
 from benchmarks.schedule_cases import BITS, SPARSE
-from senseapp.compressions import BudgetKind, CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.process import become_measuring
+from senseapp.descriptions import BudgetKind, CompressionConfig
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.repair_choice import Measured, measured
+from senseapp.reconstruct.apply import AppliedModel
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ScheduleEntry
-from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.repair_choice import Measured, measured
+from senseapp.solve.methods import make_schedule
 
 TITLE = "Adapted weights (`python -m benchmarks.adapt`)"
 _MOST_SECONDS = 120

@@ -19,11 +19,11 @@ from ray.cluster_utils import Cluster
 
 from senseapp.core.process import become_measuring
 from senseapp.data.images import TensorImages
-from senseapp.engine.cluster.cluster import connected
-from senseapp.engine.cluster.executor import RayExecutor
-from senseapp.engine.executor import Executor
-from senseapp.engine.layout import Layout
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.cluster.cluster import connected
+from senseapp.measure.cluster.executor import RayExecutor
+from senseapp.measure.executor import Executor
+from senseapp.measure.layout import Layout
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, latest
 from senseapp.records.spec import SensitivitySpec
 

@@ -10,7 +10,7 @@ is measured, and set beside what is predicted from measurements of single layers
   2023, "CLADO", eq. 4), ρ found at one level of each. Measured are neighbours, and all pairs of the most harmed layers;
 - *usual pair*: that, and for all other pairs the mean ρ of those that were measured;
 - *together*: as schedules are predicted, from what each layer alone does to the answers; it needs no further pass (see
-  `senseapp/schedules/joint.py`).
+  `senseapp/solve/joint.py`).
 
     python -m benchmarks.configurations [--networks NAME,NAME] [--kinds bits,zeros]
 """
@@ -35,11 +35,12 @@ from benchmarks.networks import NETWORKS
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.results import write_row
 from benchmarks.scans import DEMO, Scan, opened
-from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, Prepared, WeightCompressor, build_compressor
 from senseapp.core.process import become_measuring
-from senseapp.layers.profile import profile_model
-from senseapp.schedules.problem import manual_schedule
+from senseapp.descriptions import CompressionConfig
+from senseapp.networks.profile import profile_model
+from senseapp.solve.problem import manual_schedule
 
 TITLE = "Whole configurations (`python -m benchmarks.configurations`)"
 KINDS: dict[str, tuple[CompressionConfig, tuple[float, ...]]] = {

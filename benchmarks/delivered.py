@@ -30,12 +30,12 @@ from benchmarks.results import write_row
 from senseapp.cli.main import main as command
 from senseapp.core.process import become_measuring
 from senseapp.data.load import load_images
-from senseapp.models.load import load_model
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.evaluator import load_proof_images
 from senseapp.records.candidate import Candidate
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
-from senseapp.runs.schedule_tasks import RecommendationTask
-from senseapp.runs.tasks import TaskContext
-from senseapp.schedules.evaluator import load_proof_images
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut
 

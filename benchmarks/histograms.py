@@ -23,8 +23,8 @@ from benchmarks.cases import images_of, model_of
 from benchmarks.results import machine, write_section
 from senseapp.core.process import become_measuring
 from senseapp.data.images import TensorImages
-from senseapp.engine.histograms import quantization_histogram
-from senseapp.layers.profile import profile_model
+from senseapp.measure.histograms import quantization_histogram
+from senseapp.networks.profile import profile_model
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec, HistogramTensor
 

@@ -19,13 +19,14 @@ import torch
 from benchmarks.networks import NETWORKS, trained
 from benchmarks.results import machine, write_section
 from scripts.train_demo import top1
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.process import become_measuring
 from senseapp.data.load import load_demo_images
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.session import estimate_agreement
-from senseapp.engine.sweep import Sweep
-from senseapp.models.demo import load_demo_model
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.session import estimate_agreement
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.spec import SensitivitySpec
 
 TITLE = "Quick scan against measured KL (Spearman)"

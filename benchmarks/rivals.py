@@ -38,20 +38,21 @@ from benchmarks.real.pruned import LEVELS as PRUNED
 from benchmarks.results import write_row
 from benchmarks.scans import Scan, opened, unseen
 from benchmarks.schedule_cases import BITS
-from senseapp.compressions import BudgetKind, CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, WeightCompressor, build_compressor
 from senseapp.core.errors import SenseError
 from senseapp.core.process import become_measuring
-from senseapp.layers.profile import profile_model
+from senseapp.descriptions import BudgetKind, CompressionConfig
+from senseapp.networks.profile import profile_model
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.prove import prove, true_figure
+from senseapp.prove.repair_choice import measured
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
 from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule
-from senseapp.schedules.curves import Choice
-from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.methods import ChoiceTable, choices_by_layer, make_schedule
-from senseapp.schedules.problem import Problem, assemble, build_problem, infeasible
-from senseapp.schedules.prove import prove, true_figure
-from senseapp.schedules.repair_choice import measured
-from senseapp.schedules.trade_off import with_true_size
+from senseapp.solve.curves import Choice
+from senseapp.solve.methods import ChoiceTable, choices_by_layer, make_schedule
+from senseapp.solve.problem import Problem, assemble, build_problem, infeasible
+from senseapp.solve.trade_off import with_true_size
 
 TITLE = "Schedules beside other ways to choose (`python -m benchmarks.rivals`)"
 _ZEROS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)

@@ -16,18 +16,18 @@ import torch
 from benchmarks.networks import CACHE, NETWORKS, trained
 from benchmarks.real.network import ARCHITECTURE, load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
-from senseapp.compressions import CompressionConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import load_demo_images
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
-from senseapp.models.demo import DEMO_PREPROCESSING
-from senseapp.models.load import load_model
-from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.sources.demo import DEMO_PREPROCESSING
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.records.measurement import SensitivityResult, latest
 from senseapp.records.spec import Mode, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 
 _SCANS = CACHE.parent / "scans"
 DEMO = "demo"

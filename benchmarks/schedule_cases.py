@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.networks import NETWORKS
-from senseapp.compressions import BudgetKind, CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.descriptions import BudgetKind, CompressionConfig
 
 SPARSE = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 PRUNED = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)

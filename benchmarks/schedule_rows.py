@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks.schedule_cases import Case
-from senseapp.engine.accumulation import BaselineOutputs
+from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.metrics import MetricChange, change_of
 
 

@@ -25,23 +25,24 @@ from benchmarks.results import machine, write_section
 from benchmarks.schedule_cases import CASES, Case
 from benchmarks.schedule_rows import HEADER, Outcome, Row
 from benchmarks.solve_time import solve_time
-from senseapp.compressions import CompressionConfig, PruningConfig
+from senseapp.compressions import PruningConfig
 from senseapp.core.errors import SenseError
 from senseapp.core.process import become_measuring
 from senseapp.data.images import TensorImages
 from senseapp.data.load import load_demo_images
-from senseapp.engine.sweep import Sweep
-from senseapp.models.demo import DEMO_PREPROCESSING
-from senseapp.models.loaded import LoadedModel
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.sources.demo import DEMO_PREPROCESSING
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.prove import prove, true_figure
+from senseapp.prove.repair_choice import measured
+from senseapp.reconstruct.apply import AppliedModel
 from senseapp.records.measurement import SensitivityResult, latest
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.prove import prove, true_figure
-from senseapp.schedules.repair_choice import measured
-from senseapp.schedules.trade_off import with_true_size
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import with_true_size
 
 TITLE = "Schedules (`make bench-schedule`)"
 INTRO = (

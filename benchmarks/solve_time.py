@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from senseapp.records.schedule import ResourceBudget
-from senseapp.schedules.methods import make_schedule
+from senseapp.solve.methods import make_schedule
 from tests.schedule_cases import run_of
 
 NUM_LAYERS, NUM_LEVELS = 200, 20

@@ -87,7 +87,7 @@ def notebook(task: Task) -> Deltas:
 def _sweep(task: Task, *, precision: str = "fp32", mode: str = "exact") -> Any:
     from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
     from senseapp.data.images import TensorImages
-    from senseapp.engine.sweep import Sweep
+    from senseapp.measure.sweep import Sweep
     from senseapp.records.spec import SensitivitySpec
 
     config = {"sparsity": SparsityConfig, "pruning": PruningConfig, "quantization": QuantizationConfig}[
@@ -112,7 +112,7 @@ def ours(task: Task, *, precision: str = "fp32", apart: bool = False) -> Deltas:
 
 
 def quick(task: Task) -> Deltas:
-    from senseapp.engine.quick.scan import quick_scan
+    from senseapp.measure.quick.scan import quick_scan
 
     found: Deltas = {}
     for item in quick_scan(_sweep(task, precision="auto", mode="quick")):
@@ -123,7 +123,7 @@ def quick(task: Task) -> Deltas:
 
 def plain(task: Task) -> Deltas:
     """Compress one layer, run the whole model in one batch in the default layout, restore, and so on."""
-    from senseapp.engine.layout import Layout
+    from senseapp.measure.layout import Layout
 
     sweep = _sweep_with(task, Layout(micro_batch=BATCH_SIZE))
     sweep.context.replay_obstacle = "asked for the plain loop"
@@ -139,7 +139,7 @@ def _sweep_with(task: Task, layout: Any) -> Any:
 
 def floor(task: Task) -> Deltas:
     """Run, for each target, the part of the model after it, as often as there are levels; nothing else is timed."""
-    from senseapp.engine.replay import Replay
+    from senseapp.measure.replay import Replay
 
     sweep, now = _sweep(task), clock(task.device)
     replay, seconds = Replay(sweep.context.model, sweep.context.trace), 0.0
@@ -176,7 +176,7 @@ def main() -> None:
     tool, case, compression, levels, *rest = sys.argv[1:]
     images, device = [*rest, *("32", "cpu")[len(rest) :]]
     task = Task(model_of(case), *images_of(int(images)), compression, int(levels), torch.device(device))
-    importlib.import_module("fasterai.analyze.sensitivity" if tool == "fasterai" else "senseapp.engine")
+    importlib.import_module("fasterai.analyze.sensitivity" if tool == "fasterai" else "senseapp.measure")
     torch.randn(8, 8, device=task.device) @ torch.randn(8, 8, device=task.device)
     now = clock(task.device)
     started, cpu = now(), time.process_time()

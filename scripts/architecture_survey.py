@@ -13,8 +13,8 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from senseapp.layers.profile import compressible_weights
-from senseapp.models.libraries import build_on_meta, input_configuration, output_width
+from senseapp.networks.profile import compressible_weights
+from senseapp.networks.sources.libraries import build_on_meta, input_configuration, output_width
 
 OTHER_CLASSES = 1013
 OTHER_CHANNELS = 5

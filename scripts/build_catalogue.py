@@ -25,9 +25,15 @@ import torch
 import torchvision
 
 from scripts.architecture_survey import OTHER_CHANNELS, OTHER_CLASSES, Survey, survey_architecture
-from senseapp.models.catalogue import CATALOGUE_FILE
-from senseapp.models.fingerprint import RECOGNITION_FILE, BuiltWith, Fingerprint, fingerprint_of, pack_fingerprints
-from senseapp.models.libraries import torchvision_names
+from senseapp.networks.checkpoints.fingerprint import (
+    RECOGNITION_FILE,
+    BuiltWith,
+    Fingerprint,
+    fingerprint_of,
+    pack_fingerprints,
+)
+from senseapp.networks.sources.catalogue import CATALOGUE_FILE
+from senseapp.networks.sources.libraries import torchvision_names
 
 _TIMEOUT_SECONDS = 120
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from senseapp import compressions
+from senseapp import descriptions
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SEARCHED = ("senseapp", "pages", "app.py")
@@ -28,8 +28,8 @@ def names_in(source: str) -> Iterator[tuple[int, str]]:
     A default of a parameter is none: it says what is usual, and nothing is decided by it.
     """
     tree = ast.parse(source)
-    kinds = set(compressions.names())
-    classes = {description.config.__name__ for description in compressions.all_descriptions()}
+    kinds = set(descriptions.names())
+    classes = {description.config.__name__ for description in descriptions.all_descriptions()}
     defaults = {id(node) for node in _defaults(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in kinds and id(node) not in defaults:

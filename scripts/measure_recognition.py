@@ -24,10 +24,10 @@ from pathlib import Path
 import torch
 
 from scripts.build_catalogue import all_architectures
-from senseapp.models.catalogue import find_entry
-from senseapp.models.fingerprint import RECOGNITION_FILE
-from senseapp.models.libraries import build_on_meta
-from senseapp.models.recognise import recognise
+from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE
+from senseapp.networks.checkpoints.recognise import recognise
+from senseapp.networks.sources.catalogue import find_entry
+from senseapp.networks.sources.libraries import build_on_meta
 
 _CLASSES = range(2, 3001)
 _EVERYTHING = 10_000

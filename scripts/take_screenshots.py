@@ -24,14 +24,14 @@ from PIL import Image
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from scripts.ensure_browser import find_browser
-from senseapp.app.report.chart_data import ReportContents
-from senseapp.app.report.document import build_report
 from senseapp.compressions import QuantizationConfig, SparsityConfig
-from senseapp.records.spec import PHOTOGRAPHS_DEMO
-from senseapp.runs.backend import Backend
-from senseapp.runs.leaderboard import headline
-from senseapp.runs.schedule_tasks import RecommendationTask
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.server.leaderboard import headline
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.service import Service
+from senseapp.views.report.chart_data import ReportContents
+from senseapp.views.report.document import build_report
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"

@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 from senseapp.core.codec import dumps
 from senseapp.data.images import TensorImages
 from senseapp.data.load import load_demo_images
-from senseapp.models.demo import DEMO_WEIGHTS, build_demo_network, load_demo_model
+from senseapp.networks.sources.demo import DEMO_WEIGHTS, build_demo_network, load_demo_model
 from senseapp.records.spec import ModelSpec
-from senseapp.runs.model_cards import SHIPPED_CARD, load_card
+from senseapp.server.model_cards import SHIPPED_CARD, load_card
 
 REQUIRED_TOP1 = 0.97
 ACCURACY_TOLERANCE = 0.01

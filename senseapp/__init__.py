@@ -13,9 +13,9 @@ _HOMES = {
     "SensitivityResult": "senseapp.notebook.level_result",
     "SensitivityAnalyzer": "senseapp.notebook.analyzer",
     "analyze_sensitivity": "senseapp.notebook.analyzer",
-    "histogram": "senseapp.app.charts.histogram_wall",
-    "measure": "senseapp.engine.sweep",
-    "make_schedule": "senseapp.schedules.methods",
+    "histogram": "senseapp.views.charts.histogram_wall",
+    "measure": "senseapp.measure.sweep",
+    "make_schedule": "senseapp.solve.methods",
 }
 
 __version__ = "0.1.0"

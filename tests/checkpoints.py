@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 
-from senseapp.models.load import load_model
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 
 MODEL = "test_resnet"

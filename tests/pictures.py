@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 
 GREY = Preprocessing(input_shape=(1, 8, 8), mean=(0.5,), std=(0.25,))
 COLOUR = Preprocessing(input_shape=(3, 8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))

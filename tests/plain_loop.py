@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp.data.images import TensorImages
-from senseapp.engine.layout import Layout
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.layout import Layout
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.spec import SensitivitySpec
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import CompressionRequest
 from senseapp.compressions.pruning.pruning import PruningCompressor
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
 
 
 class Residual(nn.Module):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.profile import LayerProfile, ModelProfile

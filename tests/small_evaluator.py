@@ -7,15 +7,16 @@ from dataclasses import replace
 
 from torch import nn
 
-from senseapp.compressions import CompressionConfig, QuantizationConfig
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.steps import ignore_progress
 from senseapp.data.images import TensorImages
-from senseapp.engine.context import MeasurementContext
-from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.context import MeasurementContext
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.steps import ignore_progress
 from tests.small_models import images_for
 
 

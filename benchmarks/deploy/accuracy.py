@@ -11,14 +11,14 @@ from benchmarks.real.photographs import MADE_FROM, tensors, write_photographs
 from benchmarks.real.rows import Row
 from senseapp.cli.main import main
 from senseapp.data.images import TensorImages
+from senseapp.prove.deploy import deploy
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.source import original_source
+from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import Deployment, DeploySettings, Median
 from senseapp.records.measurement import SensitivityResult, change_in
-from senseapp.schedules.deploy import deploy
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.int8 import Int8Writer
-from senseapp.schedules.runtime import RuntimeModel
-from senseapp.schedules.source import original_source
-from senseapp.schedules.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.store.run_folder import RunFolder
 
 _MADE_FROM, _SCORED_ON = 256, 200

@@ -14,13 +14,13 @@ from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, tensors
 from benchmarks.real.rows import Row
 from senseapp.data.load import load_demo_images
-from senseapp.models.demo import load_demo_model
-from senseapp.schedules.int8 import Int8Writer, Rounding
-from senseapp.schedules.rounding.calibration import ranges, rounded_products
-from senseapp.schedules.rounding.choice import rounded_tensors
-from senseapp.schedules.rounding.products import products
-from senseapp.schedules.runtime import RuntimeModel, machine
-from senseapp.schedules.write import onnx_model
+from senseapp.networks.sources.demo import load_demo_model
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
+from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 
 _REAL, _DEMO = "tf_efficientnet_lite0", "demo"
 _TRAINED = (_REAL, _DEMO)

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from benchmarks.real.rows import Row
-from senseapp.compressions.levels import BitScale
 from senseapp.core.errors import InfeasibleBudget
+from senseapp.descriptions.levels import BitScale
+from senseapp.prove.timed import TimedNetwork, measured_schedule
+from senseapp.reconstruct.write import onnx_model
 from senseapp.records.layer_times import MILLISECONDS, LayerTimes
-from senseapp.schedules.int8 import Int8Writer, Rounding, layers_of_nodes
-from senseapp.schedules.runtime import RuntimeModel, machine, times
-from senseapp.schedules.timed import TimedNetwork, measured_schedule
-from senseapp.schedules.timing import time_layers
-from senseapp.schedules.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine, times
+from senseapp.runtimes.onnxruntime.timing import time_layers
 from tests.schedule_cases import run_of
 
 _NETWORKS = ("tf_efficientnet_lite0", "resnet18", "mobilenetv3_small_100", "regnetx_002")

@@ -27,8 +27,8 @@ from benchmarks.real.photographs import MADE_FROM, SCORED_ON, photographs, write
 from benchmarks.real.rows import Row
 from benchmarks.real.small_checkpoints import HALF, IMAGENET, NONE, RAW, TrainedNetwork, trained, write_pictures
 from senseapp.data.load import load_images
-from senseapp.engine.preparation_search import choose_preparation
-from senseapp.models.load import load_model
+from senseapp.measure.preparation_search import choose_preparation
+from senseapp.networks.sources.load import load_model
 from senseapp.records.preparation import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 

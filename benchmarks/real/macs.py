@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.real.rows import Row
 from scripts.architecture_survey import build_on_meta, plain_attention
-from senseapp.layers.profile import compressible_weights, profile_model
-from senseapp.models.catalogue import CatalogueEntry, load_catalogue
+from senseapp.networks.profile import compressible_weights, profile_model
+from senseapp.networks.sources.catalogue import CatalogueEntry, load_catalogue
 from senseapp.records.profile import ModelProfile
 
 _ARCHITECTURES = 200

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from senseapp.models.demo import EFFICIENTNET, efficientnet_checkpoint, load_efficientnet
+from senseapp.networks.sources.demo import EFFICIENTNET, efficientnet_checkpoint, load_efficientnet
 
 ARCHITECTURE = EFFICIENTNET
 published_checkpoint = efficientnet_checkpoint

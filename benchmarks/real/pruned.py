@@ -9,12 +9,12 @@ from benchmarks.real.repair import Run, kl, opened
 from benchmarks.real.rows import Row
 from senseapp.compressions import PruningConfig
 from senseapp.data.images import TensorImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.repair_choice import measured
+from senseapp.prove.strongest import couplings_of
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.repair_choice import measured
-from senseapp.schedules.strongest import couplings_of
-from senseapp.schedules.trade_off import truly_sized
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import truly_sized
 
 _ADAPTED_TO, _PROOFS, _SCORED = 64, 56, 112  # images
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)

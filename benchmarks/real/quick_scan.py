@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.real.rows import Row
-from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
 from senseapp.records.ranking import spearman
 from senseapp.records.spec import SensitivitySpec
 

@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from benchmarks.real.network import ARCHITECTURE, load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.real.rows import Row
-from senseapp.compressions import BudgetKind, CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import ImageSet, TensorImages
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
+from senseapp.descriptions import BudgetKind, CompressionConfig
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
 from senseapp.metrics import MetricChange
-from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.repair_choice import measured
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.repair_choice import measured
+from senseapp.solve.methods import make_schedule
 
 _CURVES, _PROOFS, _SCORED = 126, 56, 112  # images: a multiple of the pictures each, so that every one counts alike
 _NOTHING = 1e-6

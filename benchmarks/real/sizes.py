@@ -16,15 +16,15 @@ import torch
 from benchmarks.real.network import ARCHITECTURE, write_checkpoint
 from benchmarks.real.photographs import MADE_FROM, write_photographs
 from benchmarks.real.rows import Row
-from senseapp.app.words.wording import size_changes
 from senseapp.cli.main import main
-from senseapp.compressions import BudgetKind
+from senseapp.descriptions import BudgetKind
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import ResourceBudget, ValidationResult
-from senseapp.runs.schedule_tasks import Verification
-from senseapp.runs.tasks import RunObserver, TaskContext
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.schedule_tasks import Verification
+from senseapp.server.tasks import RunObserver, TaskContext
+from senseapp.solve.methods import make_schedule
 from senseapp.store.run_folder import RunFolder
+from senseapp.views.words.wording import size_changes
 
 _IMAGES = 12
 _LEVELS = {"sparsity": "50,70,90", "quantization": "8,4,3", "pruning": "20,40"}

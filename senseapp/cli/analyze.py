@@ -9,16 +9,16 @@ from pathlib import Path
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
 from senseapp.cli.progress_bar import ProgressBar, phases
 from senseapp.cli.run_arguments import add_compression_arguments, print_outputs, run_spec_from
-from senseapp.engine.cluster.cluster import cluster_address, connected
+from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.spec import AVERAGED, ModelSpec, RunSpec
-from senseapp.runs.execution import Measurement, cluster_for
-from senseapp.runs.leaderboard import headline
-from senseapp.runs.outputs import write_outputs
-from senseapp.runs.process.processes import carry_out_on_cluster
-from senseapp.runs.session import open_local_session
-from senseapp.runs.tasks import TaskContext
+from senseapp.server.execution import Measurement, cluster_for
+from senseapp.server.leaderboard import headline
+from senseapp.server.outputs import write_outputs
+from senseapp.server.process.processes import carry_out_on_cluster
+from senseapp.server.session import open_local_session
+from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 
@@ -197,7 +197,7 @@ def _print_plan(spec: RunSpec, *, local: bool) -> None:
 
 
 def _plan_lines(spec: RunSpec, workers: int) -> Iterator[str]:
-    from senseapp.engine.cluster.plan import choose_plan, forecast_costs  # torch loads here
+    from senseapp.measure.cluster.plan import choose_plan, forecast_costs  # torch loads here
 
     with phases() as progress:
         costs, most_images = forecast_costs(spec, progress=progress)

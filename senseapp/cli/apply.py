@@ -15,7 +15,7 @@ from senseapp.metrics import MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import small_form
 from senseapp.records.schedule import RepairStep, ValidationResult
-from senseapp.runs.schedule_tasks import Verification
+from senseapp.server.schedule_tasks import Verification
 from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"
@@ -55,13 +55,13 @@ def run(arguments: argparse.Namespace) -> None:
     result = RunFolder(arguments.run_folder).load_result()
     schedule = schedule_at(arguments.schedule, result)
     partner = partner_of(arguments, result)
-    from senseapp.schedules.write import check_suffix  # torch loads here
+    from senseapp.reconstruct.write import check_suffix  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.schedules.deliver import weights_candidates
-    from senseapp.schedules.evaluator import ScheduleEvaluator
-    from senseapp.schedules.prove import prove
-    from senseapp.schedules.write import with_file_sizes, write_compressed
+    from senseapp.prove.deliver import weights_candidates
+    from senseapp.prove.evaluator import ScheduleEvaluator
+    from senseapp.prove.prove import prove
+    from senseapp.reconstruct.write import with_file_sizes, write_compressed
 
     other = partner.compression if partner is not None else None
     task = Verification(

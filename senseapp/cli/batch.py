@@ -14,7 +14,7 @@ from senseapp.core.disk import read_at_most, replace_file
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
 from senseapp.core.tables import TableError, decoded_text
 from senseapp.records.measurement import SensitivityResult
-from senseapp.runs.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
+from senseapp.server.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
 
 TABLE = "leaderboard.csv"
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from senseapp.cli.run_arguments import run_folder
-from senseapp.compressions import parse_numbers
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions import parse_numbers
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.comparison import Comparison, Part, Side, compare, shared_metrics
 from senseapp.records.measurement import SensitivityResult
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[float]:
     """Return one level for each run, in engine units."""
     if text is None:
-        from senseapp.runs.leaderboard import compared_levels
+        from senseapp.server.leaderboard import compared_levels
 
         return compared_levels(results)
     numbers = parse_numbers(text, what="Levels")
@@ -78,8 +78,8 @@ def _metric(sides: Sequence[Side]) -> str:
 
 
 def _report(comparison: Comparison, *, one_run: bool, most: int) -> None:
-    from senseapp.app.frames.comparison import finding, matching_text, moves_frame, side_labels, unmatched_frame
-    from senseapp.app.words.wording import provenance_text
+    from senseapp.views.frames.comparison import finding, matching_text, moves_frame, side_labels, unmatched_frame
+    from senseapp.views.words.wording import provenance_text
 
     labels = [side.title for side in comparison.sides] if one_run else side_labels(comparison.sides)
     for label, side in dict(zip(labels, comparison.sides, strict=True)).items():

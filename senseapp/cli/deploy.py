@@ -18,8 +18,8 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.model_files import ONNX
 from senseapp.records.rounding import LayerRounding, RoundingSettings
-from senseapp.runs.schedule_tasks import DeliverTask
-from senseapp.runs.tasks import TaskContext, open_evaluator
+from senseapp.server.schedule_tasks import DeliverTask
+from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 NAME = "deploy"
@@ -109,9 +109,9 @@ def run(arguments: argparse.Namespace) -> None:
         rounds=1,
     )
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-    from senseapp.schedules.deploy import explain  # torch loads here
-    from senseapp.schedules.kit.metadata import kit_files
-    from senseapp.schedules.recommend import judged_by
+    from senseapp.prove.deploy import explain  # torch loads here
+    from senseapp.prove.recommend import judged_by
+    from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
 
     with phases() as progress:
         context = TaskContext(folder=folder, observer=ProgressObserver(progress))

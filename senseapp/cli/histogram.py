@@ -17,11 +17,11 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.profile import select_layers
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
-from senseapp.runs.layer_tasks import HistogramTask
+from senseapp.server.layer_tasks import HistogramTask
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from senseapp.engine.histograms import Found
+    from senseapp.measure.histograms import Found
 
 NAME = "histogram"
 SUMMARY = "Show layers' values on their quantization grid, and how much each place on it matters."
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     )  # fmt: skip
     patterns = patterns_in(arguments.layers)
     found = _of_model(arguments, spec, patterns) if arguments.model else _of_run(arguments.run_folder, spec, patterns)
-    from senseapp.app.charts.histogram_wall import parted  # loads pandas, which most commands do without
+    from senseapp.views.charts.histogram_wall import parted  # loads pandas, which most commands do without
 
     made, refusals = parted(found)
     print("\n".join(_lines(made)))
@@ -82,7 +82,7 @@ def _of_model(arguments: argparse.Namespace, spec: HistogramSpec, patterns: Sequ
     if arguments.data is None:
         raise InvalidSpec("--model needs images to look at. Add --data, or --data random.")
     described = RunSpec(model=model_from(arguments), data=data_from(arguments))
-    from senseapp.engine.histograms import histograms_of_model  # torch loads here
+    from senseapp.measure.histograms import histograms_of_model  # torch loads here
 
     with phases() as progress:
         return histograms_of_model(described, spec, patterns, progress=progress)
@@ -91,7 +91,7 @@ def _of_model(arguments: argparse.Namespace, spec: HistogramSpec, patterns: Sequ
 def _of_run(path: Path, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
     folder = RunFolder(path)
     result = folder.load_result()
-    from senseapp.engine.histograms import histograms_of  # torch loads here
+    from senseapp.measure.histograms import histograms_of  # torch loads here
 
     names = [layer.name for layer in select_layers(result.profile, patterns)]
     with phases() as progress:
@@ -116,8 +116,8 @@ def _lines(made: Sequence[QuantizationHistogram]) -> Iterator[str]:
 
 
 def _write(made: Sequence[QuantizationHistogram], folder: Path) -> None:
-    from senseapp.app.charts.files import picture_png, picture_svg
-    from senseapp.app.charts.histogram_wall import colours_text, picture_of, wall_frame
+    from senseapp.views.charts.files import picture_png, picture_svg
+    from senseapp.views.charts.histogram_wall import colours_text, picture_of, wall_frame
 
     frame = wall_frame(made)
     table = frame.assign(layer=frame["layer"].map(safe_cell)).to_csv(index=False, lineterminator="\n")

@@ -12,9 +12,9 @@ from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, RunMismatch
 from senseapp.records.profile import ModelProfile
-from senseapp.runs.leaderboard import headline
-from senseapp.runs.model_cards import load_card
-from senseapp.runs.outputs import write_outputs
+from senseapp.server.leaderboard import headline
+from senseapp.server.model_cards import load_card
+from senseapp.server.outputs import write_outputs
 from senseapp.store.distiller_reading import read_distiller_csv
 from senseapp.store.run_folder import RunFolder
 
@@ -77,6 +77,8 @@ def _content(path: Path) -> bytes:
 def _profile(model: str) -> ModelProfile | None:
     if not model:
         return None
-    from senseapp.models.catalogue import parse_model  # reads the catalogue, which the other commands do without
+    from senseapp.networks.sources.catalogue import (
+        parse_model,  # reads the catalogue, which the other commands do without
+    )
 
     return load_card(parse_model(model)).profile

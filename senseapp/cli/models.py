@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print one line per architecture."""
-    from senseapp.models.catalogue import search  # reads the catalogue, which the other commands do without
+    from senseapp.networks.sources.catalogue import search  # reads the catalogue, which the other commands do without
 
     found = search(arguments.search, library=arguments.library, limit=_ALL)
     if not found:

@@ -14,9 +14,9 @@ from senseapp.core.disk import replace_file, storage_errors
 from senseapp.records.candidate import offered, recommended
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal
-from senseapp.runs.graph_files import write_target_file
-from senseapp.runs.schedule_tasks import RecommendationTask
-from senseapp.runs.tasks import TaskContext, open_evaluator
+from senseapp.server.graph_files import write_target_file
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 NAME = "recommend"
@@ -54,10 +54,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Search, prove, write, and print one JSON line."""
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
-    from senseapp.schedules.write import check_suffix, write_compressed  # torch loads here
+    from senseapp.reconstruct.write import check_suffix, write_compressed  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.schedules.recommend import judged_by, recommend
+    from senseapp.prove.recommend import judged_by, recommend
 
     files: tuple[Path, ...] = ()
     with phases() as progress:

@@ -11,7 +11,7 @@ from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
-from senseapp.runs.leaderboard import headline
+from senseapp.server.leaderboard import headline
 from senseapp.store.run_folder import RunFolder
 
 NAME = "report"
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
     schedules = (schedule_at(arguments.schedule, result),) if arguments.schedule else ()
-    from senseapp.app.report.chart_data import ReportContents  # loads pandas, which most commands do without
-    from senseapp.app.report.document import build_report
+    from senseapp.views.report.chart_data import ReportContents  # loads pandas, which most commands do without
+    from senseapp.views.report.document import build_report
 
     contents = ReportContents(
         title=arguments.title or f"{result.profile.title} · {result.compression.kind}",

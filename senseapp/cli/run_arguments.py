@@ -13,7 +13,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from senseapp.compressions import (
+from senseapp.core.disk import read_at_most
+from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
+from senseapp.core.home import home
+from senseapp.descriptions import (
     CompressionConfig,
     CompressionDescription,
     Option,
@@ -23,14 +26,11 @@ from senseapp.compressions import (
     options_of,
     parse_numbers,
 )
-from senseapp.core.disk import read_at_most
-from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
-from senseapp.core.home import home
 from senseapp.metrics import metric_named
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec, patterns_in
-from senseapp.runs.model_cards import require_same_model
+from senseapp.server.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
@@ -128,7 +128,9 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
 
 def model_from(arguments: argparse.Namespace) -> ModelSpec:
     """Return the model that the arguments describe; see :func:`run_spec_from`."""
-    from senseapp.models.catalogue import parse_model  # reads the catalogue, which the other commands do without
+    from senseapp.networks.sources.catalogue import (
+        parse_model,  # reads the catalogue, which the other commands do without
+    )
 
     checkpoint = ""
     if arguments.checkpoint:
@@ -295,7 +297,7 @@ def partner_of(arguments: argparse.Namespace, result: SensitivityResult) -> Sens
 
 def schedule_at(path: Path, result: SensitivityResult) -> Schedule:
     """Read a schedule file for the model of ``result``."""
-    from senseapp.schedules.export.plain import read_schedule  # loads yaml, which the other commands do without
+    from senseapp.formats.plain import read_schedule  # loads yaml, which the other commands do without
 
     try:
         content = read_at_most(path)

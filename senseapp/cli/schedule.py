@@ -14,7 +14,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.layer_times import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.runs.graph_files import write_target_file
+from senseapp.server.graph_files import write_target_file
 from senseapp.store.run_folder import RunFolder
 
 NAME = "schedule"
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Solve, write the file, and print what the schedule achieves."""
-    from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
+    from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if arguments.format != ZIP_FORMAT:
         export_format(arguments.format)
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
     """Return the schedule of a budget; that of pruning truly meets it, which takes a look at the network."""
-    from senseapp.schedules.trade_off import schedule_for
+    from senseapp.solve.trade_off import schedule_for
 
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
     how = {"method": arguments.method, "limits": limits, "gamma": arguments.gamma}
@@ -115,8 +115,8 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
     )  # what is wrong with the request is said before the network is loaded
     if not result.compression.description.removes_channels:
         return schedule
-    from senseapp.models.load import load_model  # torch loads here
-    from senseapp.schedules.strongest import couplings_of
+    from senseapp.networks.sources.load import load_model  # torch loads here
+    from senseapp.prove.strongest import couplings_of
 
     return schedule_for(result, budget, **how, groups=couplings_of(load_model(result.spec.model).module, result))
 
@@ -125,8 +125,8 @@ def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits:
     """Return the strongest schedule whose measured drop is within what is allowed."""
     if arguments.method != "optimal":
         raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
-    from senseapp.schedules.evaluator import ScheduleEvaluator
-    from senseapp.schedules.strongest import strongest_schedule  # torch loads here
+    from senseapp.prove.evaluator import ScheduleEvaluator
+    from senseapp.prove.strongest import strongest_schedule  # torch loads here
 
     with phases() as progress:
         progress("Loading the model and the images")
@@ -146,13 +146,13 @@ def _timed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
     if arguments.partner is not None or arguments.method != "optimal":
         raise InvalidSpec("--budget-ms chooses levels of one run, by --method optimal only.")
     if arguments.times:
-        from senseapp.schedules.time_budget import schedule_within
+        from senseapp.solve.time_budget import schedule_within
         from senseapp.store.layer_times import merged
 
         times = merged(_times(words, result) for words in arguments.times)
         return schedule_within(result, times, arguments.budget_ms / 1000, limits=limits)
-    from senseapp.schedules.evaluator import ScheduleEvaluator
-    from senseapp.schedules.timed import schedule_for_time  # torch loads here
+    from senseapp.prove.evaluator import ScheduleEvaluator
+    from senseapp.prove.timed import schedule_for_time  # torch loads here
 
     with phases() as progress:
         return schedule_for_time(
@@ -188,7 +188,7 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
     """Return the schedule of zeros and bits together, from two runs of one model."""
     if arguments.target is None or arguments.method != "optimal":
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
-    from senseapp.schedules.methods import mixed_schedule
+    from senseapp.solve.methods import mixed_schedule
 
     partner = partner_of(arguments, result)
     assert partner is not None
@@ -235,7 +235,7 @@ def _report(schedule: Schedule, result: SensitivityResult) -> None:
 
 def _say_how_to_apply(schedule: Schedule, result: SensitivityResult, format_name: str, path: Path) -> None:
     """Print what the file cannot say beyond the schedule's own notes, and the lines that apply it."""
-    from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
+    from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if format_name == ZIP_FORMAT:
         print("README.txt in the zip says what each file cannot say, and how it is applied.")

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 """ATen's operations as overload packets. Which of them a module calls, and the order of their arguments, is torch's own
-business; ``tests/unit/test_compat.py`` lists the arguments that :mod:`senseapp.layers.products` reads."""
+business; ``tests/unit/test_compat.py`` lists the arguments that :mod:`senseapp.networks.products` reads."""
 
 ATTENTIONS = (
     aten._scaled_dot_product_flash_attention_for_cpu,
@@ -222,3 +224,12 @@ def _is_compile_supported(device_type: str) -> bool:
     """Ask the compiler itself, now that somebody calls RoI align."""
     utils = importlib.import_module("torch._dynamo.utils")
     return bool(utils.is_compile_supported(device_type))
+
+
+def without_source_paths(program: ExportedProgram) -> ExportedProgram:
+    """Take from every node of ``program`` the lines of source that made it, which name folders; return it."""
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
+    return program

@@ -1,51 +1,11 @@
-"""Compressions: one folder each with its settings and its description; importing this loads no torch.
+"""Compressions: one folder each with its settings and its behaviour; importing this loads no torch.
 
-A new one is a folder beside these and one line in the registry below.
+A new one is a folder beside these and one line in :data:`senseapp.descriptions.COMPRESSIONS`, or a package of its own
+with an entry point in the group ``senseapp.compressions``.
 """
 
-from senseapp.compressions.description import (
-    BudgetKind,
-    CompressionConfig,
-    CompressionDescription,
-    Effect,
-    Option,
-    all_descriptions,
-    get,
-    names,
-    option,
-    options_of,
-    register,
-    unregister,
-)
-from senseapp.compressions.levels import DENSE_BITS, BitScale, FractionScale, LevelScale, parse_numbers, tidy_level
 from senseapp.compressions.pruning import PRUNING, PruningConfig
 from senseapp.compressions.quantization import QUANTIZATION, QuantizationConfig
 from senseapp.compressions.sparsity import SPARSITY, SparsityConfig
 
-__all__ = [
-    "DENSE_BITS",
-    "BitScale",
-    "BudgetKind",
-    "CompressionConfig",
-    "CompressionDescription",
-    "Effect",
-    "FractionScale",
-    "LevelScale",
-    "Option",
-    "PruningConfig",
-    "QuantizationConfig",
-    "SparsityConfig",
-    "all_descriptions",
-    "get",
-    "names",
-    "option",
-    "options_of",
-    "parse_numbers",
-    "register",
-    "tidy_level",
-    "unregister",
-]
-
-register(SPARSITY)
-register(PRUNING)
-register(QUANTIZATION)
+__all__ = ["PRUNING", "QUANTIZATION", "SPARSITY", "PruningConfig", "QuantizationConfig", "SparsityConfig"]

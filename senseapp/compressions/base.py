@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from senseapp.compressions import CompressionConfig
-from senseapp.layers.profile import CONVOLUTIONS
-from senseapp.layers.trace import CallTrace
+from senseapp.descriptions import CompressionConfig
+from senseapp.networks.profile import CONVOLUTIONS
+from senseapp.networks.trace import CallTrace
 from senseapp.records.profile import CoupledGroup, LayerProfile
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from senseapp.compressions.base import ordinary_tensors
 from senseapp.compressions.quantization.activations import observe_inputs
 from senseapp.compressions.sparsity.criteria import layer_generator
-from senseapp.layers.layer_product import LayerProduct
+from senseapp.networks.layer_product import LayerProduct
 
 _HELD_BYTES = 256 * 2**20  # of what one pass gathers
 

@@ -27,7 +27,7 @@ from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Resizin
 from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.images import allocate_pixels, channel_mode, cropping, first_resizing
 from senseapp.data.picture_process import CPU_SECONDS, DECODERS, TooSlow
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 
 _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put them there: no bomb, but ImageNet
 

@@ -24,7 +24,7 @@ from senseapp.core.home import private_files
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
-from senseapp.models.libraries import is_reachable
+from senseapp.networks.sources.libraries import is_reachable
 from senseapp.records.image_sets import IMAGE_SETS
 
 

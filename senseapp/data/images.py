@@ -19,7 +19,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.wording import plural
 from senseapp.data.bands import MAX_CHANNELS
 from senseapp.data.decoding import ChannelMode, Resizing
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import LabelMapProposal
 

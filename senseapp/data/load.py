@@ -20,8 +20,8 @@ from senseapp.core.site import SITE
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
 from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures, read_named
-from senseapp.models.demo import DEMO_PREPROCESSING
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION, Task
 

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.site import SITE
 from senseapp.data.images import PreparedImages, channel_mode, cropping
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS
 
 _FOLDER = SITE / "assets" / "photographs"

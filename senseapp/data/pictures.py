@@ -23,7 +23,7 @@ from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.folder import FolderSource, read_drawn, require_readable, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION, MULTILABEL, Targets, Task, WrittenLabels

@@ -13,7 +13,7 @@ from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.folder import PIXELS_IN_FLIGHT, read_picture
 from senseapp.data.images import PreparedImages, allocate_pixels, channel_mode, cropping
 from senseapp.data.picture_process import DECODERS
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.picture_answers import MOST_PICTURE_MEGABYTES
 
 

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from senseapp import compressions
-from senseapp.compressions import CompressionConfig, options_of
+from senseapp import descriptions
 from senseapp.compressions.base import CompressionRequest, Compressor, Selection, build_compressor
-from senseapp.compressions.description import Effect
-from senseapp.compressions.levels import FINER_BITS
 from senseapp.core.errors import InvalidSpec, MeasurementFailed, first_line_of
-from senseapp.engine.evaluation import ReplayedEvaluation
-from senseapp.engine.layout import Layout, knows_the_order, lay_out
-from senseapp.engine.plan import PlannedTarget, plan_targets, representative_positions
-from senseapp.engine.replay import plain_note
-from senseapp.layers.profile import CONVOLUTIONS, profile_model, watched_pass
-from senseapp.layers.trace import CallTrace, called, map_tensors, tensors_in
-from senseapp.layers.usage import add_uses, others_note
+from senseapp.descriptions import CompressionConfig, options_of
+from senseapp.descriptions.compressions import Effect
+from senseapp.descriptions.levels import FINER_BITS
+from senseapp.measure.evaluation import ReplayedEvaluation
+from senseapp.measure.layout import Layout, knows_the_order, lay_out
+from senseapp.measure.plan import PlannedTarget, plan_targets, representative_positions
+from senseapp.measure.replay import plain_note
+from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
+from senseapp.networks.trace import CallTrace, called, map_tensors, tensors_in
+from senseapp.networks.usage import add_uses, others_note
 from senseapp.notebook.fasterai_words import Criteria, criterion_of, spanned, usual_granularity
 from senseapp.notebook.inputs import batch_of, raised_inside, require_reachable
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
@@ -54,7 +54,7 @@ class SensitivityAnalyzer:
     """
 
     VALID_COMPRESSIONS: ClassVar[frozenset[str]] = frozenset(
-        each.config.kind for each in compressions.all_descriptions()
+        each.config.kind for each in descriptions.all_descriptions()
     )
     COMPRESSIBLE_LAYERS: ClassVar[tuple[type[nn.Module], ...]] = (*CONVOLUTIONS, nn.Linear)
 
@@ -192,7 +192,7 @@ class SensitivityAnalyzer:
         """Return the settings; arguments that mean nothing for the compression are ignored, as the reference does."""
         words = {"granularity": usual_granularity(granularity), "criterion": self._criterion}
         switches = {"granularity": per_channel, "activations": activations}
-        description = compressions.get(compression)
+        description = descriptions.get(compression)
         if self._score and description.effect is not Effect.ZEROS:
             words.pop("criterion")
             if "criterion" in options_of(description.config):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidDataset, UnsupportedModel
-from senseapp.layers.trace import tensors_in
+from senseapp.networks.trace import tensors_in
 
 _IMAGE_DIMENSIONS = 3
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import pandas as pd
 
-from senseapp import compressions
+from senseapp import descriptions
 from senseapp.core.errors import InvalidSchedule
-from senseapp.schedules.gamma import gamma_levels
+from senseapp.solve.gamma import gamma_levels
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +70,7 @@ class SensitivityResult:
     def level_text(self) -> str:
         """Compression and level: ``sparsity at 50 %``."""
         compression = self.compression_type.partition("-")[0]
-        return f"{compression} at {self.compression_level:g} {compressions.get(compression).scale.suffix}"
+        return f"{compression} at {self.compression_level:g} {descriptions.get(compression).scale.suffix}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists that are strict JSON; see the layers' ``as_dict``."""

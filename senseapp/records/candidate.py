@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from senseapp.compressions import get
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.wording import bytes_size, plural
+from senseapp.descriptions import get
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.deployment import Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in

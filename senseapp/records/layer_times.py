@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from senseapp.compressions import LevelScale
 from senseapp.core.codec import register
+from senseapp.descriptions import LevelScale
 
 FLOAT, INT8 = "(float)", "(int8)"
 """Stand for a neighbour that is always one or the other: the input and the output, and additions between layers."""

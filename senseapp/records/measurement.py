@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from senseapp.compressions import CompressionConfig
 from senseapp.core.codec import register
 from senseapp.core.wording import plural
+from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import RunSpec

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from senseapp.compressions import get
 from senseapp.core.errors import InvalidSpec, NoLayersSelected
 from senseapp.core.patterns import matcher
+from senseapp.descriptions import get
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from senseapp.compressions import DENSE_BITS, BudgetKind
 from senseapp.core.codec import register
 from senseapp.core.wording import plural
+from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.records.measurement import change_in
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from senseapp.compressions import DENSE_BITS, BudgetKind, all_descriptions
 from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.descriptions import DENSE_BITS, BudgetKind, all_descriptions, get, names
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import change_in
+from senseapp.records.profile import ModelProfile
+
+_NAMES_SHOWN = 3
 
 Adapting = Literal["off", "minutes", "best"]
 """How much time goes into new weights for compressed layers: none, closed forms, or closed forms and then descent."""
@@ -269,3 +272,29 @@ class ExportManifest:
 
 for _cls in (Schedule, ValidationResult, StrongestFound, ExportManifest):
     register(_cls)
+
+
+def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
+    """Raise InvalidSchedule unless every name is a layer of ``profile`` and every level is in range."""
+    known = {layer.name for layer in profile.layers}
+    named = {name: None for entry in schedule.entries for name in (entry.layer, *entry.members)}
+    missing = [name for name in named if name not in known]
+    if missing:
+        shown = ", ".join(missing[:_NAMES_SHOWN]) + (", …" if len(missing) > _NAMES_SHOWN else "")
+        raise InvalidSchedule(
+            f"This schedule is for another model: {len(missing)} of its {len(named)} layers do not exist in "
+            f"{profile.title} ({shown}). Choose the schedule that was made for this model."
+        )
+    for entry in schedule.entries:
+        if entry.compression == "none":
+            continue
+        if entry.compression not in names():
+            raise InvalidSchedule(
+                f"The compression of {entry.layer} must be one of {', '.join(names())} or none, "
+                f"got {entry.compression!r}."
+            )
+        scale = get(entry.compression).scale
+        if not scale.allows(entry.level):
+            raise InvalidSchedule(
+                f"The {entry.compression} level of {entry.layer} must be {scale.rule}, got {entry.level}."
+            )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig, all_descriptions
 from senseapp.core.codec import register, register_family, register_upgrade
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions import CompressionConfig, all_descriptions
 from senseapp.metrics import metric_named
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.tasks import task_named
@@ -154,7 +154,7 @@ class DataSpec:
         return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
 
 
-_USUAL_COMPRESSION = SparsityConfig()
+_USUAL_COMPRESSION = all_descriptions()[0].config()
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
@@ -247,13 +247,6 @@ class RunSpec:
         return self.model.checkpoint, self.data.path
 
 
-PHOTOGRAPHS_DEMO = RunSpec(
-    model=ModelSpec(library="demo", name="efficientnet_lite0"),
-    data=DataSpec(kind="photographs"),
-    sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(4, 8), num_samples=NUM_MEASURED_PHOTOGRAPHS),
-)
-"""The second demo: a real network on photographs, nothing to download."""
-
 register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
 register(RunSpec)
 
@@ -305,7 +298,7 @@ class HistogramSpec:
     num_images: int = 64
 
     def __post_init__(self) -> None:
-        QuantizationConfig.scale.check((self.bits,))
+        next(each.scale for each in all_descriptions() if each.sets_bits).check((self.bits,))
         for value, allowed, what in (
             (self.tensor, HistogramTensor, "The tensor of a histogram"),
             (self.objective, HistogramObjective, "The objective of a histogram"),

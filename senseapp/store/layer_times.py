@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from senseapp.compressions import LevelScale
 from senseapp.core.errors import InvalidFile
 from senseapp.core.table_records import Record, read_records
 from senseapp.core.tables import TableError
 from senseapp.core.wording import listed, plural, printable
+from senseapp.descriptions import LevelScale
 from senseapp.records.layer_times import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
 

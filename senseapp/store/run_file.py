@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from senseapp.compressions import DENSE_BITS, BudgetKind
 from senseapp.core.codec import dumps, register
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile
+from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult

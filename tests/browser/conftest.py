@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 from playwright.sync_api import Error as PlaywrightError
 
 from senseapp.records.spec import RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.browser.servers import Server, serving
 from tests.pages.records import opener
 

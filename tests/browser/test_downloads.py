@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Download, Page, expect
 
-from senseapp.runs.outputs import COLUMNS
+from senseapp.server.outputs import COLUMNS
 from tests.browser.servers import Server
 
 pytestmark = pytest.mark.browser

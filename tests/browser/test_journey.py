@@ -8,10 +8,10 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-from senseapp.layers.profile import profile_model
-from senseapp.models.demo import build_demo_network
+from senseapp.formats.plain import read_schedule
+from senseapp.networks.profile import profile_model
+from senseapp.networks.sources.demo import build_demo_network
 from senseapp.records.schedule import ResourceBudget
-from senseapp.schedules.export.plain import read_schedule
 from tests.browser.analyze_steps import open_options
 from tests.browser.schedule_steps import (
     click_a_dot,

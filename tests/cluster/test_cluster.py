@@ -15,13 +15,13 @@ from torch import nn
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import ClusterFailed, InvalidSpec
 from senseapp.data.images import TensorImages
-from senseapp.engine.cluster import remote
-from senseapp.engine.cluster.cluster import Cluster as Offer
-from senseapp.engine.cluster.cluster import connected, look
-from senseapp.engine.cluster.executor import RayExecutor
-from senseapp.engine.cluster.plan import makespan
-from senseapp.engine.layout import Layout
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.cluster import remote
+from senseapp.measure.cluster.cluster import Cluster as Offer
+from senseapp.measure.cluster.cluster import connected, look
+from senseapp.measure.cluster.executor import RayExecutor
+from senseapp.measure.cluster.plan import makespan
+from senseapp.measure.layout import Layout
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import latest
 from senseapp.records.spec import SensitivitySpec
 from tests.ray_cluster import compare

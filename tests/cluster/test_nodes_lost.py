@@ -13,14 +13,14 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from senseapp.engine.reuse import arithmetic_of
-from senseapp.engine.session import Session
+from senseapp.measure.reuse import arithmetic_of
+from senseapp.measure.session import Session
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.execution import LiveRun
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.execution import LiveRun
+from senseapp.server.service import Service
 from tests.fake_session import fake_calibration
 from tests.ray_cluster import add_node, compare, kill_head
 

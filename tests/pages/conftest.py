@@ -21,10 +21,10 @@ from senseapp.app.runs.list import table_key
 from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.inputs import Inputs
-from senseapp.runs.process.asking import ANYBODY, Asker
-from senseapp.runs.service import LOCAL_OWNER, Service
+from senseapp.server.backend import Backend
+from senseapp.server.inputs import Inputs
+from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.service import LOCAL_OWNER, Service
 from tests.pages.records import opener, profile
 
 APP = str(Path(__file__).parents[2] / "app.py")

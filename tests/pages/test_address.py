@@ -11,8 +11,8 @@ from senseapp.app.common.state import LayerEdits, edits_key
 from senseapp.app.schedule.locks import edits_form
 from senseapp.core.errors import InvalidSpec, NotFound, QuotaExceeded
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, go_back, open_page
 
 

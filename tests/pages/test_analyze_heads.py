@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.metrics import METRICS
 from senseapp.records.inputs import PreviewReport
 from senseapp.records.spec import RunSpec
-from senseapp.runs.service import Service
+from senseapp.server.service import Service
 from tests.pages.conftest import ScriptedInputs, wait_for_card
 from tests.pages.test_analyze_uploads import archive, started, texts, upload_images
 from tests.pictures import class_files, png

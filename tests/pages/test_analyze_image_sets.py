@@ -10,7 +10,7 @@ from senseapp.app.analyze.class_mapping import _class_column
 from senseapp.data.downloads import image_set_folder
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.service import Service
+from senseapp.server.service import Service
 from tests.image_set_files import Publisher
 from tests.pages.conftest import wait_for_card
 

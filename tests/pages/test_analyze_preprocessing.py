@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.records.inputs import PreviewReport
 from senseapp.records.preparation import PreparationChoice, PreparationTrial
 from senseapp.records.spec import RunSpec
-from senseapp.runs.service import Service
+from senseapp.server.service import Service
 from tests.pages.conftest import ScriptedInputs, wait_for_card
 from tests.pages.test_analyze_uploads import CLASSES, archive, started, texts, upload_checkpoint, upload_images
 from tests.pictures import class_files

@@ -12,9 +12,9 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import NotFound, ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.question import Question
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.question import Question
+from senseapp.server.service import Service
 from tests.pages.conftest import wait_for_card
 from tests.pictures import class_files, png
 

@@ -6,9 +6,9 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import ClusterFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs import backend as backend_module
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server import backend as backend_module
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import open_page, tick, wait_for_card
 from tests.pages.records import opener
 

@@ -12,10 +12,10 @@ from senseapp.records.candidate import Delivery
 from senseapp.records.file_answers import FileAnswers
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, RunSpec
-from senseapp.runs.answer_tasks import AnswersTask
-from senseapp.runs.backend import Backend
-from senseapp.runs.finished_runs import Work
-from senseapp.runs.service import Service
+from senseapp.server.answer_tasks import AnswersTask
+from senseapp.server.backend import Backend
+from senseapp.server.finished_runs import Work
+from senseapp.server.service import Service
 from tests.deployments import a_candidate
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pages.test_compare import PAGE, in_url, texts

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.app.frames.deployment import deployment_frame
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec, NotFound
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import DeliverTask
-from senseapp.runs.service import Service
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import DeliverTask
+from senseapp.server.service import Service
+from senseapp.solve.methods import make_schedule
+from senseapp.views.frames.deployment import deployment_frame
 from tests.deployments import a_candidate, a_change, a_deployment, some_figures, usual_figures
 from tests.pages.conftest import open_page
 

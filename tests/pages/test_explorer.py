@@ -14,8 +14,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.app.report.chart_data import ReportContents
-from senseapp.app.report.document import build_report
 from senseapp.core.codec import decode, encode
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, TriedTarget, ValidationResult
-from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import RecommendationTask
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.service import Service
+from senseapp.views.report.chart_data import ReportContents
+from senseapp.views.report.document import build_report
 from tests.deployments import a_candidate
 from tests.pages.conftest import open_page, wait_for_card
 from tests.pages.records import NAMES, change

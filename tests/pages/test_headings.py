@@ -12,8 +12,8 @@ from streamlit.testing.v1.element_tree import Block, HeadingBase, Markdown, Node
 
 from senseapp.app.common.state import pick_key
 from senseapp.records.spec import RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page
 
 PAGES = sorted(path.relative_to(path.parents[1]).as_posix() for path in Path("pages").glob("*.py"))

@@ -9,10 +9,10 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import MeasurementFailed
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.runs.backend import Backend
-from senseapp.runs.layer_tasks import HistogramTask, HistogramWall
-from senseapp.runs.service import Service
-from senseapp.runs.tasks import TaskContext
+from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import HistogramTask, HistogramWall
+from senseapp.server.service import Service
+from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import open_page

@@ -8,8 +8,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import pick_key
-from senseapp.app.frames.results import measurement_frame
-from senseapp.runs.service import Service
+from senseapp.server.service import Service
+from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import ROWS, TABLE, table
 from tests.pages.conftest import open_page, tick
 from tests.pages.records import NAMES

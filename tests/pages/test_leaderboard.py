@@ -4,8 +4,8 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page, wait_for_card
 
 PAGE = "pages/leaderboard.py"

@@ -14,12 +14,12 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import backend as ui_backend
 from senseapp.core.markdown import as_written
+from senseapp.formats.plain import read_schedule
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import StrongestFound
-from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import Verification
-from senseapp.runs.service import Service
-from senseapp.schedules.export.plain import read_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import Verification
+from senseapp.server.service import Service
 from senseapp.store.run_file_reading import read_run_file
 from senseapp.store.run_store import RunStore
 from tests.pages.conftest import APP, ScriptedService

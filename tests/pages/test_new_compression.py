@@ -11,23 +11,23 @@ import torch
 from safetensors.torch import load_file
 from streamlit.testing.v1 import AppTest
 
-from senseapp import compressions
+from senseapp import descriptions
 from senseapp.app.common import backend as ui_backend
 from senseapp.cli import analyze
 from senseapp.cli.run_arguments import config_from
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.formats.plain import read_schedule
+from senseapp.formats.registry import FORMATS
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.leaderboard import headline
-from senseapp.runs.outputs import default_targets
-from senseapp.runs.schedule_tasks import Verification
-from senseapp.runs.service import Service
-from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.export.registry import FORMATS
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.leaderboard import headline
+from senseapp.server.outputs import default_targets
+from senseapp.server.schedule_tasks import Verification
+from senseapp.server.service import Service
+from senseapp.solve.methods import make_schedule
 from tests.pages.conftest import APP, open_page, wait_for_card
 from tests.rounding import ROUNDING, RoundingConfig
 
@@ -37,9 +37,9 @@ BITS = ResourceBudget(kind="bits", target=3.0)
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
-    compressions.register(ROUNDING)
+    descriptions.COMPRESSIONS.register(ROUNDING)
     yield
-    compressions.unregister(ROUNDING.name)
+    del descriptions.COMPRESSIONS[ROUNDING.name]
 
 
 @pytest.fixture(scope="module")

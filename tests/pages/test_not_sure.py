@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from streamlit.testing.v1 import AppTest
 
-from senseapp import compressions
+from senseapp import descriptions
 from senseapp.records.jobs import RunState
-from senseapp.runs.backend import Backend
-from senseapp.runs.leaderboard import bytes_removable
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.leaderboard import bytes_removable
+from senseapp.server.service import Service
 from tests.pages.conftest import wait_for_card
 from tests.pages.test_proof import texts
 
@@ -26,7 +26,7 @@ def test_all_are_estimated_and_the_one_that_pays_most_can_be_measured(
     app.button(key="analyze.unsure.start").click().run()
     assert not app.exception
     runs = service.runs()
-    assert sorted(record.spec.sensitivity.compression.kind for record in runs) == sorted(compressions.names())
+    assert sorted(record.spec.sensitivity.compression.kind for record in runs) == sorted(descriptions.names())
     assert {record.spec.sensitivity.mode for record in runs} == {"quick"}
     (progress,) = app.get("progress")
     assert "Estimating each compression from one backward pass: 1 of 3" in progress.proto.text
@@ -41,7 +41,7 @@ def test_all_are_estimated_and_the_one_that_pays_most_can_be_measured(
         for record in runs
     }
     best = max(savings, key=savings.__getitem__)
-    label = compressions.get(best).label
+    label = descriptions.get(best).label
     assert f"**By estimate, {label.lower()} pays most here.**" in texts(app)
     assert f"**{label}**: {100 * savings[best]:.0f} % of the bytes." in texts(app)
     assert "Estimated, not measured, on 512 images" in texts(app)
@@ -70,9 +70,9 @@ def test_what_is_left_of_the_estimates_can_be_cancelled_and_begun_again(
     backend.runner.run_next()
     app.run()
     (progress,) = app.get("progress")
-    assert progress.proto.value == 100 // len(compressions.names())
+    assert progress.proto.value == 100 // len(descriptions.names())
     app.button(key="analyze.unsure.cancel").click().run()
-    assert [record.state for record in service.runs()].count(RunState.CANCELLED) == len(compressions.names()) - 1
+    assert [record.state for record in service.runs()].count(RunState.CANCELLED) == len(descriptions.names()) - 1
     app.button(key="analyze.unsure.again").click().run()
     assert not app.exception
     assert "Estimate all" in app.button(key="analyze.unsure.start").label

@@ -8,10 +8,10 @@ from streamlit.testing.v1 import AppTest
 from senseapp.metrics import MetricChange
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, RepairStep, ResourceBudget, ValidationResult
-from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import Verification
-from senseapp.runs.service import Service
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import Verification
+from senseapp.server.service import Service
+from senseapp.solve.methods import make_schedule
 from tests.pages.conftest import open_page
 
 PAGE = "pages/targets.py"

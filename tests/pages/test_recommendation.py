@@ -10,16 +10,16 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.prove.recommend import usual_limits
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ResourceBudget, Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import RecommendationTask
-from senseapp.runs.service import Service
-from senseapp.schedules.recommend import usual_limits
-from senseapp.schedules.trade_off import schedule_for
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.service import Service
+from senseapp.solve.trade_off import schedule_for
 from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import change

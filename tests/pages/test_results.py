@@ -15,8 +15,8 @@ from senseapp.compressions import PruningConfig
 from senseapp.core.codec import loads
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 

@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import InvalidDataset
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import go_back, open_page
 from tests.pages.records import NAMES
 

@@ -10,15 +10,15 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from senseapp.app.common import backend as ui_backend
-from senseapp.app.frames.runs import small_bars
 from senseapp.app.guide import ENTRIES, GLOSSARY, PICTURES
 from senseapp.app.runs.list import _packer, disk_line
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import compression_text
 from senseapp.compressions import PruningConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.views.frames.runs import small_bars
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import compression_text
 from tests.pages.conftest import APP, finish, open_page, tick
 
 PAGE = "pages/runs.py"

@@ -8,17 +8,17 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common.state import LayerEdits, edits_key
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.errors import UnknownModel
+from senseapp.formats.registry import FORMATS
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import CoupledAxis, CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.finished_runs import Scheduling
-from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch
-from senseapp.runs.service import Service
-from senseapp.schedules import trade_off
-from senseapp.schedules.export.registry import FORMATS
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.finished_runs import Scheduling
+from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
+from senseapp.server.service import Service
+from senseapp.solve import trade_off
+from senseapp.solve.methods import make_schedule
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pages.records import NAMES, change
 

@@ -10,8 +10,8 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import LayerEdits
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, go_back, open_page, wait_for_card
 
 pytestmark = pytest.mark.slow

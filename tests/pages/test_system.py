@@ -12,9 +12,9 @@ from senseapp.app.common import backend as ui_backend
 from senseapp.core.errors import InvalidDataset, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
-from senseapp.runs import system_report
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server import system_report
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page
 
 FULL = SimpleNamespace(total=10**9, used=10**9, free=0)

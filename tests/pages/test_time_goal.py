@@ -12,11 +12,11 @@ from senseapp.core.codec import decode, encode
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_times import FLOAT, INT8, Conversion, LayerTime, LayerTimes
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.questions import answer_here
-from senseapp.runs.run_questions import ReadTimes
-from senseapp.runs.schedule_tasks import TimingTask
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.questions import answer_here
+from senseapp.server.run_questions import ReadTimes
+from senseapp.server.schedule_tasks import TimingTask
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import NAMES
 from tests.pages.test_schedule import specs

@@ -14,10 +14,10 @@ from senseapp.cli.main import main
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.records.schedule import ResourceBudget
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.runs.session import open_local_session
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.session import open_local_session
+from senseapp.solve.methods import make_schedule
 from senseapp.store.run_folder import RunFolder
 from tests.pages.conftest import open_page, wait_for_card
 from tests.toy_metric import MARGIN, first_over_second

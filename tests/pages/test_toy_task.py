@@ -11,16 +11,16 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidDataset, InvalidSpec, UnsupportedModel
-from senseapp.engine.histograms import histogram_of
+from senseapp.measure.histograms import histogram_of
 from senseapp.metrics import METRICS
+from senseapp.prove.prove import validate
 from senseapp.records.measurement import Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramObjective, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.runs.session import open_local_session
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.prove import validate
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.session import open_local_session
+from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS, register
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pictures import png

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.records.picture_answers import ClassShare, PictureAnswer, PictureAnswers
-from senseapp.runs.finished_runs import Work
+from senseapp.server.finished_runs import Work
 from tests.pages.conftest import open_page, wait_for_card
 from tests.pages.test_proof import texts
 from tests.pages.test_recommendation import RESULTS, recommend

@@ -14,8 +14,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common import backend as ui_backend
 from senseapp.app.common.backend import visitor
 from senseapp.records.spec import RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import APP, finish, open_page
 
 PAGES = sorted(f"pages/{path.name}" for path in (Path(APP).parent / "pages").glob("*.py"))

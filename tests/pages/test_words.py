@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Element, Node
 
 from senseapp.records.spec import RunSpec
-from senseapp.runs.backend import Backend
+from senseapp.server.backend import Backend
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pages.test_recommendation import RESULTS, recommend
 

@@ -40,7 +40,7 @@ def a_network(name: str = "chain") -> nn.Module:
     if name == "chain":
         return Chain().eval()
     sys.path.append(str(Path(__file__).resolve().parents[2]))  # of libraries' environments ours is no part
-    from senseapp.models.demo import load_efficientnet
+    from senseapp.networks.sources.demo import load_efficientnet
 
     return load_efficientnet().module.requires_grad_(True)  # as whoever applies a file has it
 

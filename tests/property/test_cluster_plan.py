@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from senseapp.engine.cluster.plan import RunCosts, balanced_blocks, choose_plan, makespan, plan_of
+from senseapp.measure.cluster.plan import RunCosts, balanced_blocks, choose_plan, makespan, plan_of
 
 SECONDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=60)
 WORKERS = st.integers(1, 1000)

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.models.checkpoint import read_checkpoint
+from senseapp.networks.checkpoints.checkpoint import read_checkpoint
 
 NUM_FILES = int(os.environ.get("SENSEAPP_FUZZ_FILES", "300"))
 NUM_BATCHES = 10

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from senseapp.compressions import SparsityConfig
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
+from senseapp.reconstruct.apply import apply_schedule, configs_for
+from senseapp.reconstruct.repair import Reference, matching_of
+from senseapp.reconstruct.sizes import sizes_of
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.repair import Reference, matching_of
-from senseapp.schedules.sizes import sizes_of
 
 IMAGES = torch.randn(8, 2, 6, 6, generator=torch.Generator().manual_seed(1))
 LAYERS = {"0": 90, "3": 270, "6": 36}

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from senseapp.core.errors import InfeasibleBudget
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.schedules.gamma import gamma_levels
-from senseapp.schedules.knapsack import solve
-from senseapp.schedules.methods import METHODS, ChoiceTable, choices_by_layer, make_schedule
-from senseapp.schedules.problem import build_problem
+from senseapp.solve.gamma import gamma_levels
+from senseapp.solve.knapsack import solve
+from senseapp.solve.methods import METHODS, ChoiceTable, choices_by_layer, make_schedule
+from senseapp.solve.problem import build_problem
 from tests.schedule_cases import run_of
 
 LEVELS = (0.2, 0.4, 0.6, 0.8)

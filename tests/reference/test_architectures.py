@@ -20,8 +20,8 @@ from senseapp.compressions.base import CompressionRequest
 from senseapp.compressions.pruning.groups import ChannelGroup
 from senseapp.compressions.pruning.pruning import PruningCompressor, read_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
-from senseapp.layers.profile import profile_model, watched_pass
-from senseapp.layers.trace import CallTrace
+from senseapp.networks.profile import profile_model, watched_pass
+from senseapp.networks.trace import CallTrace
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
 from tests.architectures import (

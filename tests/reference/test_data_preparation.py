@@ -12,8 +12,8 @@ from timm.data.config import resolve_model_data_config
 from torchvision.models import get_model_weights
 
 from senseapp.data.load import load_images
-from senseapp.models.load import load_model
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec
 from tests.pictures import encoded, random_picture, write_folder
 

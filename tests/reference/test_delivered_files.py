@@ -15,11 +15,11 @@ import torch
 from senseapp.cli.main import main
 from senseapp.core.errors import NotFound
 from senseapp.data.load import load_demo_images
-from senseapp.models.demo import load_demo_model
+from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.candidate import Candidate
-from senseapp.runs.answer_tasks import AnswersTask
-from senseapp.runs.tasks import TaskContext
-from senseapp.schedules.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.server.answer_tasks import AnswersTask
+from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut
 from tests.few_digits import NUM_DIGITS

@@ -6,12 +6,13 @@ import statistics
 
 import pytest
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.load import load_demo_images
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.session import estimate_agreement
-from senseapp.engine.sweep import Sweep
-from senseapp.models.demo import load_demo_model
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.session import estimate_agreement
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.spec import SensitivitySpec
 
 pytestmark = pytest.mark.slow

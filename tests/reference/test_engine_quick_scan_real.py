@@ -8,9 +8,9 @@ from benchmarks.real.network import load_network
 from benchmarks.real.photographs import tensors
 from senseapp.compressions import SparsityConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.quick import true_passes
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.quick import true_passes
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
 from senseapp.records.spec import SensitivitySpec
 
 pytestmark = pytest.mark.slow

@@ -13,10 +13,10 @@ import torchvision
 from scripts.architecture_survey import survey_architecture
 from scripts.build_catalogue import all_architectures
 from scripts.measure_recognition import Outcome, measure_one, summary
-from senseapp.layers.profile import profile_model
-from senseapp.models.catalogue import find_entry, library_versions, load_catalogue
-from senseapp.models.fingerprint import load_fingerprints
-from senseapp.models.load import load_model
+from senseapp.networks.checkpoints.fingerprint import load_fingerprints
+from senseapp.networks.profile import profile_model
+from senseapp.networks.sources.catalogue import find_entry, library_versions, load_catalogue
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 
 REBUILD = "run python -m scripts.build_catalogue"

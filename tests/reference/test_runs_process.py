@@ -15,13 +15,13 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.layer_tasks import HistogramTask
-from senseapp.runs.process.pool import JobProcesses
-from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
-from senseapp.runs.service import Service
-from senseapp.runs.settings import ServerSettings
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.process.pool import JobProcesses
+from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
+from senseapp.solve.methods import make_schedule
 from tests.fake_session import fake_calibration
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ import torch
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.execution import execute
-from senseapp.runs.service import Service
-from senseapp.runs.session import open_local_session
+from senseapp.server.backend import Backend
+from senseapp.server.execution import execute
+from senseapp.server.service import Service
+from senseapp.server.session import open_local_session
 from senseapp.store.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
 
 
 def test_a_run_that_settles_and_was_stopped_ends_where_it_would_have(tmp_path, monkeypatch):
-    monkeypatch.setattr("senseapp.engine.sweep._SETTLE_FROM", 8)
+    monkeypatch.setattr("senseapp.measure.sweep._SETTLE_FROM", 8)
     settings = SensitivitySpec(
         levels=(0.6, 0.9), num_samples=32, batch_size=4, until_settled=True, layers=("fc", "layer3*")
     )

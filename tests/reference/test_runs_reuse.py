@@ -9,10 +9,11 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.descriptions import CompressionConfig
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,7 @@ def test_an_identical_run_measures_nothing_again(tmp_path, monkeypatch):
     service = a_service(tmp_path)
     spec = settings(SparsityConfig(), 0.5)
     first = finished(service, spec)
-    from senseapp.engine.probe import Probe
+    from senseapp.measure.probe import Probe
 
     monkeypatch.setattr(Probe, "measure", lambda probe, orders, baseline: (pytest.fail("measured") for _ in orders))
     second = finished(service, spec)

@@ -9,9 +9,9 @@ import timm
 import torch
 
 from senseapp.compressions.base import Target
-from senseapp.engine.cluster.plan import Plan, RunCosts, choose_plan
-from senseapp.engine.plan import plan_targets
-from senseapp.layers.profile import profile_model, watched_pass
+from senseapp.measure.cluster.plan import Plan, RunCosts, choose_plan
+from senseapp.measure.plan import plan_targets
+from senseapp.networks.profile import profile_model, watched_pass
 
 pytestmark = pytest.mark.slow
 

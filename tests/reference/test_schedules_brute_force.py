@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from senseapp.schedules import knapsack
-from senseapp.schedules.knapsack import solve
+from senseapp.solve import knapsack
+from senseapp.solve.knapsack import solve
 
 
 def brute_force(damages, savings, required):

@@ -16,12 +16,12 @@ import pytest
 from scripts.peer_environment import PeerFailed, ensure
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, build_compressor
-from senseapp.layers.profile import profile_model
+from senseapp.formats.model_explorer import model_explorer_overlay, schedule_values
+from senseapp.formats.plain import read_schedule
+from senseapp.formats.registry import FORMATS
+from senseapp.networks.profile import profile_model
+from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
-from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values
-from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.export.registry import FORMATS
 from tests.peers.export_readers import LAYERS, a_network, some_images
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"

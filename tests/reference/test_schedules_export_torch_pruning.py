@@ -4,8 +4,8 @@ import torch
 import torch_pruning as tp
 from torch import nn
 
+from senseapp.formats.registry import FORMATS
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.export.registry import FORMATS
 from tests.schedule_cases import profile_of
 
 

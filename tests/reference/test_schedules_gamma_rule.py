@@ -7,7 +7,7 @@ two share no code path. fasterai rounds its answer to 0.01 %, and never ends on 
 import numpy as np
 import pytest
 
-from senseapp.schedules.gamma import gamma_levels
+from senseapp.solve.gamma import gamma_levels
 
 DELTAS = (0.31, 0.02, 0.11, -0.01, 0.07, 0.0)
 SIZES = (1728, 36864, 73728, 147456, 8192, 5120)

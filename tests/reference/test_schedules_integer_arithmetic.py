@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from senseapp.schedules.integer_arithmetic import UNDONE_BY, computed_on_integers
+from senseapp.runtimes.onnxruntime.integer_arithmetic import UNDONE_BY, computed_on_integers
 
 _TIED = ((0.089561924, 140), (0.075649284, 131), (0.10851641, 153))  # 116 and 163 make 155.5 to the last bit
 

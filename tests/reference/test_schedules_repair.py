@@ -12,11 +12,11 @@ from timm.layers import convert_sync_batchnorm, freeze_batch_norm_2d
 from torch import nn
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
+from senseapp.reconstruct.apply import apply_schedule, configs_for
+from senseapp.reconstruct.repair import Matching, Reference, matching_of
+from senseapp.reconstruct.repair_sites import batch_norms, correctable_layers, moments_of, pooled
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.repair import Matching, Reference, matching_of
-from senseapp.schedules.repair_sites import batch_norms, correctable_layers, moments_of, pooled
 from tests.architectures import each_of
 
 BATCHES = tuple(torch.randn(3, 8, 2, 6, 6, generator=torch.Generator().manual_seed(1)))  # three of (8, 2, 6, 6)
@@ -122,7 +122,7 @@ def test_frozen_and_synchronised_norms_are_matched_too(convert):
 @pytest.fixture
 def many_images(monkeypatch):
     """Let each channel's own ratio count in full, as it nearly does with many images."""
-    monkeypatch.setattr("senseapp.schedules.repair_sites._PRIOR_IMAGES", 0)
+    monkeypatch.setattr("senseapp.reconstruct.repair_sites._PRIOR_IMAGES", 0)
 
 
 @pytest.mark.usefixtures("many_images")
@@ -140,7 +140,7 @@ def test_each_norms_output_keeps_its_mean_and_spread(parts):
 
 @pytest.mark.parametrize("prior", [0, 64])
 def test_the_formula_of_one_norm(prior, monkeypatch):
-    monkeypatch.setattr("senseapp.schedules.repair_sites._PRIOR_IMAGES", prior)
+    monkeypatch.setattr("senseapp.reconstruct.repair_sites._PRIOR_IMAGES", prior)
     dense = with_batch_norm()
     model, norm = halved(dense), dense[1]
     Matching(model, Reference(dense, [IMAGES])).fit()

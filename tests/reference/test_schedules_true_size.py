@@ -8,15 +8,15 @@ import timm
 import torch
 
 from senseapp.compressions import PruningConfig
-from senseapp.layers.profile import profile_model
-from senseapp.models.demo import build_demo_network
+from senseapp.networks.profile import profile_model
+from senseapp.networks.sources.demo import build_demo_network
+from senseapp.prove.strongest import couplings_of
+from senseapp.reconstruct.apply import apply_schedule, configs_for
+from senseapp.reconstruct.sizes import sizes_of
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.sizes import sizes_of
-from senseapp.schedules.strongest import couplings_of
-from senseapp.schedules.trade_off import true_figures
+from senseapp.solve.trade_off import true_figures
 
 SHAPES = {
     "demo": (1, 32, 32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions import BitScale, CompressionConfig, CompressionDescription, Effect, LevelScale, option
+from senseapp.descriptions import BitScale, CompressionConfig, CompressionDescription, Effect, LevelScale, option
 
 RoundingMode = Literal["nearest", "down"]
 

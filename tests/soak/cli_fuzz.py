@@ -18,7 +18,7 @@ from pathlib import Path
 
 from senseapp.cli import serve
 from senseapp.cli.main import COMMANDS, build_parser, main
-from senseapp.runs.outputs import write_outputs
+from senseapp.server.outputs import write_outputs
 from senseapp.store.run_folder import RunFolder
 from tests.pages.records import result
 

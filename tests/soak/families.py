@@ -27,19 +27,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from senseapp.compressions import get
 from senseapp.compressions.pruning import pruning
 from senseapp.core.errors import SenseError
 from senseapp.data.load import load_images
-from senseapp.engine.layout import Layout
-from senseapp.engine.session import Session
-from senseapp.engine.sweep import Sweep
-from senseapp.models.catalogue import CatalogueEntry, load_catalogue
-from senseapp.models.load import load_model
-from senseapp.models.loaded import LoadedModel, skip_weight_init
+from senseapp.descriptions import get
+from senseapp.measure.layout import Layout
+from senseapp.measure.session import Session
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.loaded import LoadedModel, skip_weight_init
+from senseapp.networks.sources.catalogue import CatalogueEntry, load_catalogue
+from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.outputs import write_outputs
+from senseapp.server.outputs import write_outputs
 from senseapp.tasks import task_named
 
 LEVELS = {"sparsity": 50.0, "quantization": 4.0, "pruning": 50.0}

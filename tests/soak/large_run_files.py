@@ -23,8 +23,8 @@ from typing import Any
 
 import psutil
 
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.asynchronous import run_async
 from tests.soak.downloads import get
 from tests.soak.served import Served, served

@@ -14,9 +14,9 @@ from senseapp.app.server.serve import serve
 from senseapp.core.home import home
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import RunSpec
-from senseapp.runs import backend
-from senseapp.runs.backend import Backend
-from senseapp.runs.settings import ServerSettings
+from senseapp.server import backend
+from senseapp.server.backend import Backend
+from senseapp.server.settings import ServerSettings
 from tests.fake_session import fake_calibration
 from tests.pages.conftest import ScriptedService
 from tests.pages.records import ScriptedSession

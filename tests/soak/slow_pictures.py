@@ -22,7 +22,7 @@ from PIL import Image
 
 from senseapp.core.errors import SenseError
 from senseapp.data.load import load_images
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from tests.pictures import png, write_zip
 

@@ -10,16 +10,16 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from senseapp.app.charts.bars import sensitivity_bars
-from senseapp.app.charts.curves import level_line
-from senseapp.app.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
-from senseapp.app.charts.heatmap import sensitivity_heatmap
-from senseapp.app.charts.network import network_bars
-from senseapp.app.charts.quantization_bars import bin_frame, mark_frame, quantization_bars
-from senseapp.app.frames.levels import marked
-from senseapp.app.frames.network import network_frame
-from senseapp.app.frames.results import at_level, measurement_frame
 from senseapp.metrics import METRICS
+from senseapp.views.charts.bars import sensitivity_bars
+from senseapp.views.charts.curves import level_line
+from senseapp.views.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
+from senseapp.views.charts.heatmap import sensitivity_heatmap
+from senseapp.views.charts.network import network_bars
+from senseapp.views.charts.quantization_bars import bin_frame, mark_frame, quantization_bars
+from senseapp.views.frames.levels import marked
+from senseapp.views.frames.network import network_frame
+from senseapp.views.frames.results import at_level, measurement_frame
 from tests.pages.records import NAMES, profile, result
 from tests.unit.test_app_histograms import a_histogram
 

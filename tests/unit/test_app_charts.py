@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from senseapp.app.charts.axes import cut_labels, value_scale
-from senseapp.app.charts.bars import schedule_bars, sensitivity_bars
-from senseapp.app.charts.curves import level_line, sensitivity_curves
-from senseapp.app.charts.heatmap import sensitivity_heatmap
-from senseapp.app.charts.network import network_bars
-from senseapp.app.frames.levels import CURVE_AXES, EXTREMES, curve_rows, cut_short, drop_domain, marked
-from senseapp.app.frames.network import network_frame
-from senseapp.app.frames.results import at_level, measurement_frame, schedule_frame
-from senseapp.app.palette import CATEGORIES, curve_look
 from senseapp.compressions import SparsityConfig
 from senseapp.metrics import METRICS
 from senseapp.records.schedule import ResourceBudget
-from senseapp.schedules.methods import make_schedule
+from senseapp.solve.methods import make_schedule
+from senseapp.views.charts.axes import cut_labels, value_scale
+from senseapp.views.charts.bars import schedule_bars, sensitivity_bars
+from senseapp.views.charts.curves import level_line, sensitivity_curves
+from senseapp.views.charts.heatmap import sensitivity_heatmap
+from senseapp.views.charts.network import network_bars
+from senseapp.views.frames.levels import CURVE_AXES, EXTREMES, curve_rows, cut_short, drop_domain, marked
+from senseapp.views.frames.network import network_frame
+from senseapp.views.frames.results import at_level, measurement_frame, schedule_frame
+from senseapp.views.palette import CATEGORIES, curve_look
 from tests.pages.records import FRAGILE, NAMES, profile, result
 
 FRAME = measurement_frame(result(), "top1")

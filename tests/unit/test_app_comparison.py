@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from senseapp.app.charts.bars import paired_bars
-from senseapp.app.charts.rank_scatter import rank_scatter
-from senseapp.app.frames.comparison import (
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.metrics import METRICS
+from senseapp.records.comparison import Comparison, Part, Side, compare
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
+from senseapp.views.charts.bars import paired_bars
+from senseapp.views.charts.rank_scatter import rank_scatter
+from senseapp.views.frames.comparison import (
     agreement_frame,
     caveat_of_sides,
     finding,
@@ -21,12 +26,7 @@ from senseapp.app.frames.comparison import (
     side_labels,
     unmatched_frame,
 )
-from senseapp.app.words.settings import differing_settings
-from senseapp.compressions import PruningConfig, QuantizationConfig
-from senseapp.metrics import METRICS
-from senseapp.records.comparison import Comparison, Part, Side, compare
-from senseapp.records.measurement import SensitivityResult
-from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
+from senseapp.views.words.settings import differing_settings
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
 
 TOP1 = METRICS["top1"]

@@ -15,7 +15,7 @@ from senseapp.app import logins
 from senseapp.app.common.download import Asker, Download
 from senseapp.app.server.downloads import DownloadRegistry, Downloads
 from senseapp.core.errors import NotFound
-from senseapp.runs.service import LOCAL_OWNER
+from senseapp.server.service import LOCAL_OWNER
 from tests.asynchronous import run_async
 
 MB = 1_000_000

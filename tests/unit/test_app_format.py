@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STATES, provenance_text
-from senseapp.compressions import QuantizationConfig, SparsityConfig, all_descriptions
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.descriptions import all_descriptions
 from senseapp.metrics import METRICS, number_text
 from senseapp.records.jobs import RunState
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import STATES, provenance_text
 from tests.pages.records import result
 
 

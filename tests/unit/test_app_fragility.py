@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from senseapp.app.charts.files import picture_spec
-from senseapp.app.charts.heatmap import sensitivity_heatmap
-from senseapp.app.frames.fragility import CANNOT_TELL, bands_of, fragility_legend, row_bands
-from senseapp.app.frames.results import measurement_frame
-from senseapp.app.palette import FRAGILITY, UNCLEAR
 from senseapp.metrics import METRICS
+from senseapp.views.charts.files import picture_spec
+from senseapp.views.charts.heatmap import sensitivity_heatmap
+from senseapp.views.frames.fragility import CANNOT_TELL, bands_of, fragility_legend, row_bands
+from senseapp.views.frames.results import measurement_frame
+from senseapp.views.palette import FRAGILITY, UNCLEAR
 from tests.pages.records import NAMES, result
 
 TOP1 = METRICS["top1"]

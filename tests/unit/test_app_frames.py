@@ -5,7 +5,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from senseapp.app.frames.results import (
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.solve.methods import make_schedule
+from senseapp.views.frames.results import (
     apart_frame,
     at_level,
     measurement_frame,
@@ -14,12 +20,6 @@ from senseapp.app.frames.results import (
     schedule_frame,
     top_frame,
 )
-from senseapp.compressions import PruningConfig, QuantizationConfig
-from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.records.schedule import ResourceBudget
-from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.methods import make_schedule
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 BITS = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 2, 4)))

@@ -7,15 +7,15 @@ import math
 
 import pytest
 
-from senseapp.app.charts.quantization_bars import (
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.spec import HistogramSpec
+from senseapp.views.charts.quantization_bars import (
     bin_frame,
     cell_profile_chart,
     mark_frame,
     profile_frame,
     quantization_bars,
 )
-from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.spec import HistogramSpec
 
 
 def a_histogram(*, bits: int = 2, scale: float = 0.5, sub_bins: int = 4) -> QuantizationHistogram:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.app.frames.results import measurement_frame
 from senseapp.app.results.layer_side import LayerFilter, most_fragile, types_of
+from senseapp.views.frames.results import measurement_frame
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 FRAME = measurement_frame(result(), "top1")

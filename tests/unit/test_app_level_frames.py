@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.app.frames.levels import layer_frame, reached_note
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.views.frames.levels import layer_frame, reached_note
 from tests.distiller_tables import TABLE
 from tests.pages.records import NOT_PRUNABLE, profile, result
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from senseapp.app.charts.network import network_bars
-from senseapp.app.frames.fragility import CANNOT_TELL, NO_VALUE
-from senseapp.app.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
-from senseapp.app.frames.results import at_level, measurement_frame
 from senseapp.metrics import METRICS
+from senseapp.views.charts.network import network_bars
+from senseapp.views.frames.fragility import CANNOT_TELL, NO_VALUE
+from senseapp.views.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
+from senseapp.views.frames.results import at_level, measurement_frame
 from tests.distiller_tables import TABLE
 from tests.pages.records import FRAGILE, NOT_PRUNABLE, profile, result
 

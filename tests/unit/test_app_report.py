@@ -15,20 +15,20 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from senseapp.app.charts.bars import sensitivity_bars
-from senseapp.app.frames.levels import marked
-from senseapp.app.frames.results import at_level, measurement_frame
-from senseapp.app.report.chart_data import ChartData, ReportContents
-from senseapp.app.report.document import build_report
-from senseapp.app.report.figures import _Shown
-from senseapp.app.report.tables import layer_tables
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import ResourceBudget, ValidationResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
-from senseapp.runs.leaderboard import headline
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.leaderboard import headline
+from senseapp.solve.methods import make_schedule
+from senseapp.views.charts.bars import sensitivity_bars
+from senseapp.views.frames.levels import marked
+from senseapp.views.frames.results import at_level, measurement_frame
+from senseapp.views.report.chart_data import ChartData, ReportContents
+from senseapp.views.report.document import build_report
+from senseapp.views.report.figures import _Shown
+from senseapp.views.report.tables import layer_tables
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 MOST_BYTES = 3_000_000

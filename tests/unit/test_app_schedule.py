@@ -7,16 +7,16 @@ import json
 import pandas as pd
 import pytest
 
-from senseapp.app.charts.trade_off import trade_off_chart
 from senseapp.app.common.state import LayerEdits
-from senseapp.app.frames.results import editing_frame, mixed_frame
 from senseapp.app.schedule.layers import spared_sentences, take_row
 from senseapp.app.schedule.trade_off import measured_frame, predicted_frame
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.methods import make_schedule, mixed_schedule
-from senseapp.schedules.trade_off import trade_off
+from senseapp.solve.methods import make_schedule, mixed_schedule
+from senseapp.solve.trade_off import trade_off
+from senseapp.views.charts.trade_off import trade_off_chart
+from senseapp.views.frames.results import editing_frame, mixed_frame
 from tests.pages.records import change, result
 from tests.schedule_cases import quantized_run, sparse_run
 

@@ -21,9 +21,9 @@ from senseapp.app import logins
 from senseapp.app.uploads import to_disk
 from senseapp.app.uploads.registry import Upload, UploadRegistry
 from senseapp.app.uploads.to_disk import FormFile, UploadsToDisk
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.runs.settings import ServerSettings
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from tests.asynchronous import run_async
 
 MB = 1_000_000

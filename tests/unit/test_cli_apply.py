@@ -11,7 +11,7 @@ import torch
 
 from senseapp.cli.main import main
 from senseapp.data.load import load_demo_images
-from senseapp.models.demo import build_demo_network
+from senseapp.networks.sources.demo import build_demo_network
 
 pytestmark = pytest.mark.slow
 

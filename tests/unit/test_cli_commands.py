@@ -71,9 +71,9 @@ def test_bits(tmp_path):
 
 def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys, monkeypatch):
     # the made-up layers belong to no network that could be pruned for a trial
-    monkeypatch.setattr("senseapp.schedules.strongest.couplings_of", lambda model, result: ())
+    monkeypatch.setattr("senseapp.prove.strongest.couplings_of", lambda model, result: ())
     monkeypatch.setattr(
-        "senseapp.schedules.trade_off.truly_sized", lambda make, profile, groups, budget: make(budget.target)
+        "senseapp.solve.trade_off.truly_sized", lambda make, profile, groups, budget: make(budget.target)
     )
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=LEVELS))
     folder, out = save(tmp_path / "run", spec, LEVELS), tmp_path / "files" / "ratios.json"

@@ -10,7 +10,7 @@ import torch
 
 from senseapp.cli.main import main
 from senseapp.data.load import load_demo_images
-from senseapp.models.demo import load_demo_model
+from senseapp.networks.sources.demo import load_demo_model
 
 pytestmark = pytest.mark.slow
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import PreparedImages, TensorImages
-from senseapp.engine.cluster.cluster import cluster_errors, connected, look
-from senseapp.engine.cluster.remote import ImageStore, ReorderBuffer, part_of, tasks_of
-from senseapp.engine.probe import Order, Outcome
-from senseapp.engine.versions import differences, versions_here
-from senseapp.models.loaded import Preprocessing
+from senseapp.measure.cluster.cluster import cluster_errors, connected, look
+from senseapp.measure.cluster.remote import ImageStore, ReorderBuffer, part_of, tasks_of
+from senseapp.measure.probe import Order, Outcome
+from senseapp.measure.versions import differences, versions_here
+from senseapp.networks.loaded import Preprocessing
 
 SPANS = ((0, 4), (4, 8), (8, 10))
 BLOCKS = ((0, 2), (2, 3), (3, 6))
@@ -181,7 +181,9 @@ def test_versions_are_those_installed_and_differences_are_named() -> None:
 
 
 def test_the_plan_never_loads_torch_or_ray() -> None:
-    code = "import sys, senseapp.engine.cluster.plan, senseapp.runs.process;print({'torch', 'ray'} & set(sys.modules))"
+    code = (
+        "import sys, senseapp.measure.cluster.plan, senseapp.server.process;print({'torch', 'ray'} & set(sys.modules))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )

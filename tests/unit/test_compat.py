@@ -92,7 +92,7 @@ def test_the_name_is_there(name: str) -> None:
         pytest.fail(f"{module}.{attributes} is gone ({error}). It was used for {NAMES[name]}.", pytrace=False)
 
 
-# By operation, the arguments that senseapp.layers.products reads, by position.
+# By operation, the arguments that senseapp.networks.products reads, by position.
 ARGUMENTS = {
     "convolution": {0: "input", 1: "weight", 6: "transposed"},
     "addmm": {1: "mat1", 2: "mat2"},

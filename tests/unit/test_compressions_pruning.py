@@ -19,7 +19,7 @@ from senseapp.compressions.pruning.groups import channel_groups
 from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.compressions.pruning.search import miswired
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
-from senseapp.layers.profile import profile_model, watched_pass
+from senseapp.networks.profile import profile_model, watched_pass
 from tests.pruning_models import ChannelShuffle, Concat, Residual, footprint, images, pruning_of, request_of
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.core.errors import MeasurementFailed
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
 from tests.architectures import ARCHITECTURES, example_input
 from tests.pruning_models import pruning_of
 

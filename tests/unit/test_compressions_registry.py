@@ -10,25 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from senseapp import compressions
-from senseapp.compressions import BitScale, FractionScale, PruningConfig, QuantizationConfig, SparsityConfig, options_of
+from senseapp import descriptions
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.descriptions import BitScale, FractionScale, options_of
 from senseapp.records.spec import RunSpec, SensitivitySpec
 
-ALL = compressions.all_descriptions()
+ALL = descriptions.all_descriptions()
 FRACTION = FractionScale(noun="sparsity", axis="Zeros (%)")
 BITS = BitScale(noun="quantization", axis="Bits")
 
 
 def test_they_are_offered_in_this_order_and_applied_in_another():
-    assert compressions.names() == ("sparsity", "pruning", "quantization")
+    assert descriptions.names() == ("sparsity", "pruning", "quantization")
     assert [each.name for each in sorted(ALL, key=lambda each: each.order)] == ["pruning", "sparsity", "quantization"]
 
 
 def test_an_unknown_one_names_those_there_are():
     with pytest.raises(InvalidSpec, match="one of sparsity, pruning, quantization, got 'folding'"):
-        compressions.get("folding")
+        descriptions.get("folding")
 
 
 @pytest.mark.parametrize("description", ALL, ids=lambda each: each.name)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from senseapp.core.csv_cells import csv_text, plain_cell, safe_cell
+from senseapp.formats.plain import CSV, read_schedule
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.runs.leaderboard import leaderboard_csv, leaderboard_row
-from senseapp.runs.outputs import sensitivity_csv
-from senseapp.schedules.export.plain import CSV, read_schedule
+from senseapp.server.leaderboard import leaderboard_csv, leaderboard_row
+from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller_reading import read_distiller_csv
 from tests.pages.records import NAMES, result
 

@@ -16,8 +16,8 @@ from senseapp.core.errors import HomeInUse
 from senseapp.core.home import lock_home, make_private, private_files
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
-from senseapp.runs.backend import Backend, backend_at
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend, backend_at
+from senseapp.server.service import Service
 from tests.asynchronous import run_async
 from tests.soak.served import served
 from tests.soak.visitor import Visitor

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from senseapp.core.process import measuring_environment
-from senseapp.runs.process import processes
+from senseapp.server.process import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = 20

@@ -11,9 +11,9 @@ import pytest
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps
 from senseapp.core.process import PROCESS_CACHE, ProcessCache
-from senseapp.engine.histograms import histogram_of
-from senseapp.engine.session import Session
-from senseapp.models.load import load_model
+from senseapp.measure.histograms import histogram_of
+from senseapp.measure.session import Session
+from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.spec import HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 
@@ -114,7 +114,7 @@ def test_what_failed_leaves_nothing(
         raise RuntimeError("in the middle of a pass")
 
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.engine.histograms.quantization_histograms", fail)
+        patch.setattr("senseapp.measure.histograms.quantization_histograms", fail)
         with pytest.raises(RuntimeError, match="in the middle"):
             histogram_of(result, spec)
     phases: list[str] = []

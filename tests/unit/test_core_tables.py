@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from senseapp.compressions import get
 from senseapp.core import tables
 from senseapp.core.errors import InvalidFile, InvalidInput, InvalidSchedule
 from senseapp.core.table_records import decimal_mark, number_in
 from senseapp.core.tables import TableError, read_table
-from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.export.registry import FORMATS
+from senseapp.descriptions import get
+from senseapp.formats.plain import read_schedule
+from senseapp.formats.registry import FORMATS
 from senseapp.store.distiller_reading import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
 from tests.distiller_tables import TABLE

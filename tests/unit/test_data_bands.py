@@ -15,9 +15,9 @@ from PIL import Image
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.load import load_images
 from senseapp.data.pictures import preview, survey_images
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.image_report import preview_images
+from senseapp.server.image_report import preview_images
 
 SIZE = 8
 Pixels = npt.NDArray[np.uint8]

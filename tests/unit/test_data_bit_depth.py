@@ -17,7 +17,7 @@ from senseapp.data.bit_depth import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import Decoded, PixelSemaphore, decoded_picture
 from senseapp.data.load import load_images
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 
 Values = npt.NDArray[np.uint16]

@@ -30,8 +30,8 @@ from senseapp.data.downloads import (
 from senseapp.data.image_sets import TORCHVISION_SETS
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
-from senseapp.models.catalogue import find_entry
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.spec import DataSpec, RunSpec
 from tests.image_set_files import EACH, Publisher
@@ -140,7 +140,7 @@ def test_the_digit_zero_of_house_numbers_is_class_zero(web):
 
 
 def test_imagenette_is_matched_to_a_model_of_imagenet_by_name(web):
-    from senseapp.models.libraries import imagenet_class_names
+    from senseapp.networks.sources.libraries import imagenet_class_names
 
     web.publish("imagenette")
     images = load("imagenette", num_classes=1000, class_names=imagenet_class_names())

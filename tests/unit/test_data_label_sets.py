@@ -16,8 +16,8 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabels
 from senseapp.data.arrangement import arrange
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
-from senseapp.engine.preparation_search import choose_preparation
-from senseapp.engine.session import Session
+from senseapp.measure.preparation_search import choose_preparation
+from senseapp.measure.session import Session
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import MULTILABEL
 from tests.pictures import COLOUR, png

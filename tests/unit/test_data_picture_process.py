@@ -18,7 +18,7 @@ from senseapp.data.decoding import MAX_SCAN_PIXELS, PixelSemaphore, Resizing, de
 from senseapp.data.folder import read_drawn, require_readable
 from senseapp.data.images import cropping, first_resizing
 from senseapp.data.picture_process import PictureDecoder, PictureDecoders, TooSlow
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from tests.pictures import png, write_zip
 from tests.soak.slow_pictures import SLOW_PICTURES
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.data.load import demo_pictures, load_demo_images, write_demo_zip
-from senseapp.models import demo
-from senseapp.models.demo import DEMO_PREPROCESSING, DEMO_WEIGHTS, build_demo_network, load_demo_model
+from senseapp.networks.sources import demo
+from senseapp.networks.sources.demo import DEMO_PREPROCESSING, DEMO_WEIGHTS, build_demo_network, load_demo_model
 
 
 @pytest.fixture(scope="module")

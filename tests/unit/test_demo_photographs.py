@@ -8,16 +8,11 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.data.load import load_images
 from senseapp.data.photographs import photograph
-from senseapp.models import demo
-from senseapp.models.load import load_model
-from senseapp.models.loaded import LoadedModel, Preprocessing
-from senseapp.records.spec import (
-    NUM_MEASURED_PHOTOGRAPHS,
-    NUM_PHOTOGRAPHS,
-    PHOTOGRAPHS_DEMO,
-    DataSpec,
-    ModelSpec,
-)
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.sources import demo
+from senseapp.networks.sources.load import load_model
+from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec
+from senseapp.server.demos import PHOTOGRAPHS_DEMO
 
 SMALL = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
 

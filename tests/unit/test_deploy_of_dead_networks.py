@@ -12,24 +12,24 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from senseapp.app.frames.deployment import deployment_frame
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidSpec, OutOfMemory
 from senseapp.data.images import TensorImages
+from senseapp.prove.deploy import Deployed, explain
+from senseapp.prove.deploy import deploy as deploy_source
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.prove import prove
+from senseapp.prove.repair_choice import measured
+from senseapp.prove.source import original_source, proven_source
+from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import change_in
 from senseapp.records.rounding import RoundingSettings
-from senseapp.schedules.deploy import Deployed, explain
-from senseapp.schedules.deploy import deploy as deploy_source
-from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.int8 import Int8Writer, Rounding
-from senseapp.schedules.prove import prove
-from senseapp.schedules.repair_choice import measured
-from senseapp.schedules.rounding.calibration import rounded_products
-from senseapp.schedules.rounding.products import products
-from senseapp.schedules.runtime import RuntimeModel
-from senseapp.schedules.source import original_source, proven_source
-from senseapp.schedules.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.rounding.calibration import rounded_products
+from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.views.frames.deployment import deployment_frame
 from tests.small_evaluator import evaluator_of, schedule_of
 from tests.small_models import images_for
 
@@ -42,8 +42,8 @@ BITS = QuantizationConfig()
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time calls once, and choose no ranges for single tensors."""
-    monkeypatch.setattr("senseapp.schedules.deploy.TURNS", 1)
-    monkeypatch.setattr("senseapp.schedules.rounding.choice._TRIED", 0)
+    monkeypatch.setattr("senseapp.prove.deploy.TURNS", 1)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.choice._TRIED", 0)
 
 
 class Block(nn.Module):
@@ -186,19 +186,19 @@ FAILING = {
     "each improvement of an int8 file": (
         DeploySettings(kind="mixed"),
         {
-            "senseapp.schedules.deploy.better_equalised": "equalised channels",
+            "senseapp.prove.deploy.better_equalised": "equalised channels",
             "senseapp.compressions.quantization.activations.EntropyObserver.value_range": (
                 "ranges of activations by the observer entropy"
             ),
-            "senseapp.schedules.rounding.choice.rounded_products": "weights fitted to the images",
-            "senseapp.schedules.deploy.time_layers": "the search for parts that int8 harms",
+            "senseapp.runtimes.onnxruntime.rounding.choice.rounded_products": "weights fitted to the images",
+            "senseapp.prove.deploy.time_layers": "the search for parts that int8 harms",
         },
     ),
     "adapted weights and small types": (
         FLOAT,
         {
-            "senseapp.schedules.deploy.with_integer_weights": "weights stored as integers",
-            "senseapp.schedules.adapt.weights.LayerStop.adapt": "the repair 'Weights updated, statistics matched'",
+            "senseapp.prove.deploy.with_integer_weights": "weights stored as integers",
+            "senseapp.reconstruct.adapt.weights.LayerStop.adapt": "the repair 'Weights updated, statistics matched'",
         },
     ),
 }
@@ -219,7 +219,7 @@ def test_an_improvement_that_fails_is_left_out_with_a_note(case: str, monkeypatc
 
 
 def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.schedules.evaluator.matching_of", broken)
+    monkeypatch.setattr("senseapp.prove.evaluator.matching_of", broken)
     evaluator = evaluator_of(a_network(), BITS)
     applied = evaluator.apply(schedule_of(evaluator, "quantization", 4.0))
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
@@ -231,9 +231,9 @@ def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytes
     def whole_only(*args: Any, per_channel: bool = True, **settings: Any) -> Int8Writer:
         return Int8Writer(*args, **settings) if per_channel else broken()
 
-    monkeypatch.setattr("senseapp.schedules.deploy.Int8Writer", whole_only)
-    monkeypatch.setattr("senseapp.schedules.deploy.better_equalised", lambda network, *_, **__: network)
-    monkeypatch.setattr("senseapp.schedules.deploy.chosen_rounding", broken)
+    monkeypatch.setattr("senseapp.prove.deploy.Int8Writer", whole_only)
+    monkeypatch.setattr("senseapp.prove.deploy.better_equalised", lambda network, *_, **__: network)
+    monkeypatch.setattr("senseapp.prove.deploy.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own default"):
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
@@ -253,14 +253,14 @@ def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkey
     def too_large(*_args: object, **_settings: object) -> None:
         raise OutOfMemory("This needs more memory than there is.")
 
-    monkeypatch.setattr("senseapp.schedules.deploy.better_equalised", lambda network, *_, **__: network)
+    monkeypatch.setattr("senseapp.prove.deploy.better_equalised", lambda network, *_, **__: network)
     with pytest.raises(Cancelled):
         deploy(evaluator_of(a_network(), BITS, progress=report), INT8)
     evaluator = evaluator_of(a_network(), BITS)
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.schedules.deploy.better_equalised", too_large)
+        patch.setattr("senseapp.prove.deploy.better_equalised", too_large)
         with pytest.raises(OutOfMemory):
             deploy(evaluator, INT8)
-    monkeypatch.setattr("senseapp.schedules.int8.quantize_static", broken)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.quantize_static", broken)
     with pytest.raises(InvalidSpec, match="onnxruntime cannot write this network in int8: ValueError: it broke"):
         deploy(evaluator, INT8)

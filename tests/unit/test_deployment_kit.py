@@ -15,10 +15,10 @@ from PIL import Image
 from torch import nn
 
 from senseapp.data.images import cropping
-from senseapp.models.loaded import Preprocessing
-from senseapp.schedules.kit.metadata import kit_files, with_metadata
-from senseapp.schedules.kit.predict import predict, prepare
-from senseapp.schedules.write import onnx_model
+from senseapp.networks.loaded import Preprocessing
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.kit.metadata import kit_files, with_metadata
+from senseapp.runtimes.onnxruntime.kit.predict import predict, prepare
 
 pytestmark = pytest.mark.slow  # exports a network
 

@@ -11,9 +11,9 @@ import torch
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest
 from senseapp.core.errors import InvalidSpec
-from senseapp.engine.adapted import AdaptedCompressor, compressor_for
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep, measure
+from senseapp.measure.adapted import AdaptedCompressor, compressor_for
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import change_in
 from senseapp.records.spec import SensitivitySpec
 from tests.compressors import profiles_of

@@ -12,10 +12,10 @@ from torch import nn
 
 from senseapp.cli.main import main
 from senseapp.data.load import load_images
-from senseapp.engine import preparation_search
-from senseapp.engine.preparation_search import choose_class_order, choose_preparation
+from senseapp.measure import preparation_search
+from senseapp.measure.preparation_search import choose_class_order, choose_preparation
 from senseapp.metrics.paired_tests import tells_classes_apart
-from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 
 SIDE = 16

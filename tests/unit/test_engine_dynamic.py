@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp import analyze_sensitivity
-from senseapp.compressions import get
 from senseapp.core.errors import MeasurementFailed
-from senseapp.engine.layout import Layout
-from senseapp.engine.sweep import Sweep
+from senseapp.descriptions import get
+from senseapp.measure.layout import Layout
+from senseapp.measure.sweep import Sweep
 from senseapp.notebook import SensitivityResult
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec

@@ -11,8 +11,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from senseapp.engine.folding import foldable_norms, norms_folded
-from senseapp.layers.trace import trace_calls
+from senseapp.measure.folding import foldable_norms, norms_folded
+from senseapp.networks.trace import trace_calls
 
 WIDTH, PIXELS = 6, 32
 

@@ -14,10 +14,10 @@ from senseapp.compressions.quantization.grid import in_memory_order
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
 from senseapp.data.images import TensorImages
-from senseapp.engine.folding import fold_following_norm, norms_folded_behind
-from senseapp.engine.grid_bins import SUB_BINS, GridBins, PlacedGrid
-from senseapp.engine.histograms import quantization_histogram, quantization_histograms
-from senseapp.layers.profile import profile_model
+from senseapp.measure.folding import fold_following_norm, norms_folded_behind
+from senseapp.measure.grid_bins import SUB_BINS, GridBins, PlacedGrid
+from senseapp.measure.histograms import quantization_histogram, quantization_histograms
+from senseapp.networks.profile import profile_model
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 

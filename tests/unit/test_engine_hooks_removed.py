@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.data.load import load_demo_images
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
-from senseapp.models.demo import load_demo_model
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.spec import SensitivitySpec
 
 HOOKS = [name for name in vars(nn.Identity()) if name.endswith("_hooks")]

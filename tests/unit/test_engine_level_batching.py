@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.cluster import remote
-from senseapp.engine.layout import Layout
-from senseapp.engine.level_batching import LevelBatch, levels_that_fit, rounding_bound
-from senseapp.engine.probe import Order, Outcome
-from senseapp.engine.reuse import arithmetic_of, images_in_span, reusable
-from senseapp.engine.sweep import Sweep
-from senseapp.layers.profile import profile_model
+from senseapp.measure.cluster import remote
+from senseapp.measure.layout import Layout
+from senseapp.measure.level_batching import LevelBatch, levels_that_fit, rounding_bound
+from senseapp.measure.probe import Order, Outcome
+from senseapp.measure.reuse import arithmetic_of, images_in_span, reusable
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.profile import profile_model
 from senseapp.records.measurement import LayerMeasurement, PassSettings, Status
 from senseapp.records.spec import SensitivitySpec
 from tests.architectures import ARCHITECTURES, each_of, example_input
@@ -359,5 +359,5 @@ def test_removed_channels_never_go_together() -> None:
 
 
 def test_what_is_resumed_here_fits_the_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.engine.sweep._memory_bytes", lambda device: 1)
+    monkeypatch.setattr("senseapp.measure.sweep._memory_bytes", lambda device: 1)
     assert swept(small_network(), images_for(8), SPARSITY, 3)[0].context.layout.levels_per_pass == 1

@@ -10,9 +10,9 @@ from torch import nn
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.engine import preparation_search
-from senseapp.engine.preparation_search import choose_preparation
-from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.measure import preparation_search
+from senseapp.measure.preparation_search import choose_preparation
+from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 
 CLASSES, OWN_SIDE, NATIVE = 10, 64, 24

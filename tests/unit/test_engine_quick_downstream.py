@@ -10,14 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.layout import Layout
-from senseapp.engine.quick import scan, weight_responses
-from senseapp.engine.quick.recorder import downstream_modules
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
-from senseapp.layers.trace import trace_calls
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.layout import Layout
+from senseapp.measure.quick import scan, weight_responses
+from senseapp.measure.quick.recorder import downstream_modules
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.trace import trace_calls
 from senseapp.records.spec import SensitivitySpec
 from tests.small_models import chain, small_network
 

@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.layout import Layout
-from senseapp.engine.quick import scan
-from senseapp.engine.quick.recorder import Calls, LayerCall, Recorder
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.layout import Layout
+from senseapp.measure.quick import scan
+from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.spec import SensitivitySpec
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from senseapp.engine.quick import responses as seen_call
-from senseapp.engine.quick.recorder import LayerCall
-from senseapp.engine.quick.responses import SeenCall, batch_axis
+from senseapp.measure.quick import responses as seen_call
+from senseapp.measure.quick.recorder import LayerCall
+from senseapp.measure.quick.responses import SeenCall, batch_axis
 
 
 @pytest.mark.parametrize(

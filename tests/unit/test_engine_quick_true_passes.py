@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import TensorImages
-from senseapp.engine.plan import PlannedTarget
-from senseapp.engine.quick import true_passes
-from senseapp.engine.quick.composite import composite, draw_sample
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.quick.true_passes import TruePasses, correction_note
-from senseapp.engine.sweep import Sweep
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.plan import PlannedTarget
+from senseapp.measure.quick import true_passes
+from senseapp.measure.quick.composite import composite, draw_sample
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.quick.true_passes import TruePasses, correction_note
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks.classification.directions import largest_divergence

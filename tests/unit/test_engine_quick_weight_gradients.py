@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.layout import Layout
-from senseapp.engine.quick import weight_responses
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.layout import Layout
+from senseapp.measure.quick import weight_responses
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
 from senseapp.records.spec import SensitivitySpec
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
@@ -141,6 +142,6 @@ def test_layers_whose_input_is_rounded_too_are_run_again(products: list[Tensor |
 def test_gradients_that_would_take_too_much_memory_are_not_made(
     products: list[Tensor | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("senseapp.engine.quick.weight_responses._MOST_BYTES", 100)
+    monkeypatch.setattr("senseapp.measure.quick.weight_responses._MOST_BYTES", 100)
     assert _scan(Mixed(nn.Conv2d(WIDTH, WIDTH, 1)), SparsityConfig(), LEVELS)
     assert all(made is None for made in products)

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from senseapp.compat.torch_internals import UnreadableTensor
-from senseapp.engine.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
-from senseapp.engine.replay import Replay
-from senseapp.layers.profile import profile_model
-from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
+from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
+from senseapp.measure.replay import Replay
+from senseapp.networks.profile import profile_model
+from senseapp.networks.trace import CallTrace, tensors_in, trace_calls
 from tests.architectures import ARCHITECTURES, example_input
 from tests.small_models import chain, small_network
 

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from senseapp.compat.torch_internals import UnreadableTensor
-from senseapp.engine.prefix import Prefix, ReplayMismatch, calls_to_record
-from senseapp.engine.replay import Replay
-from senseapp.engine.sweep import Sweep
-from senseapp.layers.profile import profile_model
-from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
+from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
+from senseapp.measure.replay import Replay
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.profile import profile_model
+from senseapp.networks.trace import CallTrace, tensors_in, trace_calls
 from senseapp.records.spec import SensitivitySpec
 from tests.architectures import ARCHITECTURES, example_input
 from tests.small_models import chain, images_for, small_network

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from senseapp.compressions import SparsityConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.layout import Layout
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.layout import Layout
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from tests.plain_loop import SPARSITY, assert_equals_plain_loop, assert_same, labelled, measured, sparse_logits

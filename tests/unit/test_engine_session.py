@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.data.images import TensorImages
-from senseapp.engine.quick import scan
-from senseapp.engine.session import Session
-from senseapp.engine.sweep import Sweep
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.quick import scan
+from senseapp.measure.session import Session
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from tests.small_models import small_network

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
-from senseapp.engine import sweep as sweep_module
-from senseapp.engine.context import choose_device
-from senseapp.engine.layout import Layout
-from senseapp.engine.sweep import Sweep
+from senseapp.measure import sweep as sweep_module
+from senseapp.measure.context import choose_device
+from senseapp.measure.layout import Layout
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
-from senseapp.runs.session import runs_on_processor
+from senseapp.server.session import runs_on_processor
 from tests.small_models import images_for, small_network
 
 SPEC = SensitivitySpec(levels=(0.3, 0.6))

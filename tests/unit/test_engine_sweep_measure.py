@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec, NoLayersSelected, UnsupportedModel
 from senseapp.data.images import TensorImages
-from senseapp.engine import sweep as sweep_module
-from senseapp.engine.layout import Layout
-from senseapp.engine.sweep import Sweep, measure
+from senseapp.measure import sweep as sweep_module
+from senseapp.measure.layout import Layout
+from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import LayerMeasurement, Status, latest
 from senseapp.records.spec import SensitivitySpec
 from tests.small_models import NUM_CLASSES, chain, fingerprint, images_for, small_network

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
-from senseapp.engine import context, layout, precision
-from senseapp.engine.context import MeasurementContext
-from senseapp.engine.layout import Layout
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
-from senseapp.layers.trace import CallTrace, trace_calls
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure import context, layout, precision
+from senseapp.measure.context import MeasurementContext
+from senseapp.measure.layout import Layout
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from tests.small_models import images_for, small_network

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import UnsupportedModel
-from senseapp.engine.layout import Layout, lay_out
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
-from senseapp.layers.profile import profile_model
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.layout import Layout, lay_out
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.profile import profile_model
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from tests.small_models import images_for

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from senseapp.app.frames.answers import difference_line, difference_sentence
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
+from senseapp.prove.file_answers import file_answers
 from senseapp.records.file_answers import FileAnswers, GivenAnswer, differences
-from senseapp.schedules.file_answers import file_answers
 from senseapp.tasks import CLASSIFICATION, MULTILABEL
+from senseapp.views.frames.answers import difference_line, difference_sentence
 from tests.toy_task import REGRESSION
 
 NUM, CLASSES, NAMES = 40, 5, ("crow", "crane, a bird", "crane, a machine", "jay", "rook")

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import senseapp
 from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed, NoLayersSelected, UnsupportedModel
-from senseapp.engine.histograms import image_set
+from senseapp.measure.histograms import image_set
 
 
 @pytest.fixture

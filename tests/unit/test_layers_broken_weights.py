@@ -9,8 +9,8 @@ from torch import nn
 from senseapp import SensitivityAnalyzer
 from senseapp.compressions import SparsityConfig
 from senseapp.core.errors import UnsupportedModel
-from senseapp.engine.sweep import Sweep
-from senseapp.layers.profile import profile_model
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.profile import profile_model
 from senseapp.records.spec import SensitivitySpec
 from tests.small_evaluator import evaluator_of
 from tests.small_models import images_for, small_network

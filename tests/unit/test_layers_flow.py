@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile
-from senseapp.layers.profile import compressible_weights
-from senseapp.layers.trace import trace_calls
+from senseapp.networks.profile import compressible_weights
+from senseapp.networks.trace import trace_calls
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import FlowNode
 from tests.pages.records import result

@@ -15,10 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.real.macs import architectures, compare_macs
 from scripts.architecture_survey import build_on_meta, count_macs
-from senseapp.layers.profile import acting_zero_share, profile_model
-from senseapp.models.catalogue import find_entry
+from senseapp.networks.profile import acting_zero_share, profile_model
+from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.schedule import ResourceBudget
-from senseapp.schedules.curves import Accounting
+from senseapp.solve.curves import Accounting
 from tests.trap_models import PIXELS, Attention, EncoderLayer
 
 _COUNTED = (

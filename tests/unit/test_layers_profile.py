@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import NoLayersSelected, UnsupportedModel
-from senseapp.layers.profile import compressible_weights, profile_model
-from senseapp.layers.trace import trace_calls
+from senseapp.networks.profile import compressible_weights, profile_model
+from senseapp.networks.trace import trace_calls
 from senseapp.records.profile import select_layers
 from senseapp.tasks import CLASSIFICATION
 from tests.small_models import NUM_CLASSES, chain, small_network

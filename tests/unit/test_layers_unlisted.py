@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from senseapp.core.codec import dumps, loads
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
 from senseapp.records.profile import counting_notes, standardised_note, unlisted_note
 from tests.fake_session import a_result
 from tests.trap_models import PIXELS, WIDTH, Attention, CrossAttention, TiedWeights

@@ -7,10 +7,10 @@ import timm
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.models.by_order import ordered_weights
-from senseapp.models.fitting import look_alikes
-from senseapp.models.load import load_model
-from senseapp.models.recognise import recognise
+from senseapp.networks.checkpoints.by_order import ordered_weights
+from senseapp.networks.checkpoints.fitting import look_alikes
+from senseapp.networks.checkpoints.recognise import recognise
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 
 MODEL = "resnet10t"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import UnknownModel
-from senseapp.models.catalogue import (
+from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE
+from senseapp.networks.sources.catalogue import (
     CATALOGUE_FILE,
     POPULAR,
     closest_names,
@@ -19,7 +20,6 @@ from senseapp.models.catalogue import (
     search,
     suggest,
 )
-from senseapp.models.fingerprint import RECOGNITION_FILE
 from senseapp.records.spec import ModelSpec
 
 
@@ -29,7 +29,7 @@ def titles(text, **options):
 
 def test_searching_loads_neither_torch_nor_the_libraries():
     program = (
-        "import sys; from senseapp.models.catalogue import search; from senseapp.models.catalogue import parse_model;"
+        "import sys; from senseapp.networks.sources.catalogue import parse_model, search;"
         "assert search('vit_tiny'); parse_model('timm/resnet18');"
         "sys.exit(' '.join({'torch', 'timm', 'torchvision', 'numpy'} & set(sys.modules)) or None)"
     )

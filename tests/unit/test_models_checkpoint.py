@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.models import pickled
-from senseapp.models.checkpoint import number_notes, read_checkpoint
+from senseapp.networks.checkpoints import pickled
+from senseapp.networks.checkpoints.checkpoint import number_notes, read_checkpoint
 
 
 class TinyNet(nn.Module):

@@ -14,10 +14,10 @@ from torch.nn.utils import spectral_norm as old_spectral_norm
 from torch.nn.utils import weight_norm as old_weight_norm
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.models.checkpoint import Checkpoint
-from senseapp.models.libraries import build_on_meta
-from senseapp.models.load import load_model
-from senseapp.models.networks import find_networks
+from senseapp.networks.checkpoints.checkpoint import Checkpoint
+from senseapp.networks.checkpoints.stored_networks import find_networks
+from senseapp.networks.sources.libraries import build_on_meta
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 from tests.checkpoints import MODEL, assert_same, network
 

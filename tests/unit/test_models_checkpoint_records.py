@@ -26,7 +26,7 @@ import torch
 import torchvision
 from torch import nn
 
-from senseapp.models.checkpoint import read_checkpoint
+from senseapp.networks.checkpoints.checkpoint import read_checkpoint
 from tests.checkpoints import assert_same, network
 
 __all__ = ["network"]

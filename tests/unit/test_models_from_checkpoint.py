@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.engine.session import Session
-from senseapp.models.fitting import load_tensors
-from senseapp.models.load import load_model
-from senseapp.models.misfits import match_state_dict
+from senseapp.measure.session import Session
+from senseapp.networks.checkpoints.fitting import load_tensors
+from senseapp.networks.checkpoints.misfits import match_state_dict
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from tests.pictures import class_files, write_zip
 
@@ -173,7 +173,7 @@ def test_a_classifier_of_two_layers_is_refused_with_its_cause(tmp_path):
     ("library", "name"), [("torchvision", "resnet18"), ("timm", "test_vit"), ("timm", "test_convnext")]
 )
 def test_other_families_are_recognised_without_or_with_a_renamed_classifier(library, name):
-    from senseapp.models.recognise import fingerprint_named, recognise
+    from senseapp.networks.checkpoints.recognise import fingerprint_named, recognise
 
     module = build(library, name, num_classes=9)
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}

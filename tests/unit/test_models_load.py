@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, UnsupportedModel
-from senseapp.models import libraries as published_weights
-from senseapp.models.libraries import check_forward
-from senseapp.models.load import load_model
+from senseapp.networks.sources import libraries as published_weights
+from senseapp.networks.sources.libraries import check_forward
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 
 
@@ -174,7 +174,7 @@ def test_published_weights_of_timm_are_read_from_its_cache(monkeypatch, tmp_path
     published = {name: tensor + 1 for name, tensor in timm.create_model("test_resnet").state_dict().items()}
     path = tmp_path / "model.safetensors"
     safetensors.torch.save_file(published, path)
-    monkeypatch.setattr("senseapp.models.libraries.try_to_load_from_cache", lambda *_: str(path))
+    monkeypatch.setattr("senseapp.networks.sources.libraries.try_to_load_from_cache", lambda *_: str(path))
     loaded = load_model(timm_spec("test_resnet", pretrained=True))
     assert loaded.pretrained
     assert len(loaded.class_names) == 1000
@@ -184,7 +184,7 @@ def test_published_weights_of_timm_are_read_from_its_cache(monkeypatch, tmp_path
 
 @pytest.mark.parametrize("spec", [timm_spec("test_resnet", pretrained=True, num_classes=5)])
 def test_published_weights_never_get_an_untrained_head_silently(monkeypatch, spec):
-    monkeypatch.setattr("senseapp.models.libraries.is_reachable", lambda _: True)
+    monkeypatch.setattr("senseapp.networks.sources.libraries.is_reachable", lambda _: True)
     with pytest.raises(InvalidSpec, match="untrained"):
         load_model(spec)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.models.checkpoint import read_checkpoint
-from senseapp.models.pickled import Global, PickleReader, Record
+from senseapp.networks.checkpoints.checkpoint import read_checkpoint
+from senseapp.networks.checkpoints.pickled import Global, PickleReader, Record
 from tests.soak import hostile_files
 
 PLAIN = some.recursive(
@@ -63,7 +63,7 @@ def test_names_are_texts_and_nothing_is_called(tmp_path):
 
 
 def test_no_opcode_is_unknown():
-    from senseapp.models import pickled
+    from senseapp.networks.checkpoints import pickled
 
     names = {opcode.name for opcode in pickletools.opcodes}
     served = pickled._LITERALS | set(pickled._CONSTANTS) | set(pickled._CONTAINERS) | set(pickled._TUPLES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import timm
 import torch
 
-from senseapp.models.fingerprint import (
+from senseapp.networks.checkpoints.fingerprint import (
     BuiltWith,
     find_free_dimensions,
     fingerprint_of,
@@ -15,7 +15,7 @@ from senseapp.models.fingerprint import (
     signature_of,
     sketch_of,
 )
-from senseapp.models.recognise import recognise
+from senseapp.networks.checkpoints.recognise import recognise
 
 
 def shapes_of(name, **settings):
@@ -104,7 +104,7 @@ def test_a_packed_index_is_read_back_the_same(tmp_path, monkeypatch):
     )
     path = tmp_path / "index.json.gz"
     path.write_bytes(pack_fingerprints([fingerprint]))
-    monkeypatch.setattr("senseapp.models.fingerprint.RECOGNITION_FILE", path)
+    monkeypatch.setattr("senseapp.networks.checkpoints.fingerprint.RECOGNITION_FILE", path)
     load_fingerprints.cache_clear()
     (read,) = load_fingerprints()
     load_fingerprints.cache_clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from senseapp.models.loaded import seeded_weights, skip_weight_init
+from senseapp.networks.loaded import seeded_weights, skip_weight_init
 
 
 def test_unset_weights_draw_nothing_but_compute_the_rest():

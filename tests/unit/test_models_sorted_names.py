@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.models.by_order import weights_by_layer
-from senseapp.models.checkpoint import read_checkpoint
-from senseapp.models.load import load_model
-from senseapp.models.sorted_names import arrangements, exchangeable
+from senseapp.networks.checkpoints.by_order import weights_by_layer
+from senseapp.networks.checkpoints.checkpoint import read_checkpoint
+from senseapp.networks.checkpoints.sorted_names import arrangements, exchangeable
+from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 
 MODEL = "resnet10t"

@@ -13,10 +13,10 @@ from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.data.load import load_demo_images, load_images, load_named
-from senseapp.models.loaded import Preprocessing
+from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec, RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish
 from tests.pages.records import opener
 from tests.pictures import class_files, write_zip

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from senseapp.core.errors import Abandoned
-from senseapp.runs.process.asking import ANYBODY, Asker, Slots
-from senseapp.runs.process.processes import takes_too_long
+from senseapp.server.process.asking import ANYBODY, Asker, Slots
+from senseapp.server.process.processes import takes_too_long
 
 
 class Waiting:

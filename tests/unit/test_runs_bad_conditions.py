@@ -14,9 +14,9 @@ import pytest
 from senseapp.core.errors import StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.runs.settings import ServerSettings
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
 
 SCARCE = ServerSettings(job_memory_mb=300)

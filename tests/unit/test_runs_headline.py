@@ -7,7 +7,7 @@ import pytest
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.measurement import Status
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.leaderboard import headline, headline_level
+from senseapp.server.leaderboard import headline, headline_level
 from tests.fake_session import a_change, a_measurement, a_result
 
 

@@ -11,10 +11,10 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import MeasurementFailed, NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.layer_tasks import HistogramTask, HistogramWall
-from senseapp.runs.service import Service
-from senseapp.runs.tasks import TaskContext
+from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import HistogramTask, HistogramWall
+from senseapp.server.service import Service
+from senseapp.server.tasks import TaskContext
 from tests.fake_session import fake_calibration
 from tests.unit.test_app_histograms import a_histogram
 
@@ -99,7 +99,7 @@ def test_a_wall_keeps_what_it_finds_and_tells_the_rest(service, backend, run_id,
         found = {name: MeasurementFailed(f"{name} did not run.") for name in names}
         return found | {names[0]: replace(a_histogram(), spec=replace(spec, layer=names[0]))}
 
-    monkeypatch.setattr("senseapp.engine.histograms.histograms_of", two_are_broken)
+    monkeypatch.setattr("senseapp.measure.histograms.histograms_of", two_are_broken)
     wall = HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("a", "b", "c"))
     with pytest.raises(MeasurementFailed, match=r"b did not run\. 1 more of the layers"):
         wall.carry_out(TaskContext(folder=backend.store.folder(run_id), observer=ProgressBar()))

@@ -11,8 +11,8 @@ from senseapp.cli.main import main
 from senseapp.core.errors import InvalidFile, InvalidInput, InvalidSpec, NotFound, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import ModelSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import ROWS, TABLE, table
 from tests.fake_session import FakeEngine, fake_calibration

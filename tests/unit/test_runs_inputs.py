@@ -20,14 +20,14 @@ from senseapp.data.load import demo_pictures
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import NUM_DIGITS, DataSpec, ModelSpec, RunSpec
-from senseapp.runs import image_report
-from senseapp.runs.backend import Backend
-from senseapp.runs.disk_space import UploadLimits, discard_upload, reserve_upload, sweep_uploads
-from senseapp.runs.image_report import sample_zip
-from senseapp.runs.inputs import num_images
-from senseapp.runs.model_cards import load_card, shipped_card
-from senseapp.runs.service import Service
-from senseapp.runs.settings import uploads_folder
+from senseapp.server import image_report
+from senseapp.server.backend import Backend
+from senseapp.server.disk_space import UploadLimits, discard_upload, reserve_upload, sweep_uploads
+from senseapp.server.image_report import sample_zip
+from senseapp.server.inputs import num_images
+from senseapp.server.model_cards import load_card, shipped_card
+from senseapp.server.service import Service
+from senseapp.server.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION
 from tests.image_set_files import Publisher
 from tests.pictures import class_files, write_zip
@@ -237,9 +237,9 @@ def test_many_first_questions_at_once_load_the_engine_once():
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from senseapp.runs.image_report import sample_zip
-from senseapp.runs.model_cards import load_card
-from senseapp.runs.image_report import preview_images
+from senseapp.server.image_report import sample_zip
+from senseapp.server.model_cards import load_card
+from senseapp.server.image_report import preview_images
 from senseapp.records.spec import ModelSpec, RunSpec
 barrier = threading.Barrier(4)
 def ask(question):

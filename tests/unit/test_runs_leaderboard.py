@@ -11,10 +11,10 @@ import pytest
 
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
-from senseapp.runs.service import Service
-from senseapp.schedules.trade_off import trade_off
+from senseapp.server.backend import Backend
+from senseapp.server.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
+from senseapp.server.service import Service
+from senseapp.solve.trade_off import trade_off
 from tests.fake_session import LAYERS, FakeEngine, a_change, a_measurement, a_result, fake_calibration
 
 

@@ -12,9 +12,9 @@ import pytest
 from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.run_log import JsonLines, log_to, read_run_log
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.run_log import JsonLines, log_to, read_run_log
+from senseapp.server.service import Service
 from tests.fake_session import FakeEngine, fake_calibration
 
 
@@ -62,14 +62,14 @@ def test_runs_do_not_mix_their_logs_and_a_closed_backend_writes_none(tmp_path: P
     assert service.run_log(first) == before
     assert service.run_log(second)
     made.close()
-    logging.getLogger("senseapp.runs").error("late", extra={"run": first})
+    logging.getLogger("senseapp.server").error("late", extra={"run": first})
     assert service.run_log(first) == before
 
 
 def test_nothing_is_written_for_a_run_that_is_not_there(tmp_path: Path) -> None:
     made = backend(tmp_path)
     for run_id in ("0" * 32, "../../etc", "x"):
-        logging.getLogger("senseapp.runs").error("hello", extra={"run": run_id})
+        logging.getLogger("senseapp.server").error("hello", extra={"run": run_id})
     assert not list(tmp_path.rglob("log.jsonl"))
     made.close()
 

@@ -9,7 +9,7 @@ import pytest
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.records.measurement import Status
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.outputs import COLUMNS, default_targets, sensitivity_csv, write_outputs
+from senseapp.server.outputs import COLUMNS, default_targets, sensitivity_csv, write_outputs
 from tests.fake_session import LAYERS, a_change, a_measurement, a_profile, a_result
 
 HEADER = "layer,layer_type,params,macs,compression,level,metric,baseline,value,delta,ci_low,ci_high,status,group"

@@ -11,10 +11,10 @@ import timm
 import torch
 
 from senseapp.core.codec import dumps, loads
-from senseapp.engine import session as sessions
+from senseapp.measure import session as sessions
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.image_report import preview_images, sample_zip
-from senseapp.runs.session import open_local_session
+from senseapp.server.image_report import preview_images, sample_zip
+from senseapp.server.session import open_local_session
 from tests.pictures import write_zip
 
 pytestmark = pytest.mark.slow

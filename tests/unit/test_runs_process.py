@@ -26,23 +26,23 @@ from senseapp.core.process import measuring_environment
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
-from senseapp.runs.execution import Measurement, cluster_for
-from senseapp.runs.layer_tasks import HistogramTask
-from senseapp.runs.process import pool as pools
-from senseapp.runs.process import processes
-from senseapp.runs.process.pool import JobProcesses
-from senseapp.runs.process.processes import (
+from senseapp.server.execution import Measurement, cluster_for
+from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.process import pool as pools
+from senseapp.server.process import processes
+from senseapp.server.process.pool import JobProcesses
+from senseapp.server.process.processes import (
     JobProcess,
     carry_out_in,
     carry_out_on_cluster,
     cluster_lost,
     process_lost,
 )
-from senseapp.runs.process.protocol import AppObserver, Line, decode_task
-from senseapp.runs.questions import IdentifyCheckpoint
-from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
-from senseapp.runs.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
-from senseapp.runs.worker import JobCancelled
+from senseapp.server.process.protocol import AppObserver, Line, decode_task
+from senseapp.server.questions import IdentifyCheckpoint
+from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
+from senseapp.server.worker import JobCancelled
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import a_measurement, a_result
 
@@ -265,10 +265,10 @@ def test_a_cancel_ends_a_process_that_is_silent_and_deaf(started: Callable[..., 
 def test_what_the_process_logs_is_logged_here(
     started: Callable[..., JobProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
-    script = 'say("log", ["senseapp.engine", 30, "100 % of 3 layers"])'
+    script = 'say("log", ["senseapp.measure", 30, "100 % of 3 layers"])'
     with caplog.at_level("INFO"):
         carry_out(started(script, 'say("done")'))
-    assert ("senseapp.engine", 30, "100 % of 3 layers") in caplog.record_tuples
+    assert ("senseapp.measure", 30, "100 % of 3 layers") in caplog.record_tuples
 
 
 SERVES_MANY = """
@@ -462,7 +462,7 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
 ) -> None:
     block = 300 << 20
     script = f"""
-        from senseapp.runs.process import child
+        from senseapp.server.process import child
         child._IDLE_SECONDS = 1.5
         child._ANSWERS = {{"work": lambda talk, body: (len(b"x" * {block}), talk.say("done"))}}
         child.main()
@@ -530,8 +530,8 @@ def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
 @pytest.mark.slow
 def test_a_question_ends_its_process_in_time_though_the_app_is_gone() -> None:
     program = """
-from senseapp.runs import questions
-from senseapp.runs.process import child
+from senseapp.server import questions
+from senseapp.server.process import child
 def endless(question):
     nested = ()
     for _ in range(60):

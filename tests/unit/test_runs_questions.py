@@ -25,13 +25,13 @@ from senseapp.core.errors import (
     ReadingStopped,
 )
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.memory import MemoryGuard
-from senseapp.runs.process.asking import Asker
-from senseapp.runs.process.processes import JobProcess, ask_in
-from senseapp.runs.questions import IdentifyCheckpoint, ReadTable
-from senseapp.runs.service import Service
-from senseapp.runs.settings import ServerSettings
+from senseapp.server.backend import Backend
+from senseapp.server.memory import MemoryGuard
+from senseapp.server.process.asking import Asker
+from senseapp.server.process.processes import JobProcess, ask_in
+from senseapp.server.questions import IdentifyCheckpoint, ReadTable
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from tests.pictures import png, write_zip
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def encoded(codec: bytes) -> bytes:
 def test_a_pickle_that_would_keep_an_unpickler_busy_is_refused_at_once(
     tmp_path: Path, opcodes: tuple[bytes, ...], sentence: str
 ) -> None:
-    from senseapp.models.checkpoint import read_checkpoint
+    from senseapp.networks.checkpoints.checkpoint import read_checkpoint
 
     with pytest.raises(InvalidCheckpoint, match=sentence):
         read_checkpoint(pickled(tmp_path / "small.pth", *opcodes))

@@ -8,8 +8,8 @@ import pytest
 
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
 

@@ -23,10 +23,10 @@ from senseapp.records.jobs import RunState
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import Verification
-from senseapp.runs.service import Service
-from senseapp.runs.settings import ServerSettings
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import Verification
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
 from tests.soak.large_run_files import SOUND_RUN, large_run_file
 

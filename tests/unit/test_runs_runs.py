@@ -11,9 +11,9 @@ import pytest
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, NotFound, QueueFull
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.runs.settings import uploads_folder
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.settings import uploads_folder
 from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
 
 
@@ -266,7 +266,7 @@ def test_starting_never_waits_for_the_model(tmp_path):
 
 
 def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
-    from senseapp.runs import backend as module
+    from senseapp.server import backend as module
     from tests.fake_session import a_profile
 
     monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, asker: a_profile())
@@ -279,7 +279,7 @@ def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
 
 
 def test_no_torch_when_the_app_or_the_command_line_starts():
-    script = "import sys, senseapp.runs, senseapp.cli, senseapp.store, senseapp.runs\n"
+    script = "import sys, senseapp.server, senseapp.cli, senseapp.store, senseapp.server\n"
     script += "found = [name for name in ('torch', 'timm', 'streamlit', 'scipy') if name in sys.modules]\n"
     script += "print(found)"
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -287,7 +287,7 @@ def test_no_torch_when_the_app_or_the_command_line_starts():
 
 
 def test_one_backend_per_home_and_process(tmp_path, monkeypatch):
-    from senseapp.runs.backend import backend_at
+    from senseapp.server.backend import backend_at
 
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path))
     one, other = Service.at(), Service.at(tmp_path, "bob")

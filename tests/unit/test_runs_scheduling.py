@@ -11,16 +11,16 @@ import torch
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
-from senseapp.models.load import load_model
+from senseapp.networks.sources.load import load_model
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.model_cards import require_same_model
-from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch
-from senseapp.runs.service import Service
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.model_cards import require_same_model
+from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
+from senseapp.server.service import Service
+from senseapp.solve.methods import make_schedule
 from tests.fake_session import FakeEngine, fake_calibration
 from tests.pages.records import change, measurement
 
@@ -41,7 +41,7 @@ def service(backend):
 
 def a_demo_result(spec: RunSpec) -> SensitivityResult:
     """Made-up figures of two layers of the real demo network."""
-    from senseapp.layers.profile import profile_model
+    from senseapp.networks.profile import profile_model
 
     profile = profile_model(load_model(ModelSpec()).module, torch.zeros(1, 1, 32, 32))
     measured = tuple(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import InvalidSpec, QuotaExceeded
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.runs.settings import ServerSettings, whole_number
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings, whole_number
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from senseapp.records.spec import SensitivitySpec
-from senseapp.runs.time_estimate import MachineSpeed, RuntimePredictor, RunWork, time_convolutions, work_of
+from senseapp.server.time_estimate import MachineSpeed, RuntimePredictor, RunWork, time_convolutions, work_of
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
 WORK = RunWork(macs=2e9, calls=1e5, measurements=50)

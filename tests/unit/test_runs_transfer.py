@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from senseapp.engine.context import to_device
+from senseapp.measure.context import to_device
 
 
 class Asked:

@@ -8,15 +8,15 @@ import pytest
 
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.core.errors import NotFound, QueueFull
+from senseapp.reconstruct import write
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import DeliverTask, Verification
-from senseapp.runs.service import Service
-from senseapp.schedules import write
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import DeliverTask, Verification
+from senseapp.server.service import Service
+from senseapp.solve.methods import make_schedule
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_digits")]
 
@@ -93,7 +93,7 @@ def test_what_is_proven_is_not_measured_again(finished, monkeypatch):
     schedule = a_schedule(service, run_id, 0.12)
     service.work.start(Verification(run_id=run_id, schedule=schedule))
     backend.runner.run_next()
-    monkeypatch.setattr("senseapp.schedules.prove.validate", lambda *args, **how: pytest.fail("measured again"))
+    monkeypatch.setattr("senseapp.prove.prove.validate", lambda *args, **how: pytest.fail("measured again"))
     service.work.start(Verification(run_id=run_id, schedule=schedule))
     backend.runner.run_next()
     assert service.work.progress(Verification(run_id=run_id, schedule=schedule)).state is RunState.DONE

@@ -9,7 +9,7 @@ import pytest
 
 from senseapp.core.errors import InvalidDataset, QueueFull
 from senseapp.records.jobs import RunState
-from senseapp.runs.worker import JobCancelled, JobControl, JobRunner
+from senseapp.server.worker import JobCancelled, JobControl, JobRunner
 
 ID = "a" * 32
 

@@ -15,15 +15,15 @@ from torch import nn
 from senseapp.compressions import QuantizationConfig, SparsityConfig, obs
 from senseapp.compressions.base import WeightGrid
 from senseapp.compressions.quantization.grid import GRIDS
-from senseapp.engine.sweep import measure
-from senseapp.layers.layer_product import LayerProduct
+from senseapp.measure.sweep import measure
+from senseapp.networks.layer_product import LayerProduct
+from senseapp.prove.prove import prove
+from senseapp.prove.repair_choice import measured_quickly
+from senseapp.reconstruct.sizes import as_integers
 from senseapp.records.measurement import change_in
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.prove import prove
-from senseapp.schedules.repair_choice import measured_quickly
-from senseapp.schedules.sizes import as_integers
+from senseapp.solve.methods import make_schedule
 from tests.small_evaluator import evaluator_of
 
 

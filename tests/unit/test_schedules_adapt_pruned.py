@@ -13,17 +13,17 @@ from torch import nn
 
 from senseapp.compressions import PruningConfig
 from senseapp.data.images import TensorImages
-from senseapp.engine.context import MeasurementContext
-from senseapp.engine.session import Session
-from senseapp.layers.profile import profile_model
+from senseapp.measure.context import MeasurementContext
+from senseapp.measure.session import Session
+from senseapp.networks.profile import profile_model
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.repair_choice import measured
+from senseapp.reconstruct.adapt.pruned import Reconstruction, taken_over
+from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.reconstruct.repair import Matching, Reference
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.adapt.pruned import Reconstruction, taken_over
-from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.problem import manual_schedule
-from senseapp.schedules.repair import Matching, Reference
-from senseapp.schedules.repair_choice import measured
+from senseapp.solve.problem import manual_schedule
 
 IMAGES = torch.randn(12, 2, 9, 9, generator=torch.Generator().manual_seed(3))
 HALF = 4  # of the eight channels of the first layer

@@ -10,10 +10,10 @@ from torch import nn
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.compressions.quantization.grid import fake_quantize_weight
 from senseapp.core.errors import InvalidSchedule
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
+from senseapp.reconstruct.apply import apply_schedule, configs_for
+from senseapp.reconstruct.sizes import latency, pass_seconds, sizes_of
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.sizes import latency, pass_seconds, sizes_of
 
 
 def a_network() -> nn.Module:

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from senseapp.data.images import PreparedImages
-from senseapp.models.loaded import Preprocessing
-from senseapp.schedules.changed_answers import changed_answers, class_drops
+from senseapp.networks.loaded import Preprocessing
+from senseapp.prove.changed_answers import changed_answers, class_drops
 from senseapp.tasks import CLASSIFICATION, MULTILABEL
 
 NUM, CLASSES = 60, 4

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.engine.session import Session
+from senseapp.measure.session import Session
+from senseapp.prove import refine as search
+from senseapp.prove.conditional import ConditionalSensitivity
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.prove import prove
+from senseapp.prove.refine import refine
+from senseapp.prove.repair_choice import measured
+from senseapp.reconstruct.repair import Matching, Reference
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules import refine as search
-from senseapp.schedules.conditional import ConditionalSensitivity
-from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.problem import manual_schedule
-from senseapp.schedules.prove import prove
-from senseapp.schedules.refine import refine
-from senseapp.schedules.repair import Matching, Reference
-from senseapp.schedules.repair_choice import measured
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.problem import manual_schedule
 from tests.schedule_cases import change
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_digits")]
@@ -99,7 +99,7 @@ def test_pruning_that_is_solved_again_truly_costs_as_much(case):
 
 def test_a_round_that_takes_too_long_is_not_begun(case, monkeypatch):
     evaluator, schedule = case
-    monkeypatch.setattr("senseapp.schedules.conditional._MOST_SECONDS", 0.0)
+    monkeypatch.setattr("senseapp.prove.conditional._MOST_SECONDS", 0.0)
     assert ConditionalSensitivity.open(evaluator, schedule, repair=False) is None
 
 

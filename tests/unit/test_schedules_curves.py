@@ -6,8 +6,8 @@ import pytest
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.schedules.curve_set import curves_of, damage_metric
-from senseapp.schedules.curves import Choice, CurvePoint, LayerCurve, cleaned, weight_bytes
+from senseapp.solve.curve_set import curves_of, damage_metric
+from senseapp.solve.curves import Choice, CurvePoint, LayerCurve, cleaned, weight_bytes
 from tests.schedule_cases import change, measurement, quantized_run, run_of, sparse_run
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.schedules.float_nodes import mixed
-from senseapp.schedules.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
-from senseapp.schedules.runtime import Median, RuntimeModel, ratio, times
-from senseapp.schedules.write import onnx_model
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.float_nodes import mixed
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
+from senseapp.runtimes.onnxruntime.runtime import Median, RuntimeModel, ratio, times
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 

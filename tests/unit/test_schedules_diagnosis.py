@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.engine.session import Session
+from senseapp.measure.session import Session
+from senseapp.prove.diagnosis import diagnose, findings_of
+from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.diagnosis import Diagnosis, Remedy, shares_of_damage
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.diagnosis import diagnose, findings_of
-from senseapp.schedules.evaluator import ScheduleEvaluator
 from tests.pages.records import FRAGILE, NAMES, change, result
 
 TRIALS = 30

@@ -11,11 +11,11 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from senseapp.schedules.int8 import Int8Writer
-from senseapp.schedules.rounding.calibration import tensors_of
-from senseapp.schedules.rounding.equalise import better_equalised, equalised
-from senseapp.schedules.runtime import RuntimeModel
-from senseapp.schedules.write import onnx_model
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
+from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
+from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised, equalised
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 

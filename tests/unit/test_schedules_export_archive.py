@@ -7,11 +7,11 @@ import pytest
 
 from senseapp.core.codec import decode
 from senseapp.core.errors import InvalidSchedule
+from senseapp.formats.plain import read_schedule
+from senseapp.formats.registry import FORMATS, MANIFEST_NAME, build_zip
 from senseapp.records.schedule import ExportManifest, ResourceBudget
-from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.export.registry import FORMATS, MANIFEST_NAME, build_zip
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.problem import manual_schedule
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.problem import manual_schedule
 from tests.schedule_cases import SIZES, profile_of, quantized_run, run_of, sparse_run
 
 PROFILE = profile_of(SIZES)

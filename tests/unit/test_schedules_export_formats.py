@@ -7,10 +7,10 @@ from torch import nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.formats.plain import read_schedule
+from senseapp.formats.registry import FORMATS, export_format
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.export.registry import FORMATS, export_format
-from senseapp.schedules.problem import manual_schedule
+from senseapp.solve.problem import manual_schedule
 from tests.schedule_cases import SIZES, profile_of, run_of
 
 PROFILE = profile_of(SIZES)

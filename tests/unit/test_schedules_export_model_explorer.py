@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel
-from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values
-from senseapp.schedules.problem import manual_schedule
+from senseapp.formats.model_explorer import model_explorer_overlay, schedule_values
+from senseapp.solve.problem import manual_schedule
 from tests.schedule_cases import quantized_run, sparse_run
 
 

@@ -5,10 +5,10 @@ import pytest
 import yaml
 
 from senseapp.core.errors import InvalidSchedule
+from senseapp.formats.plain import read_schedule
+from senseapp.formats.registry import FORMATS
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.export.registry import FORMATS
-from senseapp.schedules.methods import make_schedule, mixed_schedule
+from senseapp.solve.methods import make_schedule, mixed_schedule
 from tests.schedule_cases import SIZES, profile_of, quantized_run, sparse_run
 
 PROFILE = profile_of(SIZES)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from senseapp.prove.findings import advice, findings
 from senseapp.records.deployment import DeploySettings, Median
-from senseapp.schedules.findings import advice, findings
 from tests.deployments import a_change, some_figures, usual_figures
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.schedules.four_bits import with_four_bits
-from senseapp.schedules.runtime import RuntimeModel
-from senseapp.schedules.write import onnx_model
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 

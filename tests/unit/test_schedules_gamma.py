@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
-from senseapp.schedules.gamma import gamma_levels, layer_targets
+from senseapp.solve.gamma import gamma_levels, layer_targets
 from tests.schedule_cases import SIZES, measurement, quantized_run, run_of, sparse_run
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from senseapp.compressions.quantization.grid import GRIDS
-from senseapp.schedules.int8 import layers_of_nodes
-from senseapp.schedules.integer_weights import with_integer_weights
-from senseapp.schedules.runtime import RuntimeModel
-from senseapp.schedules.write import onnx_model
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
+from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 pytestmark = pytest.mark.slow  # exports a network
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy.special import rel_entr, softmax
 
 from senseapp.core.codec import dumps, loads
-from senseapp.engine.accumulation import BaselineOutputs, images_to_record
+from senseapp.measure.accumulation import BaselineOutputs, images_to_record
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.schedules.curve_set import curves_of
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.problem import build_problem, manual_schedule
+from senseapp.solve.curve_set import curves_of
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.problem import build_problem, manual_schedule
 from tests.schedule_cases import run_of
 
 KL = METRICS["kl"]

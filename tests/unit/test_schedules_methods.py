@@ -2,12 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.compressions import SparsityConfig, get
+from senseapp.compressions import SparsityConfig
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.descriptions import get
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.schedules.methods import METHODS, make_schedule
-from senseapp.schedules.problem import budget_of, manual_schedule
+from senseapp.solve.methods import METHODS, make_schedule
+from senseapp.solve.problem import budget_of, manual_schedule
 from tests.fake_session import LAYERS, a_change, a_measurement, a_result
 from tests.schedule_cases import SIZES, quantized_run, run_of, sparse_run
 

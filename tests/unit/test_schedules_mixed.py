@@ -4,8 +4,8 @@ import pytest
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.schedules.methods import make_schedule, mixed_schedule
-from senseapp.schedules.problem import budget_of
+from senseapp.solve.methods import make_schedule, mixed_schedule
+from senseapp.solve.problem import budget_of
 from tests.schedule_cases import SIZES, quantized_run, run_of, sparse_run
 
 BYTES = ResourceBudget(kind="bytes", target=0.93)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import activations_out_of_place
-from senseapp.schedules import onnx_template
-from senseapp.schedules.onnx_template import OnnxTemplate
-from senseapp.schedules.write import onnx_copy
+from senseapp.reconstruct.write import onnx_copy
+from senseapp.runtimes.onnxruntime import onnx_template
+from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from senseapp.core.errors import InfeasibleBudget
+from senseapp.prove.strongest import strongest_within
 from senseapp.records.schedule import ResourceBudget
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.strongest import strongest_within
-from senseapp.schedules.trade_off import trade_off, with_true_size
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import trade_off, with_true_size
 from tests.schedule_cases import run_of
 
 WIDTHS = (3, 16, 32, 32, 64, 10)

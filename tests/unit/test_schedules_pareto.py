@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from senseapp.core.errors import InfeasibleBudget
-from senseapp.schedules import knapsack as pareto
-from senseapp.schedules.knapsack import pareto_search, solve
+from senseapp.solve import knapsack as pareto
+from senseapp.solve.knapsack import pareto_search, solve
 
 COSTS = [np.array([0.0, 3.0, 9.0]), np.array([0.0, 4.0]), np.array([0.0, 1.0])]
 SAVINGS = [np.array([0.0, 5.0, 8.0]), np.array([0.0, 6.0]), np.array([0.0, 1.0])]
@@ -31,8 +31,8 @@ def test_highs_takes_over_where_the_exact_search_gives_up(monkeypatch):
     damages = [np.sort(rng.random(6)) for _ in range(12)]
     savings = [np.sort(rng.random(6)) for _ in range(12)]
     exact = solve(damages, savings, 7.0)
-    monkeypatch.setattr("senseapp.schedules.knapsack._EXACT_CHOICES", 0)
-    monkeypatch.setattr("senseapp.schedules.knapsack._RELATIVE_GAP", 0.0)
+    monkeypatch.setattr("senseapp.solve.knapsack._EXACT_CHOICES", 0)
+    monkeypatch.setattr("senseapp.solve.knapsack._RELATIVE_GAP", 0.0)
     by_highs = solve(damages, savings, 7.0)
     cost = [sum(own[i] for own, i in zip(damages, chosen, strict=True)) for chosen in (exact, by_highs)]
     assert cost[1] == pytest.approx(cost[0], rel=1e-6)

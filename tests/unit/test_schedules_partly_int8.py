@@ -15,12 +15,12 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from torch import nn
 from torch.nn import functional
 
-from senseapp.schedules.int8 import Int8Writer, Rounding, int8_nodes
-from senseapp.schedules.rounding.calibration import ranges
-from senseapp.schedules.rounding.choice import rounded_tensors
-from senseapp.schedules.runtime import RuntimeModel
-from senseapp.schedules.true_float import compute_in_float
-from senseapp.schedules.write import onnx_model
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
+from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
+from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.onnxruntime.true_float import compute_in_float
 
 pytestmark = pytest.mark.slow
 IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(5))

@@ -12,19 +12,19 @@ import torch
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.core.steps import Progress
 from senseapp.data.images import TensorImages
 from senseapp.data.load import load_demo_images
-from senseapp.engine.plan import split
-from senseapp.engine.session import Session
-from senseapp.models.load import load_model
+from senseapp.measure.plan import split
+from senseapp.measure.session import Session
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.evaluator import ScheduleEvaluator, load_proof_images
+from senseapp.prove.prove import prove, validate
+from senseapp.prove.strongest import strongest_schedule
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ScheduleEvaluator, load_proof_images
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.problem import manual_schedule
-from senseapp.schedules.prove import prove, validate
-from senseapp.schedules.steps import Progress
-from senseapp.schedules.strongest import strongest_schedule
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.problem import manual_schedule
 
 pytestmark = pytest.mark.slow
 

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
-from senseapp.models.load import load_model
+from senseapp.networks.sources.load import load_model
+from senseapp.prove import recommend
+from senseapp.prove.evaluator import load_proof_images
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import Status
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.layer_tasks import LayerAnswers
-from senseapp.runs.schedule_tasks import DeliverTask, RecommendationTask, Verification
-from senseapp.runs.service import Service
-from senseapp.runs.settings import ServerSettings
-from senseapp.schedules import recommend
-from senseapp.schedules.evaluator import load_proof_images
+from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import LayerAnswers
+from senseapp.server.schedule_tasks import DeliverTask, RecommendationTask, Verification
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from tests.pages import records
 
 ALLOWED = 0.01

@@ -11,13 +11,13 @@ import torch
 
 from senseapp.compressions import SparsityConfig
 from senseapp.core.codec import dumps, loads
-from senseapp.engine.session import Session
+from senseapp.measure.session import Session
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.repair_choice import measured, measured_quickly
+from senseapp.reconstruct.repair_sites import NormSite
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.problem import manual_schedule
-from senseapp.schedules.repair_choice import measured, measured_quickly
-from senseapp.schedules.repair_sites import NormSite
+from senseapp.solve.problem import manual_schedule
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def not_a_number(site, goal, found, values, images):
 @pytest.mark.parametrize("part", ["proof", "curves"])
 def test_a_repair_that_does_harm_is_not_delivered(evaluator, monkeypatch, match, reason, part):
     monkeypatch.setattr(NormSite, "match", match)
-    monkeypatch.setattr("senseapp.schedules.repair_sites.correctable_layers", lambda _model: {})
+    monkeypatch.setattr("senseapp.reconstruct.repair_sites.correctable_layers", lambda _model: {})
     applied = applied_to(evaluator)
     before = state_of(applied.model)
     found = measured(evaluator, applied, "kl", repair=True, images=getattr(evaluator.images, part))

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from senseapp.compressions.obs import squared_error
 from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.steps import OptionalSteps
 from senseapp.metrics import MetricChange
+from senseapp.reconstruct.write import onnx_model
 from senseapp.records.rounding import LayerRounding, RoundingSettings
-from senseapp.schedules.int8 import Int8Writer, Rounding
-from senseapp.schedules.rounding.calibration import ranges, rounded_products
-from senseapp.schedules.rounding.choice import chosen_rounding, rounded_tensors
-from senseapp.schedules.rounding.explain import layer_roundings
-from senseapp.schedules.rounding.products import products
-from senseapp.schedules.rounding.weights import rounded
-from senseapp.schedules.runtime import RuntimeModel, machine
-from senseapp.schedules.steps import OptionalSteps
-from senseapp.schedules.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
+from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
+from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.weights import rounded
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 

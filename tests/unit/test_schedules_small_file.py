@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.compressions.quantization.grid import fake_quantize_weight
 from senseapp.core.errors import InvalidSpec
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
+from senseapp.reconstruct.apply import apply_schedule, configs_for
+from senseapp.reconstruct.sizes import as_integers
+from senseapp.reconstruct.write import write_compressed
 from senseapp.records.model_files import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.sizes import as_integers
-from senseapp.schedules.write import write_compressed
 
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 

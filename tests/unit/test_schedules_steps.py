@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed, OutOfMemory, is_about_memory
-from senseapp.schedules.steps import OptionalSteps, Progress
+from senseapp.core.steps import OptionalSteps, Progress
 
 
 class Cancelled(Exception):

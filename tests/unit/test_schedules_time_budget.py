@@ -10,8 +10,8 @@ import pytest
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.records.layer_times import FLOAT, INT8, MILLISECONDS, Conversion, LayerTime, LayerTimes
 from senseapp.records.schedule import Limits
-from senseapp.schedules.curve_set import curves_of
-from senseapp.schedules.time_budget import predicted_seconds, saves_no_time, schedule_within
+from senseapp.solve.curve_set import curves_of
+from senseapp.solve.time_budget import predicted_seconds, saves_no_time, schedule_within
 from tests.schedule_cases import run_of
 
 LAYERS = ("a", "b", "c", "d", "fc")

@@ -12,13 +12,13 @@ from torch import nn
 from senseapp.cli.main import main
 from senseapp.compressions import PruningConfig
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.prove import timed_widths
+from senseapp.prove.timed import measured_schedule, schedule_for_time
+from senseapp.prove.timed_widths import time_widths
+from senseapp.reconstruct.write import onnx_model
 from senseapp.records.layer_times import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
-from senseapp.schedules import timed_widths
-from senseapp.schedules.int8 import Int8Writer, layers_of_nodes
-from senseapp.schedules.timed import measured_schedule, schedule_for_time
-from senseapp.schedules.timed_widths import time_widths
-from senseapp.schedules.timing import time_layers
-from senseapp.schedules.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
+from senseapp.runtimes.onnxruntime.timing import time_layers
 from tests.schedule_cases import run_of
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time

@@ -3,8 +3,8 @@ import pytest
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.trade_off import trade_off
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import trade_off
 from tests.schedule_cases import quantized_run, run_of, sparse_run
 from tests.unit.test_schedules_overlap import chain_run, true_fraction
 from tests.unit.test_schedules_true_size import GROUPS

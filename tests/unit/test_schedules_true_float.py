@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.schedules.int8 import Int8Writer, int8_nodes
-from senseapp.schedules.write import onnx_model
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 

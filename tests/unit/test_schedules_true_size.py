@@ -8,9 +8,9 @@ import pytest
 from senseapp.core.errors import InfeasibleBudget
 from senseapp.records.profile import CoupledAxis, CoupledGroup
 from senseapp.records.schedule import ResourceBudget
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.problem import PRUNING_NOTE
-from senseapp.schedules.trade_off import true_figures, true_shares, truly_sized
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.problem import PRUNING_NOTE
+from senseapp.solve.trade_off import true_figures, true_shares, truly_sized
 from tests.unit.test_schedules_overlap import NAMES, chain_run, true_fraction
 
 UNITS = 100_000  # so fine that whole units are no matter

@@ -13,10 +13,10 @@ from torch import nn
 
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.core.errors import InvalidSpec
-from senseapp.layers.profile import profile_model
+from senseapp.networks.profile import profile_model
+from senseapp.reconstruct.apply import apply_schedule, configs_for
+from senseapp.reconstruct.write import write_compressed
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.write import write_compressed
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 

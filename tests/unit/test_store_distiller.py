@@ -11,15 +11,15 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, InvalidSpec, UnknownModel
 from senseapp.core.markdown import as_written
-from senseapp.models.load import load_model
+from senseapp.formats.registry import FORMATS
+from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.leaderboard import headline
-from senseapp.runs.outputs import default_targets, sensitivity_rows
-from senseapp.schedules.export.registry import FORMATS
-from senseapp.schedules.gamma import layer_targets
-from senseapp.schedules.methods import make_schedule
+from senseapp.server.leaderboard import headline
+from senseapp.server.outputs import default_targets, sensitivity_rows
+from senseapp.solve.gamma import layer_targets
+from senseapp.solve.methods import make_schedule
 from senseapp.store.distiller_reading import notes_on_names, read_distiller_csv
 from senseapp.store.distiller_table import can_be_distiller_csv, write_distiller_csv
 from tests.distiller_tables import ROWS, TABLE, table

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from senseapp.compressions import get
 from senseapp.core.errors import InvalidFile
+from senseapp.descriptions import get
 from senseapp.store.layer_times import MOST_BYTES, merged, read_layer_times
 from tests.schedule_cases import profile_of
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.data.images import TensorImages
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, Task

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidDataset, InvalidInput, UnsupportedModel
 from senseapp.data.images import TensorImages
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.metrics.multilabel import average_precision, bernoulli_divergence, binary_cross_entropy
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.file_judge import FileJudge
+from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import SensitivitySpec
-from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.file_judge import FileJudge
-from senseapp.schedules.write import onnx_copy
 from senseapp.tasks import MULTILABEL, LabelTruth, WrittenLabels
 from tests.plain_loop import sparse_logits
 from tests.small_models import NUM_CLASSES, small_network

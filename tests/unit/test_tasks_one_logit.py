@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from senseapp.core.errors import UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.data.pictures import survey_images
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.session import Session
-from senseapp.engine.sweep import Sweep
+from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.session import Session
+from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
-from senseapp.models.load import load_model
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.file_judge import FileJudge
+from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.image_report import preview_images
-from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.file_judge import FileJudge
-from senseapp.schedules.write import onnx_copy
+from senseapp.server.image_report import preview_images
 from senseapp.tasks import CLASSIFICATION
 from tests.pictures import png
 from tests.plain_loop import sparse_logits

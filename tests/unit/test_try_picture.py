@@ -15,16 +15,16 @@ from PIL import Image
 
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidDataset, NotFound
-from senseapp.models.load import load_model
-from senseapp.models.loaded import LoadedModel
+from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.try_picture import picture_answers
+from senseapp.reconstruct.write import onnx_model
 from senseapp.records.candidate import Delivery
 from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.schedules.kit.metadata import class_names_of, with_metadata
-from senseapp.schedules.try_picture import picture_answers
-from senseapp.schedules.write import onnx_model
+from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, with_metadata
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.deployments import a_candidate
 from tests.pages.conftest import finish
 from tests.pages.records import opener

@@ -5,11 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common.state import session
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import compression_text
 from senseapp.core.markdown import md
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import PHOTOGRAPHS_DEMO, DataSpec, ModelSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, ModelSpec, SensitivitySpec
+from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import compression_text
 
 _DEMO_NETWORKS = {
     ModelSpec().title: "Demo: a small residual network",

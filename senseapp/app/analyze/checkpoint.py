@@ -15,15 +15,15 @@ from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import refuse_upload, upload_field
-from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
-from senseapp.models.catalogue import find_entry
+from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.spec import ModelSpec
-from senseapp.runs.model_cards import CheckpointReport
+from senseapp.server.model_cards import CheckpointReport
+from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:
-    from senseapp.models.recognise import Candidate
+    from senseapp.networks.checkpoints.recognise import Candidate
     from senseapp.records.inputs import MatchReport
 
 

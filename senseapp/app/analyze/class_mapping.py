@@ -12,13 +12,13 @@ from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
-from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidDataset, ReadingStopped, SenseError
 from senseapp.core.markdown import md
 from senseapp.core.wording import plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.tasks import LabelMapProposal, Task, task_named
+from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:
     from senseapp.records.inputs import ImageSurvey

@@ -6,18 +6,18 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from senseapp import compressions
+from senseapp import descriptions
 from senseapp.app.analyze.fields import choose_one
 from senseapp.app.analyze.model import GOAL_KEY
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.notices import complain
-from senseapp.app.words.wording import GOALS
-from senseapp.compressions import CompressionConfig, CompressionDescription, Option, options_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
+from senseapp.descriptions import CompressionConfig, CompressionDescription, Option, options_of
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import Goal, Mode, SensitivitySpec
 from senseapp.tasks import Task
+from senseapp.views.words.wording import GOALS
 
 
 def choose_config(draft: CompressionConfig, compression: CompressionDescription) -> CompressionConfig:
@@ -52,13 +52,13 @@ def choose_sensitivity(
     Nothing more is asked of somebody who is not sure which compression to choose: that is :data:`UNSURE`. No more
     images are taken than are ``available``, where that is known.
     """
-    kinds = (*compressions.names(), UNSURE)
+    kinds = (*descriptions.names(), UNSURE)
     kind = st.radio(
         "What is done to a layer",
         kinds,
         index=kinds.index(draft.compression.kind),
-        format_func=lambda name: md("**{}**", "Not sure" if name == UNSURE else compressions.get(name).label),
-        captions=[*(each.line for each in compressions.all_descriptions()), "Estimate all of them, see which pays"],
+        format_func=lambda name: md("**{}**", "Not sure" if name == UNSURE else descriptions.get(name).label),
+        captions=[*(each.line for each in descriptions.all_descriptions()), "Estimate all of them, see which pays"],
         horizontal=True,
         key="analyze.compression.kind",
         help="One layer at a time is compressed and the damage measured; the others stay as they are.",
@@ -66,7 +66,7 @@ def choose_sensitivity(
     )
     if kind == UNSURE:
         return UNSURE
-    compression = compressions.get(kind if kind in kinds else kinds[0])
+    compression = descriptions.get(kind if kind in kinds else kinds[0])
     levels_place, metric_place = st.container(), st.container()
     with st.expander("More options"):
         other_levels = _other_levels(compression)
@@ -109,7 +109,7 @@ def choose_goal(draft: Goal) -> Goal:
 
 def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
     """Say so, and what does instead, where the compression makes no file that runs here smaller or faster."""
-    others = [each for each in compressions.all_descriptions() if each.sets_bits and each.pays_when_run]
+    others = [each for each in descriptions.all_descriptions() if each.sets_bits and each.pays_when_run]
     if goal == "targets" or compression.pays_when_run or not others:
         return
     st.caption(

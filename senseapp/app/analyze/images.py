@@ -15,7 +15,6 @@ from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import forget_refusal, upload_field
-from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
@@ -24,9 +23,10 @@ from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.preparation import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.image_report import sample_zip
-from senseapp.runs.settings import configured_data_roots
+from senseapp.server.image_report import sample_zip
+from senseapp.server.settings import configured_data_roots
 from senseapp.tasks import task_named
+from senseapp.views.words import format as fmt
 
 _LONGEST_NAME = 16
 _THUMBNAIL_PIXELS = 96

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import streamlit as st
 
 from senseapp.app.common.notices import complain
-from senseapp.app.words import format as fmt
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_here
-from senseapp.models.catalogue import CatalogueEntry, find_entry, suggest
+from senseapp.networks.sources.catalogue import CatalogueEntry, find_entry, suggest
+from senseapp.views.words import format as fmt
 
 _SHOWN = 6
 _MOST_FOUND = 200

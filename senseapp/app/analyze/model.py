@@ -15,13 +15,14 @@ from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.state import restart_with
 from senseapp.app.common.uploads import forget_refusal
-from senseapp.app.words import format as fmt
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
-from senseapp.models.catalogue import find_entry
+from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import PHOTOGRAPHS_DEMO, ModelSpec, RunSpec
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.demos import PHOTOGRAPHS_DEMO
 from senseapp.tasks import TASKS, Task, task_named
+from senseapp.views.words import format as fmt
 
 GOAL_KEY = "analyze.goal"
 _DEMO_KEY = "analyze.model.demo"

@@ -7,13 +7,11 @@ from contextlib import suppress
 
 import streamlit as st
 
-from senseapp import compressions
+from senseapp import descriptions
 from senseapp.app.analyze.start import start_run
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, waiting_text
 from senseapp.app.common.state import session
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import run_title
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, divergence_among
@@ -21,7 +19,9 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runs.leaderboard import bytes_removable
+from senseapp.server.leaderboard import bytes_removable
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import run_title
 
 _POLL_SECONDS = 1.0
 
@@ -34,7 +34,7 @@ def which_pays(model: ModelSpec | None, images: DataSpec | None, profile: ModelP
     with errors_here():
         runs = session().trials.get((model, images), ())
         if not runs:
-            specs, names = _trials(model, images), fmt.plural(len(compressions.names()), "compression")
+            specs, names = _trials(model, images), fmt.plural(len(descriptions.names()), "compression")
             took = f" ({fmt.about(seconds)})" if profile and (seconds := _seconds(specs)) else ""
             if st.button(f"Estimate all {names}{took}", key="analyze.unsure.start", icon=":material/science:"):
                 session().trials[model, images] = tuple(_start(spec) for spec in specs)
@@ -60,7 +60,7 @@ def _trials(model: ModelSpec, images: DataSpec) -> list[RunSpec]:
             data=images,
             sensitivity=SensitivitySpec(compression=about.config(), levels=about.scale.default, mode="quick"),
         )
-        for about in compressions.all_descriptions()
+        for about in descriptions.all_descriptions()
     ]
 
 

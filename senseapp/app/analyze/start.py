@@ -12,17 +12,18 @@ from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import run_title
-from senseapp.compressions import CompressionDescription
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.core.markdown import md
 from senseapp.core.patterns import matcher
 from senseapp.core.site import SITE
-from senseapp.engine.cluster.cluster import cluster_address
+from senseapp.descriptions import CompressionDescription
+from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import PHOTOGRAPHS_DEMO, DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import run_title
 
 _PRECISIONS = {
     "fp32": "float32: exact",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.frames.answers import CLASS_COLUMNS, class_note, class_rows
-from senseapp.app.words import format as fmt
 from senseapp.records.changed_answers import ChangedAnswers, ChangedPicture
+from senseapp.views.frames.answers import CLASS_COLUMNS, class_note, class_rows
+from senseapp.views.words import format as fmt
 
 _PICTURE_WIDTH = 110
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from senseapp.app.frames.runs import small_bars
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import is_connected, session_id
 from senseapp.core.errors import Abandoned, SenseError
@@ -26,12 +25,13 @@ from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.graph_files import GraphFiles
-from senseapp.runs.leaderboard import LeaderboardRow, best_file
-from senseapp.runs.model_cards import CheckpointReport
-from senseapp.runs.process.asking import Asker
-from senseapp.runs.schedule_tasks import RecommendationTask
-from senseapp.runs.service import LOCAL_OWNER, Service
+from senseapp.server.graph_files import GraphFiles
+from senseapp.server.leaderboard import LeaderboardRow, best_file
+from senseapp.server.model_cards import CheckpointReport
+from senseapp.server.process.asking import Asker
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.service import LOCAL_OWNER, Service
+from senseapp.views.frames.runs import small_bars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

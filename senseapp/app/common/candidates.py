@@ -11,14 +11,14 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
 from senseapp.app.common.download import download, new_file
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import download_stem
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import FORMS, Candidate
 from senseapp.records.model_files import small_form
-from senseapp.runs.service import Service
+from senseapp.server.service import Service
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import download_stem
 
 _TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
 

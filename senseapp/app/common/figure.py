@@ -11,19 +11,19 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.charts.axes import PICK, ROW_STEP, chart_parts
-from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
 from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick
-from senseapp.app.frames.fragility import LegendEntry
-from senseapp.app.palette import INK, TEXT
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import notes_of, passes_text, provenance_line
 from senseapp.core.csv_cells import safe_cell
 from senseapp.core.markdown import md
 from senseapp.records.measurement import SensitivityResult
+from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts
+from senseapp.views.charts.files import drawn_rows, picture_png, picture_svg
+from senseapp.views.frames.fragility import LegendEntry
+from senseapp.views.palette import INK, TEXT
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import notes_of, passes_text, provenance_line
 
 _DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order", "band")
 
@@ -125,7 +125,7 @@ def place_of(layer: str, layers: Sequence[str]) -> float | None:
 
 
 def show_caveat(caveat: str) -> None:
-    """Show what :func:`senseapp.app.words.wording.caveat_of` says of a run; nothing if it is empty."""
+    """Show what :func:`senseapp.views.words.wording.caveat_of` says of a run; nothing if it is empty."""
     if caveat:
         st.badge(caveat, icon=":material/warning:", color="orange")
 
@@ -174,7 +174,7 @@ def figure(
         on_pick: called after a click on a chart with a ``pick`` selection of something else.
         about: the terms of art in it, behind a question mark.
         reading: how to read it, in small print below it.
-        caveat: of :func:`senseapp.app.words.wording.caveat_of`; stands beside every chart of an indicative run.
+        caveat: of :func:`senseapp.views.words.wording.caveat_of`; stands beside every chart of an indicative run.
         frame_height: of a frame with a scroll bar; None draws the chart whole.
         lines: below the title of saved pictures; the caveat is added.
         data: rows of the saved table; None takes those that are drawn.

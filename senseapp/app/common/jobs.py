@@ -10,7 +10,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, job_line
 from senseapp.app.common.run_guard import may_start
 from senseapp.core.errors import NotFound
-from senseapp.runs.finished_runs import TaskT
+from senseapp.server.finished_runs import TaskT
 
 _POLL_SECONDS = 1.0
 

@@ -11,10 +11,10 @@ from typing import Literal, TypeVar
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import JobSnapshot, RunState
+from senseapp.views.words import format as fmt
 
 
 def complain(message: str) -> None:

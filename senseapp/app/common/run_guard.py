@@ -10,17 +10,17 @@ from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, empty_state
 from senseapp.app.common.state import current_run, session
-from senseapp.app.report.chart_data import ReportContents
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STATES, compression_text, download_stem
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
-from senseapp.runs.leaderboard import headline
-from senseapp.runs.schedule_tasks import RecommendationTask
-from senseapp.runs.service import Service
+from senseapp.server.leaderboard import headline
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.service import Service
+from senseapp.views.report.chart_data import ReportContents
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import STATES, compression_text, download_stem
 
 
 def require_run(what: str) -> RunRecord:
@@ -134,7 +134,7 @@ def make_report(
     service: Service, record: RunRecord, result: SensitivityResult, schedules: tuple[Schedule, ...]
 ) -> bytes:
     """Return the report with all proofs and histograms that the run has."""
-    from senseapp.app.report.document import build_report  # loads the drawing library, 88 MB
+    from senseapp.views.report.document import build_report  # loads the drawing library, 88 MB
 
     contents = ReportContents(
         title=record.title,

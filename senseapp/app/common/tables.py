@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.frames.comparison import leaderboard_frame, letter
-from senseapp.app.words import format as fmt
-from senseapp.app.words.settings import differing_settings
 from senseapp.core.markdown import md
 from senseapp.metrics import Metric
 from senseapp.records.comparison import Side
 from senseapp.records.jobs import RunRecord
-from senseapp.runs.leaderboard import LeaderboardRow
+from senseapp.server.leaderboard import LeaderboardRow
+from senseapp.views.frames.comparison import leaderboard_frame, letter
+from senseapp.views.words import format as fmt
+from senseapp.views.words.settings import differing_settings
 
 _LONGEST_NAME = 34
 _SIGN = "Above zero is worse."

@@ -23,8 +23,8 @@ from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.markdown import code, md
 from senseapp.core.wording import listed
 from senseapp.data.contents import PICTURE_SUFFIXES
-from senseapp.runs.disk_space import UploadLimits
-from senseapp.runs.inputs import UploadPurpose
+from senseapp.server.disk_space import UploadLimits
+from senseapp.server.inputs import UploadPurpose
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80

@@ -12,15 +12,15 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import answer_or_wait
-from senseapp.app.frames.answers import difference_line, difference_sentence
-from senseapp.app.words import format as fmt
 from senseapp.core.markdown import md
 from senseapp.records.candidate import Candidate
 from senseapp.records.file_answers import AnswerSide, DifferentAnswer, differences
 from senseapp.records.jobs import RunRecord
 from senseapp.records.spec import DataSpec
-from senseapp.runs.answer_tasks import AnswersTask
-from senseapp.runs.leaderboard import best_file
+from senseapp.server.answer_tasks import AnswersTask
+from senseapp.server.leaderboard import best_file
+from senseapp.views.frames.answers import difference_line, difference_sentence
+from senseapp.views.words import format as fmt
 
 _MOST_PICTURES = 24
 _WIDTH = 150

@@ -14,16 +14,16 @@ from senseapp.app.common.notices import complain
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import session
 from senseapp.app.compare.view import LEVEL_PARAMETER
-from senseapp.app.frames.comparison import letter
-from senseapp.app.frames.results import ordered_levels
-from senseapp.app.words.wording import caveat_of, provenance_line
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric, divergence_among
 from senseapp.records.comparison import Part, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
-from senseapp.runs.leaderboard import compared_levels
+from senseapp.server.leaderboard import compared_levels
+from senseapp.views.frames.comparison import letter
+from senseapp.views.frames.results import ordered_levels
+from senseapp.views.words.wording import caveat_of, provenance_line
 
 _METRIC_PARAMETER = "metric"
 _METRIC = "compare.metric"

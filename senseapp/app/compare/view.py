@@ -9,9 +9,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.charts.bars import pair_step, paired_bars
-from senseapp.app.charts.candidates import candidates_chart
-from senseapp.app.charts.rank_scatter import rank_scatter
 from senseapp.app.common import backend
 from senseapp.app.common.candidates import file_button
 from senseapp.app.common.figure import choose_one, figure, rows_height
@@ -19,8 +16,17 @@ from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import show_table
 from senseapp.app.compare.pictures import pictures_view
-from senseapp.app.frames.candidates import answers_axis, candidates_frame, original_row
-from senseapp.app.frames.comparison import (
+from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
+from senseapp.metrics import METRICS
+from senseapp.records.comparison import Comparison
+from senseapp.records.jobs import RunRecord
+from senseapp.server.leaderboard import best_file
+from senseapp.views.charts.bars import pair_step, paired_bars
+from senseapp.views.charts.candidates import candidates_chart
+from senseapp.views.charts.rank_scatter import rank_scatter
+from senseapp.views.frames.candidates import answers_axis, candidates_frame, original_row
+from senseapp.views.frames.comparison import (
     agreement_frame,
     caveat_of_sides,
     finding,
@@ -32,14 +38,8 @@ from senseapp.app.frames.comparison import (
     side_labels,
     unmatched_frame,
 )
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import compression_text
-from senseapp.core.errors import SenseError
-from senseapp.core.markdown import md
-from senseapp.metrics import METRICS
-from senseapp.records.comparison import Comparison
-from senseapp.records.jobs import RunRecord
-from senseapp.runs.leaderboard import best_file
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import compression_text
 
 
 def moves_columns(sides: int) -> dict[str, Any]:

@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 import altair as alt
 import streamlit as st
 
-from senseapp.app.charts.histogram_wall import colours_text, shares_text, small_histogram, wall_chart, wall_frame
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, words
 from senseapp.app.common.figure import as_shown, chart_downloads, show_caveat
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import pick
 from senseapp.app.results.view import RunView
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import caveat_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
 from senseapp.core.patterns import matcher, part_of_name
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
-from senseapp.runs.layer_tasks import HistogramWall
+from senseapp.server.layer_tasks import HistogramWall
+from senseapp.views.charts.histogram_wall import colours_text, shares_text, small_histogram, wall_chart, wall_frame
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import caveat_of
 
 _AT_ONCE = 24
 _WIDTH = 250

@@ -6,7 +6,6 @@ import math
 
 import streamlit as st
 
-from senseapp.app.charts.quantization_bars import bin_frame, cell_profile_chart, histogram_chart, profile_frame
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, one_of
 from senseapp.app.common.figure import choose_one, figure, figures_row
@@ -14,14 +13,15 @@ from senseapp.app.common.notices import complain, errors_here, waiting_text
 from senseapp.app.common.run_guard import may_start
 from senseapp.app.results.histogram_wall import choose_layers, histogram_wall
 from senseapp.app.results.view import RunView
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import caveat_of
 from senseapp.core.markdown import Markdown, md
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
-from senseapp.runs.layer_tasks import HistogramTask, HistogramWall
+from senseapp.server.layer_tasks import HistogramTask, HistogramWall
 from senseapp.tasks import task_named
+from senseapp.views.charts.quantization_bars import bin_frame, cell_profile_chart, histogram_chart, profile_frame
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import caveat_of
 
 _TENSORS: dict[HistogramTensor, str] = {
     "weights": "Weights",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.charts.curves import sensitivity_curves
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, one_of, some_of, whole, words
 from senseapp.app.common.answers import changed_answers
@@ -17,20 +16,21 @@ from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import drop_pick
 from senseapp.app.common.tables import show_table, top_columns
-from senseapp.app.frames.levels import CURVE_AXES, curve_rows
-from senseapp.app.frames.network import blocks_of
-from senseapp.app.frames.results import apart_frame, at_level
 from senseapp.app.results.view import RunView
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import caveat_of
 from senseapp.core.markdown import md
 from senseapp.core.patterns import matcher, part_of_name
 from senseapp.metrics import METRICS
 from senseapp.records.diagnosis import shares_of_damage
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import LayerProfile
-from senseapp.runs.layer_tasks import DiagnosisTask, LayerAnswers
-from senseapp.schedules.curve_set import damage_metric
+from senseapp.server.layer_tasks import DiagnosisTask, LayerAnswers
+from senseapp.solve.curve_set import damage_metric
+from senseapp.views.charts.curves import sensitivity_curves
+from senseapp.views.frames.levels import CURVE_AXES, curve_rows
+from senseapp.views.frames.network import blocks_of
+from senseapp.views.frames.results import apart_frame, at_level
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import caveat_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,20 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.charts.bars import sensitivity_bars
-from senseapp.app.charts.curves import level_line
 from senseapp.app.common.address import SWITCH, bound, one_of, whole
 from senseapp.app.common.figure import FigureHead, choose_one, figure, figure_head, place_of, rows_height
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
-from senseapp.app.frames.fragility import fragility_legend
-from senseapp.app.frames.levels import (
+from senseapp.app.results.layer_side import layer_panel
+from senseapp.app.results.recommendation import recommendation_card, recommended_answers
+from senseapp.app.results.view import RunView, answer_first, kept_frame
+from senseapp.core.markdown import md
+from senseapp.metrics import METRICS
+from senseapp.views.charts.bars import sensitivity_bars
+from senseapp.views.charts.curves import level_line
+from senseapp.views.frames.fragility import fragility_legend
+from senseapp.views.frames.levels import (
     CURVE_AXES,
     REWARD_HELP,
     REWARDS,
@@ -27,14 +32,9 @@ from senseapp.app.frames.levels import (
     reward_metric,
     why_no_reward,
 )
-from senseapp.app.frames.results import apart_frame, at_level, counted_rows, top_frame, unlisted_frame
-from senseapp.app.results.layer_side import layer_panel
-from senseapp.app.results.recommendation import recommendation_card, recommended_answers
-from senseapp.app.results.view import RunView, answer_first, kept_frame
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import caveat_of
-from senseapp.core.markdown import md
-from senseapp.metrics import METRICS
+from senseapp.views.frames.results import apart_frame, at_level, counted_rows, top_frame, unlisted_frame
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import caveat_of
 
 _READING = (
     "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "

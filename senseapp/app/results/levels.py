@@ -6,13 +6,16 @@ import math
 
 import streamlit as st
 
-from senseapp.app.charts.curves import sensitivity_curves
-from senseapp.app.charts.heatmap import sensitivity_heatmap
 from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import session
-from senseapp.app.frames.fragility import fragility_legend
-from senseapp.app.frames.levels import (
+from senseapp.app.results.layer_side import choose_layers, layer_side
+from senseapp.app.results.view import RunView, answer_first, kept_frame
+from senseapp.metrics import METRICS, Metric
+from senseapp.views.charts.curves import sensitivity_curves
+from senseapp.views.charts.heatmap import sensitivity_heatmap
+from senseapp.views.frames.fragility import fragility_legend
+from senseapp.views.frames.levels import (
     CURVE_AXES,
     REWARD_HELP,
     REWARD_READING,
@@ -22,11 +25,8 @@ from senseapp.app.frames.levels import (
     reward_metric,
     why_no_reward,
 )
-from senseapp.app.results.layer_side import choose_layers, layer_side
-from senseapp.app.results.view import RunView, answer_first, kept_frame
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import caveat_of
-from senseapp.metrics import METRICS, Metric
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import caveat_of
 
 _QUESTIONS = {
     "drop": "How fast does the loss grow with compression?",

@@ -6,20 +6,20 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from senseapp.app.charts.axes import PICK
-from senseapp.app.charts.flow import flow_graph
-from senseapp.app.charts.network import network_bars
 from senseapp.app.common.address import bound, named, one_of
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import open_blocks, pick, session
-from senseapp.app.frames.flow import DRAWING, flow_edges, flow_frame, flow_layout
-from senseapp.app.frames.fragility import fragility_legend
-from senseapp.app.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from senseapp.app.results.layer_side import layer_side
 from senseapp.app.results.view import RunView
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import caveat_of
 from senseapp.records.profile import ModelProfile
+from senseapp.views.charts.axes import PICK
+from senseapp.views.charts.flow import flow_graph
+from senseapp.views.charts.network import network_bars
+from senseapp.views.frames.flow import DRAWING, flow_edges, flow_frame, flow_layout
+from senseapp.views.frames.fragility import fragility_legend
+from senseapp.views.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import caveat_of
 
 _WHOLE = "Whole network"
 _PARAMS, _MACS = "Parameters", "MACs"

@@ -13,7 +13,6 @@ from senseapp.app.common.answers import changed_pictures
 from senseapp.app.common.link import link_of, qr_code, works_elsewhere
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import go_to
-from senseapp.app.frames.levels import marked
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.recommendation import (
     candidates_figure,
@@ -22,13 +21,14 @@ from senseapp.app.results.recommendation import (
     recommended_changes,
 )
 from senseapp.app.results.view import RunView, usual_view
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import provenance_line
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
-from senseapp.runs.leaderboard import headline
+from senseapp.server.leaderboard import headline
+from senseapp.views.frames.levels import marked
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import provenance_line
 
 _CODE_WIDTH, _PICTURE_WIDTH = 260, 190
 _MOST_ROWS = 14  # of bars with names that are read from the last row

@@ -10,9 +10,6 @@ from typing import Literal
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.charts.axes import PICK
-from senseapp.app.charts.candidates import candidates_chart
-from senseapp.app.charts.recommended import recommended_chart
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named, one_of
 from senseapp.app.common.answers import changed_answers
@@ -21,13 +18,9 @@ from senseapp.app.common.figure import figure
 from senseapp.app.common.jobs import begin, start_label, watched
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import go_to_page, restart_with
-from senseapp.app.frames.candidates import answers_axis, candidates_frame, original_row
-from senseapp.app.frames.recommended import AXES, baseline_value, recommended_frame
 from senseapp.app.results.try_picture import try_picture
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import GOALS, caveat_of
-from senseapp.compressions import all_descriptions
 from senseapp.core.markdown import md
+from senseapp.descriptions import all_descriptions
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, offered, recommended
 from senseapp.records.changed_answers import ChangedAnswers
@@ -35,8 +28,15 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
-from senseapp.runs.leaderboard import headline
-from senseapp.runs.schedule_tasks import RecommendationTask, original_in_int8
+from senseapp.server.leaderboard import headline
+from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
+from senseapp.views.charts.axes import PICK
+from senseapp.views.charts.candidates import candidates_chart
+from senseapp.views.charts.recommended import recommended_chart
+from senseapp.views.frames.candidates import answers_axis, candidates_frame, original_row
+from senseapp.views.frames.recommended import AXES, baseline_value, recommended_frame
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import GOALS, caveat_of
 
 _POLL_SECONDS = 2.0
 

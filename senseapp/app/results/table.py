@@ -9,14 +9,14 @@ import streamlit as st
 
 from senseapp.app.common.download import download
 from senseapp.app.common.tables import layer_columns, measurement_columns, show_table
-from senseapp.app.frames.levels import layer_frame, reached_note
-from senseapp.app.frames.results import metrics_of
 from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
-from senseapp.runs.outputs import sensitivity_csv
+from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller_table import can_be_distiller_csv, write_distiller_csv
+from senseapp.views.frames.levels import layer_frame, reached_note
+from senseapp.views.frames.results import metrics_of
 
 _UNKNOWN_IF_IMPORTED = ("layer_type", "low", "high", "params", "macs", "members")
 

@@ -10,11 +10,11 @@ from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, errors_here
 from senseapp.app.common.state import session
 from senseapp.app.common.uploads import expect_files, store_upload
-from senseapp.app.words import format as fmt
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.records.candidate import Candidate
 from senseapp.records.picture_answers import MOST_PICTURE_MEGABYTES, PictureAnswer, PictureAnswers
+from senseapp.views.words import format as fmt
 
 _PICTURE_WIDTH = 160
 _ROUND = "picture"

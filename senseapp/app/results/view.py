@@ -14,15 +14,15 @@ from senseapp.app.common.address import address_of, bound, named, one_of
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.share import share_run
 from senseapp.app.common.state import RUN_PARAMETER, pick, pick_key, picked_layer
-from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
-from senseapp.app.words.wording import compression_text, provenance_text
-from senseapp.compressions import CompressionDescription
 from senseapp.core.markdown import md
+from senseapp.descriptions import CompressionDescription
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.resolution import opening_level
-from senseapp.runs.leaderboard import shown_metric
+from senseapp.server.leaderboard import shown_metric
+from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
+from senseapp.views.words.wording import compression_text, provenance_text
 
 _KEPT_FRAMES = 32
 _Part = tuple[st.delta_generator.DeltaGenerator, Callable[[], None]]
@@ -33,7 +33,7 @@ _MOST_BUTTONS = 7  # more levels are slid through
 class RunView:
     """One run seen through one metric at one level (in engine units), for one pass over the page.
 
-    ``frame`` has all rows of the metric, from :func:`senseapp.app.frames.results.measurement_frame`; ``opened`` says
+    ``frame`` has all rows of the metric, from :func:`senseapp.views.frames.results.measurement_frame`; ``opened`` says
     that the tab was opened just now, rather than something clicked in it.
     """
 
@@ -158,7 +158,7 @@ def usual_view(run_id: str, result: SensitivityResult) -> RunView | None:
 
 
 def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFrame:
-    """Return :func:`senseapp.app.frames.results.measurement_frame`, made once per state of a run; not to be changed."""
+    """Return :func:`senseapp.views.frames.results.measurement_frame`, made once per state of a run: read only."""
     # What changes with every measurement that a run adds.
     state = (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
     return _made_frame(run_id, metric, state, result)

@@ -18,14 +18,14 @@ from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.share import share_run
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
-from senseapp.app.frames.runs import runs_frame
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STATES, compression_text, download_stem
 from senseapp.core.markdown import Markdown, md
 from senseapp.records.jobs import RunRecord, RunState
-from senseapp.runs.backend import UNDO_SECONDS
-from senseapp.runs.disk_space import DiskUse
+from senseapp.server.backend import UNDO_SECONDS
+from senseapp.server.disk_space import DiskUse
 from senseapp.store.run_file import RUN_FILE_SUFFIX
+from senseapp.views.frames.runs import runs_frame
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import STATES, compression_text, download_stem
 
 
 def search_runs(records: Sequence[RunRecord]) -> list[RunRecord]:

@@ -15,17 +15,17 @@ from senseapp.app.common.download import download
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import ASK_TO_NOTIFY, complain, errors_here, notify, run_script, waiting_text
 from senseapp.app.common.state import go_to, restart_with, session
-from senseapp.app.frames.levels import marked
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.view import RunView, choose_view
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STATES
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
-from senseapp.engine.cluster.cluster import cluster_address
+from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.resolution import baseline_warning
-from senseapp.runs.run_log import LogEntry
+from senseapp.server.run_log import LogEntry
+from senseapp.views.frames.levels import marked
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import STATES
 
 _REDRAW_SECONDS = 2.0
 _BEFORE_A_CHART = 0.4  # times the usual seconds between two looks

@@ -9,18 +9,18 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, number, one_of, span, whole
 from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits
-from senseapp.app.frames.results import metrics_of
 from senseapp.app.schedule.locks import edits_form
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
 from senseapp.app.schedule.time_goal import choose_time
-from senseapp.compressions import LevelScale
 from senseapp.core.markdown import md
+from senseapp.descriptions import LevelScale
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.layer_times import MILLISECONDS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.runs.schedule_tasks import DropLimit
+from senseapp.server.schedule_tasks import DropLimit
+from senseapp.views.frames.results import metrics_of
 
 _METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional"}
 _METHOD_HELP = md(

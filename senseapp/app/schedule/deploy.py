@@ -14,14 +14,14 @@ from senseapp.app.common.candidates import choose_tolerance, file_button, other_
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.tables import show_table
-from senseapp.app.frames.deployment import deployment_frame, shown_metrics
-from senseapp.app.words import format as fmt
 from senseapp.core.markdown import code, md
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import SensitivityResult
-from senseapp.runs.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
+from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
+from senseapp.views.frames.deployment import deployment_frame, shown_metrics
+from senseapp.views.words import format as fmt
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",

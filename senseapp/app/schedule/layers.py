@@ -11,11 +11,11 @@ import streamlit as st
 
 from senseapp.app.common.figure import rows_height
 from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits, session
-from senseapp.app.frames.results import editing_frame
-from senseapp.compressions import CompressionDescription, LevelScale
 from senseapp.core.markdown import Markdown, md
+from senseapp.descriptions import CompressionDescription, LevelScale
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
+from senseapp.views.frames.results import editing_frame
 
 _READ_ONLY = ("row", "alone", "share", "damage")
 
@@ -112,7 +112,7 @@ _SMALL = 0.5  # of an even share of the weights
 def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) -> list[Markdown]:
     """Return one sentence for each of the ``most`` layers that are spared most, with what speaks for it.
 
-    ``rows`` are those of :func:`senseapp.app.frames.results.editing_frame` for a schedule.
+    ``rows`` are those of :func:`senseapp.views.frames.results.editing_frame` for a schedule.
     """
     if rows.empty:
         return []

@@ -16,17 +16,17 @@ from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
-from senseapp.app.frames.recommended import figure_text
-from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STEPS, delivery, download_stem, size_changes, step_lines
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
-from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
-from senseapp.runs.service import Service
+from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.service import Service
+from senseapp.views.frames.recommended import figure_text
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import STEPS, delivery, download_stem, size_changes, step_lines
 
 
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:

@@ -17,12 +17,12 @@ from senseapp.records.layer_times import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.runs.schedule_tasks import DropLimit
-from senseapp.schedules.curve_set import damage_metric
-from senseapp.schedules.methods import mixed_schedule
-from senseapp.schedules.problem import budget_of
-from senseapp.schedules.time_budget import schedule_within
-from senseapp.schedules.trade_off import schedule_for
+from senseapp.server.schedule_tasks import DropLimit
+from senseapp.solve.curve_set import damage_metric
+from senseapp.solve.methods import mixed_schedule
+from senseapp.solve.problem import budget_of
+from senseapp.solve.time_budget import schedule_within
+from senseapp.solve.trade_off import schedule_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class ScheduleSettings:
     """What a person asked for.
 
     Attributes:
-        method: of :data:`senseapp.schedules.methods.METHODS`.
+        method: of :data:`senseapp.solve.methods.METHODS`.
         budget: what must be saved.
         limits: bounds on layers, and locked ones.
         gamma: exponent of the classic rule.

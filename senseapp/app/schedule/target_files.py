@@ -13,14 +13,14 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
-from senseapp.app.words.wording import download_stem
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
+from senseapp.formats.base import ExportFormat
+from senseapp.formats.registry import FORMATS
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
-from senseapp.runs.graph_files import GraphFiles
-from senseapp.schedules.export.base import ExportFormat
-from senseapp.schedules.export.registry import FORMATS
+from senseapp.server.graph_files import GraphFiles
+from senseapp.views.words.wording import download_stem
 
 _PREVIEW_LINES = 30
 

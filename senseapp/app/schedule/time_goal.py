@@ -15,8 +15,8 @@ from senseapp.app.schedule.settings import TimeGoal
 from senseapp.core.markdown import code, md
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
-from senseapp.runs.schedule_tasks import TimingTask
-from senseapp.schedules.time_budget import time_range
+from senseapp.server.schedule_tasks import TimingTask
+from senseapp.solve.time_budget import time_range
 from senseapp.store.layer_times import merged
 
 _MOST_MEGABYTES = 50

@@ -8,24 +8,24 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.charts.axes import PICK
-from senseapp.app.charts.trade_off import trade_off_chart
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import complain
-from senseapp.app.frames.recommended import AS_THEY_ARE, AXES, figure_text, shown_figure
 from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
-from senseapp.app.words.wording import caveat_of
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
-from senseapp.schedules.curve_set import damage_metric
-from senseapp.schedules.time_budget import time_trade_off
-from senseapp.schedules.trade_off import TradeOffPoint, too_large, trade_off
+from senseapp.solve.curve_set import damage_metric
+from senseapp.solve.time_budget import time_trade_off
+from senseapp.solve.trade_off import TradeOffPoint, too_large, trade_off
+from senseapp.views.charts.axes import PICK
+from senseapp.views.charts.trade_off import trade_off_chart
+from senseapp.views.frames.recommended import AS_THEY_ARE, AXES, figure_text, shown_figure
+from senseapp.views.words.wording import caveat_of
 
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")
 

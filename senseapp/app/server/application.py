@@ -29,7 +29,7 @@ from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_c
 from senseapp.core.errors import SenseError
 from senseapp.core.process import give_back_freed_memory
 from senseapp.core.site import SITE
-from senseapp.runs.backend import close_backends
+from senseapp.server.backend import close_backends
 
 APP_SCRIPT = SITE / "app.py"
 _SWEEP_SECONDS = 60.0

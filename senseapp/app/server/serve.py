@@ -27,8 +27,8 @@ from senseapp.compat.streamlit_internals import (
 from senseapp.core.errors import HomeInUse, InvalidSpec, StorageFailed
 from senseapp.core.home import PRIVATE, home, lock_home
 from senseapp.core.process import measuring_environment
-from senseapp.runs.disk_space import UploadLimits
-from senseapp.runs.run_log import log_to
+from senseapp.server.disk_space import UploadLimits
+from senseapp.server.run_log import log_to
 
 Option = str | int | bool | list[str]
 

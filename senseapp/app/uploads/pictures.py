@@ -10,7 +10,7 @@ from typing import IO, cast
 
 from senseapp.app.uploads.registry import IncomingFile, Upload
 from senseapp.core.disk import storage_errors
-from senseapp.runs.service import Service
+from senseapp.server.service import Service
 
 
 def suffix_of(name: str) -> str:

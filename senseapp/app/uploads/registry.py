@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import QuotaExceeded, SenseError
-from senseapp.runs.service import Service
+from senseapp.server.service import Service
 
 _KEPT_SECONDS = 600.0
 """How long files outlive their session's connection: longer than Streamlit keeps a session for its browser."""

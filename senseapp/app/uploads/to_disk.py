@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from senseapp.app.logins import logouts
 from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
 from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
-from senseapp.runs.disk_space import UploadLimits
-from senseapp.runs.service import LOCAL_OWNER, Service
+from senseapp.server.disk_space import UploadLimits
+from senseapp.server.service import LOCAL_OWNER, Service
 
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
 _WRITE_BYTES = 128 * 1024  # held in memory for each file, at most

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
-from senseapp.compressions.levels import FRACTIONS, FractionScale, LevelScale
+from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
+from senseapp.descriptions.levels import FRACTIONS, FractionScale, LevelScale
 
 PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "least_error", "random"]
 

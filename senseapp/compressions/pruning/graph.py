@@ -26,7 +26,7 @@ from senseapp.compat.torch_pruning_internals import (
     parameter_name,
 )
 from senseapp.core.errors import MeasurementFailed, first_line_of
-from senseapp.layers.profile import CONVOLUTIONS
+from senseapp.networks.profile import CONVOLUTIONS
 
 MAX_STEPS_PER_DEPENDENCY = 4
 """Wrong reshape maps send torch-pruning round in circles; a sound group visits each edge about once."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from senseapp.compat.timm_internals import head_layout, nothing_between
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, why_untraceable
-from senseapp.layers.profile import CONVOLUTIONS
+from senseapp.networks.profile import CONVOLUTIONS
 
 _LAYERS_PER_SENTENCE = 20
 

@@ -19,7 +19,7 @@ from senseapp.compressions.pruning.removal import Removal, kept_channels, remove
 from senseapp.compressions.pruning.search import find_groups, unit_order
 from senseapp.compressions.sparsity.sparsity import num_zeroed
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, UnsupportedModel, first_line_of
-from senseapp.layers.profile import profile_model, watched_pass
+from senseapp.networks.profile import profile_model, watched_pass
 from senseapp.records.profile import CoupledAxis, CoupledGroup, LayerProfile
 
 _EXAMPLE_IMAGES = 2

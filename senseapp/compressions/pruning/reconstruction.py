@@ -20,7 +20,7 @@ from senseapp.compressions import obs
 from senseapp.compressions.moments import InputMoments
 from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, positions_of
 from senseapp.core.errors import MeasurementFailed
-from senseapp.layers.layer_product import LayerProduct
+from senseapp.networks.layer_product import LayerProduct
 
 _LEAST = 1e-12  # energy of what a reader puts out, which is divided by
 

@@ -22,8 +22,8 @@ from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, h
 from senseapp.compressions.pruning.trial import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed, first_line_of
-from senseapp.layers.profile import BATCH_NORMS, CONVOLUTIONS
-from senseapp.layers.trace import CallTrace, wrapped_forwards
+from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
+from senseapp.networks.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile
 
 LEAKAGE = 0.05

@@ -12,7 +12,7 @@ from senseapp.compressions.pruning.graph import ChannelGraph, left_as_found
 from senseapp.compressions.pruning.groups import ChannelGroup, modules_of
 from senseapp.compressions.pruning.removal import Removal, remove_units
 from senseapp.core.errors import first_line_of
-from senseapp.layers.trace import CallTrace, tensors_in
+from senseapp.networks.trace import CallTrace, tensors_in
 
 
 def unshrinkable(

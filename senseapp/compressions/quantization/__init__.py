@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
-from senseapp.compressions.levels import BitScale, LevelScale
+from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
+from senseapp.descriptions.levels import BitScale, LevelScale
 
 NumberFormat = Literal["int", "fp8_e4m3"]
 QuantizationGranularity = Literal["channel", "tensor"]

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from senseapp.compat.torch_internals import UnreadableTensor
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import extremes_of, in_memory_order
-from senseapp.layers.trace import called, map_tensors
+from senseapp.networks.trace import called, map_tensors
 
 Rounding: TypeAlias = Callable[[Tensor, float, float], Tensor]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions.base import INPUT, LayerWeight
 from senseapp.compressions.quantization.activations import observe_inputs
-from senseapp.layers.profile import CONVOLUTIONS
+from senseapp.networks.profile import CONVOLUTIONS
 
 _MOST = 64.0  # that the largest is divided by more than the least: channels of zeros would go to infinity
 

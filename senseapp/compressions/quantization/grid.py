@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.compressions.levels import FINER_BITS
 from senseapp.compressions.quantization import NumberFormat, QuantizationConfig, QuantizationGranularity
+from senseapp.descriptions.levels import FINER_BITS
 
 # The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny

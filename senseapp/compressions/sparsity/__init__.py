@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
-from senseapp.compressions.levels import FractionScale, LevelScale
+from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
+from senseapp.descriptions.levels import FractionScale, LevelScale
 
 SparsityGranularity = Literal["weight", "kernel", "filter", "channel", "row", "column", "2:4"]
 SparsityCriterion = Literal["magnitude", "squared_magnitude", "random", "wanda"]

@@ -36,7 +36,7 @@ from senseapp.compressions.sparsity.criteria import (
     layer_generator,
 )
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
-from senseapp.layers.profile import acting_zero_share
+from senseapp.networks.profile import acting_zero_share
 
 # What floor() may lose to binary fractions: 0.29 of 100 is 28.999999999999996.
 _ROUNDING = 1e-9

@@ -1,0 +1,96 @@
+"""Registries of what other packages may add: read from entry points, in every process alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Protocol, TypeVar
+
+from senseapp.core.errors import InvalidSpec
+
+
+class Named(Protocol):
+    """What a registry holds."""
+
+    @property
+    def name(self) -> str:
+        """What files and the command line call it."""
+
+
+NamedT = TypeVar("NamedT", bound=Named)
+
+
+class Registry(MutableMapping[str, NamedT]):
+    """Objects by name: those of senseapp in their order, then those of installed packages, then those set by hand.
+
+    They are loaded when one is first asked for, so that a registry may name modules that import its own.
+
+    Args:
+        noun: what one of them is, in an error.
+        group: of entry points, whose values are ``module:name`` too.
+        own: ``module:name`` of each that senseapp brings.
+        added: called with each that is loaded or set.
+    """
+
+    def __init__(
+        self,
+        noun: str,
+        *,
+        group: str,
+        own: Sequence[str] = (),
+        added: Callable[[NamedT], None] = lambda _item: None,
+    ) -> None:
+        self._noun, self._group, self._own, self._added = noun, group, own, added
+        self._items: dict[str, NamedT] = {}
+        self._is_loading = self._is_loaded = False
+        self._lock = threading.RLock()
+
+    def named(self, name: str) -> NamedT:
+        """Return the one of that name.
+
+        Raises:
+            InvalidSpec: there is none; its message lists those that there are.
+        """
+        if name not in self:
+            raise InvalidSpec(f"The {self._noun} must be one of {', '.join(self)}, got {name!r}.")
+        return self[name]
+
+    def register(self, item: NamedT) -> None:
+        """Add ``item``, after those there are; one of the same name is replaced."""
+        self[item.name] = item
+
+    def _loaded(self) -> dict[str, NamedT]:
+        if self._is_loaded:
+            return self._items
+        with self._lock:
+            if not self._is_loading:  # in this thread, for what is loaded may ask for those before it
+                self._is_loading = True
+                for item in (*map(_at, self._own), *(each.load() for each in entry_points(group=self._group))):
+                    self._items.setdefault(item.name, item)
+                    self._added(item)
+                self._is_loaded = True
+        return self._items
+
+    def __getitem__(self, name: str) -> NamedT:
+        return self._loaded()[name]
+
+    def __setitem__(self, name: str, item: NamedT) -> None:
+        self._loaded()[name] = item
+        self._added(item)
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded())
+
+    def __len__(self) -> int:
+        return len(self._loaded())
+
+
+def _at(place: str) -> Any:
+    """Return the object at ``module:name``."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

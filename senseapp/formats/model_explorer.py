@@ -1,0 +1,112 @@
+"""A Model Explorer overlay, and the exported graph whose nodes it names.
+
+Model Explorer shows a ``.pt2`` with the names of its fx nodes (``conv2d_3``), not of its modules, so the two files are
+made together.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from senseapp.core.errors import InvalidSchedule, UnsupportedModel, first_line_of
+from senseapp.descriptions import Effect
+from senseapp.formats.base import ExportFormat, levels_by_layer, noted
+from senseapp.records.schedule import Schedule
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.export import ExportedProgram
+
+
+_ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red through yellow, colour-blind safe
+
+
+def schedule_values(schedule: Schedule) -> dict[str, float]:
+    """Return what the schedule does to each layer: the fraction removed, or the bits."""
+    return levels_by_layer(schedule, *Effect)
+
+
+def model_explorer_overlay(
+    values: Mapping[str, float], module: nn.Module, sample: torch.Tensor, *, title: str
+) -> tuple[str, bytes]:
+    """Return the node data (JSON) and the ``.pt2`` file that it colours; see the two functions below.
+
+    Raises:
+        InvalidSchedule: a layer has no node in the graph.
+        UnsupportedModel: torch.export cannot trace the network.
+    """
+    nodes, graph = exported_graph(module, sample)
+    return overlay_of(values, nodes, title=title), graph
+
+
+def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, list[str]], bytes]:
+    """Return the names of the nodes of each layer, and the network as a ``.pt2`` file; one serves every overlay.
+
+    The network is exported in ``eval()`` mode, on one batch ``sample`` (N, C, H, W), and left as it was.
+    """
+    import torch
+
+    program, stream = _exported(module, sample), io.BytesIO()
+    torch.export.save(program, stream)
+    return _nodes_by_layer(program), stream.getvalue()
+
+
+def overlay_of(
+    values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str, notes: Sequence[str] = ()
+) -> str:
+    """Return the node data (JSON) of a graph called ``title``: one finite number for each of some layers."""
+    missing = [layer for layer in values if layer not in nodes]
+    if missing:
+        raise InvalidSchedule(
+            f"{missing[0]} has no node in the exported graph of this model, so it cannot be coloured."
+        )
+    results = {node: {"value": value} for layer, value in values.items() for node in nodes[layer]}
+    gradient = [{"stop": stop, "bgColor": colour} for stop, colour in ((0, _ROBUST), (0.5, _MIDDLE), (1, _FRAGILE))]
+    return noted({"name": title, "results": results, "gradient": gradient}, notes)
+
+
+def _exported(module: nn.Module, sample: torch.Tensor) -> ExportedProgram:
+    import torch
+
+    from senseapp.compat.torch_internals import without_source_paths
+
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            return without_source_paths(torch.export.export(module, (sample,)))
+    except Exception as error:  # torch.export raises many kinds, all of which mean the same to a person
+        raise UnsupportedModel(f"This network cannot be exported as a graph: {first_line_of(error)}.") from error
+    finally:
+        module.train(was_training)
+
+
+def _nodes_by_layer(program: ExportedProgram) -> dict[str, list[str]]:
+    """Return the names of the computing nodes whose innermost module is each layer."""
+    nodes: dict[str, list[str]] = {}
+    for node in program.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if node.op == "call_function" and stack:
+            path, _ = next(reversed(stack.values()))
+            nodes.setdefault(path, []).append(node.name)
+    return nodes
+
+
+MODEL_EXPLORER = ExportFormat(
+    name="model-explorer",
+    title="Model Explorer",
+    reader="Google's Model Explorer: open the .pt2 beside it, then load this file as custom node data.",
+    suffix=".model-explorer.json",
+    usage="""\
+# pip install ai-edge-model-explorer torch; it reads a .pt2 with the torch of the environment it is in
+import model_explorer
+
+config = model_explorer.config()
+config.add_model_from_path("STEM.pt2").add_node_data_from_path("FILE")
+model_explorer.visualize_from_config(config)
+""",
+    render=None,
+)

@@ -1,0 +1,256 @@
+"""Our own JSON, YAML and CSV files, and the way back to a schedule.
+
+All three say levels the way people do, with the unit beside each (percent, bits). JSON and YAML hold the whole
+schedule; CSV holds its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from senseapp.core.csv_cells import csv_text
+from senseapp.core.errors import InvalidSchedule, InvalidSpec, first_line_of
+from senseapp.core.table_records import Record, column_key, read_records
+from senseapp.core.tables import TableError, decoded_text
+from senseapp.core.wording import printable
+from senseapp.descriptions import get, names
+from senseapp.formats.base import ExportFormat, json_text
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, check_schedule
+
+_FORMAT_NAME = "senseapp-schedule"
+_VERSION = 1
+_ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
+_NONE = "none"
+_COMMENT = "# "  # at the end of a CSV file
+_USAGE = "python -m senseapp apply --run RUN --schedule FILE --out compressed.safetensors"
+_DEEPEST_YAML = 10
+_MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers; reading them takes some seconds
+_TRUTH = {"true": True, "false": False}
+_ACHIEVED_MEANS = (
+    "Predicted from the layers' costs: fractions removed of weights, of bytes if zeros are stored sparse and weights "
+    "at their bits, and of multiply-accumulates; average bits of a weight. No sizes of files."
+)
+
+
+def _row_of(entry: ScheduleEntry) -> dict[str, Any]:
+    """Return one entry as the plain values of ``_ROW_FIELDS``."""
+    return {
+        "layer": entry.layer,
+        "members": list(entry.members),
+        "compression": entry.compression,
+        "level": entry.level if entry.compression == _NONE else get(entry.compression).scale.shown(entry.level),
+        "unit": _unit(entry.compression),
+        "predicted_damage": entry.predicted_damage,
+        "locked": entry.locked,
+    }
+
+
+def _payload_of(schedule: Schedule) -> dict[str, Any]:
+    """Return the whole schedule as plain JSON values."""
+    budget = schedule.budget
+    return {
+        "format": _FORMAT_NAME,
+        "version": _VERSION,
+        "model": schedule.model,
+        "method": schedule.method,
+        "metric": schedule.metric,
+        "budget": None if budget is None else {"kind": budget.kind, "target": budget.target},
+        "predicted_damage": schedule.predicted_damage,
+        "achieved": dict(schedule.achieved),
+        "achieved_means": _ACHIEVED_MEANS,
+        "notes": list(schedule.notes),
+        "file_notes": list(schedule.file_notes),
+        "layers": [_row_of(entry) for entry in schedule.entries],
+    }
+
+
+def _csv(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
+    rows = (
+        _row_of(entry) | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()}
+        for entry in schedule.entries
+    )
+    lines = ([row[name] for name in _ROW_FIELDS] for row in rows)
+    return csv_text(_ROW_FIELDS, [*lines, *([_COMMENT + note] for note in notes)])
+
+
+CSV = ExportFormat(
+    name="csv",
+    title="CSV",
+    reader="Spreadsheets and senseapp apply: one row per layer, levels in percent or bits.",
+    suffix=".csv",
+    usage=_USAGE,
+    render=_csv,
+    mixes=True,
+)
+JSON = ExportFormat(
+    name="json",
+    title="JSON",
+    reader="senseapp apply and your own scripts: the whole schedule, levels in percent or bits.",
+    suffix=".json",
+    usage=_USAGE,
+    render=lambda schedule, profile, notes: json_text(_payload_of(schedule)),
+    mixes=True,
+)
+YAML = ExportFormat(
+    name="yaml",
+    title="YAML",
+    reader="senseapp apply and your own scripts: the same content as the JSON.",
+    suffix=".yaml",
+    usage=_USAGE,
+    render=lambda schedule, profile, notes: yaml.safe_dump(_payload_of(schedule), sort_keys=False, allow_unicode=True),
+    mixes=True,
+)
+
+
+def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
+    """Read our JSON, YAML or CSV (recognised by its content) as a schedule for the model of ``profile``.
+
+    The rows of a CSV give a ``manual`` schedule, whose predicted damage is theirs added up.
+
+    Raises:
+        InvalidSchedule: not such a file, of a newer version, damaged, made for another model (the first missing layers
+            are named), or a value out of range.
+    """
+    try:
+        content, notes = decoded_text(text)
+    except TableError as error:
+        raise InvalidSchedule(f"This schedule file cannot be read. {error}") from error
+    try:
+        if _is_table(content):
+            rows, notes_on_table = _rows_from_table(content)
+            schedule = replace(_schedule_from_rows(rows, profile.title), notes=(*notes, *notes_on_table))
+        else:
+            schedule = _schedule_from_payload(_plain_values(content))
+    except InvalidSpec as error:
+        raise InvalidSchedule(str(error)) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InvalidSchedule(f"This schedule file is damaged: {reason}. Export it again.") from error
+    check_schedule(schedule, profile)
+    return schedule
+
+
+def _is_table(content: str) -> bool:
+    """Return whether the first line is that of a table: it names the column ``layer``, or has as many cells."""
+    lines = (line.strip() for line in content.splitlines())
+    first = next((line for line in lines if line and not line.lower().strip('"').startswith(("#", "sep="))), "")
+    if first.startswith(("{", "[", "!", "%", "---")):
+        return False
+    is_wide = any(first.count(mark) >= len(_ROW_FIELDS) - 1 for mark in ",;\t|")
+    return is_wide or _ROW_FIELDS[0] in map(column_key, re.split(r"[,;\t| ]", first))
+
+
+def _rows_from_table(content: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    try:
+        table = read_records(content, _ROW_FIELDS, numbers=("level", "predicted_damage"))
+    except TableError as error:
+        raise InvalidSchedule(
+            f"This schedule file cannot be read. {error} A schedule CSV has the columns {','.join(_ROW_FIELDS)}."
+        ) from error
+    return [_values_of(row) for row in table.rows], table.notes
+
+
+def _values_of(row: Record) -> dict[str, Any]:
+    locked = _TRUTH.get(row.cells["locked"].lower())
+    try:
+        level, damage = row.number("level"), row.number("predicted_damage")
+    except ValueError:
+        locked = None
+    if locked is None:
+        raise InvalidSchedule(
+            f"Line {row.line} of this CSV needs {len(_ROW_FIELDS)} values, the level and predicted damage as numbers "
+            f"and the last one true or false; it has {printable(','.join(row.cells.values()))!r}."
+        )
+    members = row.cells["members"].split()
+    return {**row.cells, "members": members, "level": level, "predicted_damage": damage, "locked": locked}
+
+
+def _plain_values(content: str) -> object:
+    try:
+        values: object = json.loads(content) if content.lstrip().startswith("{") else _plain_yaml(content)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InvalidSchedule(
+            f"This schedule file cannot be read ({first_line_of(error)}). "
+            "Choose a JSON, YAML or CSV file that senseapp wrote."
+        ) from error
+    return values
+
+
+def _plain_yaml(content: str) -> object:
+    """Read YAML without aliases, anchors and tags: a few lines of them stand for gigabytes, or name other types."""
+    if len(content) > _MOST_YAML_CHARACTERS:
+        raise ValueError(f"more than {_MOST_YAML_CHARACTERS:,} characters of YAML")
+    depth = 0
+    for event in yaml.parse(content, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST_YAML:
+            raise ValueError("it is nested deeper than a schedule")
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise ValueError("it holds aliases, anchors or tags, which senseapp does not write")
+    return yaml.safe_load(content)
+
+
+def _schedule_from_rows(rows: list[dict[str, Any]], model: str) -> Schedule:
+    entries = tuple(_entry_of(row) for row in rows)
+    damage = sum(entry.predicted_damage for entry in entries)
+    return Schedule(model=model, method="manual", entries=entries, predicted_damage=damage)
+
+
+def _schedule_from_payload(payload: object) -> Schedule:
+    if not isinstance(payload, Mapping) or payload.get("format") != _FORMAT_NAME:
+        raise InvalidSchedule(
+            f'A schedule file starts with "format: {_FORMAT_NAME}"; this one does not. '
+            "Choose a JSON, YAML or CSV file that senseapp wrote."
+        )
+    if payload.get("version") != _VERSION:
+        raise InvalidSchedule(
+            f"This schedule file has version {payload.get('version')!r}; this senseapp reads version {_VERSION}. "
+            "Update senseapp, or export the schedule again."
+        )
+    return Schedule(
+        model=str(payload["model"]),
+        method=str(payload["method"]),
+        entries=tuple(_entry_of(row) for row in payload["layers"]),
+        budget=ResourceBudget(**payload["budget"]) if payload["budget"] else None,
+        metric=str(payload["metric"]),
+        predicted_damage=float(payload["predicted_damage"]),
+        achieved={str(kind): float(value) for kind, value in payload["achieved"].items()},
+        notes=tuple(str(note) for note in payload["notes"]),
+        file_notes=tuple(str(note) for note in payload.get("file_notes", ())),
+    )
+
+
+def _entry_of(row: Mapping[str, Any]) -> ScheduleEntry:
+    layer, compression = str(row["layer"]), str(row["compression"])
+    if compression not in (known := (*names(), _NONE)):
+        raise InvalidSchedule(f"The compression of {layer} must be one of {', '.join(known)}, got {compression!r}.")
+    if row["unit"] != (unit := _unit(compression)):
+        raise InvalidSchedule(f"The level of {layer} must be given in {unit or 'no unit'}, got {row['unit']!r}.")
+    level = float(row["level"])
+    if compression == _NONE and level != 0:
+        raise InvalidSchedule(f"{layer} is left alone (compression none), so its level must be 0, got {level}.")
+    damage = float(row["predicted_damage"])
+    if not math.isfinite(damage):
+        raise InvalidSchedule(
+            f"The predicted damage of {layer} must be a finite number, got {row['predicted_damage']}."
+        )
+    return ScheduleEntry(
+        layer=layer,
+        members=tuple(str(member) for member in row["members"]),
+        compression=compression,
+        level=level if compression == _NONE else get(compression).scale.from_shown(level),
+        predicted_damage=damage,
+        locked=bool(row["locked"]),
+    )
+
+
+def _unit(compression: str) -> str:
+    return "" if compression == _NONE else get(compression).scale.unit

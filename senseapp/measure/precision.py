@@ -1,0 +1,146 @@
+"""Whether bfloat16 may stand in for float32: only where it is faster and ranks layers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from senseapp.compressions.base import Compressor
+from senseapp.core.errors import MeasurementFailed
+from senseapp.measure.context import MeasurementContext
+from senseapp.measure.layout import Layout, clock_of
+from senseapp.measure.plan import PlannedTarget
+from senseapp.measure.prefix import Prefix, ReplayMismatch
+from senseapp.measure.replay import Replay
+from senseapp.metrics import METRICS
+from senseapp.records.ranking import spearman
+from senseapp.records.spec import SensitivitySpec
+
+_TIMED_IMAGES = 2
+_MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1
+_CHECKED_TARGETS = 8
+_CHECKED_IMAGES = 4
+_FEW_BITS = 4
+_ENOUGH_AGREEMENT = 0.95
+_ENOUGH_GAIN = 1.2
+_PRODUCT_WIDTH, _PRODUCTS = 384, 5
+
+
+def choose_precision(
+    context: MeasurementContext, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
+) -> str:
+    """Switch to bfloat16 if that is clearly faster and safe; return one sentence that says what was decided, and why.
+
+    It is safe for measurements if it ranks a subset of the targets alike, and for estimates if the compression
+    changes more than bfloat16 rounds away.
+    """
+    gain = _product_gain(context.device)
+    if gain < _ENOUGH_GAIN:
+        return f"Precision auto kept float32: matrix products in bfloat16 are {gain:.1f} times as fast here."
+    single, half = context.layout, replace(context.layout, precision="bf16")
+    seconds = _seconds(context)
+    context.layout = half
+    gain = seconds / _seconds(context)
+    context.layout = single
+    if gain < _ENOUGH_GAIN:
+        return f"Precision auto kept float32: bfloat16 is {gain:.1f} times as fast here, which is not worth it."
+    if spec.mode == "quick":
+        if spec.compression.description.sets_bits and max(spec.levels) > _FEW_BITS:
+            return f"Precision auto kept float32: bfloat16 would hide what more than {_FEW_BITS} bits change."
+        context.take(half)
+        return f"Precision auto took bfloat16 for the estimates: {gain:.1f} times as fast."
+    few = min(_CHECKED_IMAGES, len(context.images))
+    step = max(1, -(-len(planned) // _CHECKED_TARGETS))
+    subset = planned[::step]
+    agreement = _agreement(context, half, compressor, subset, sorted(spec.levels)[len(spec.levels) // 2], few)
+    if len(subset) >= 4 and agreement >= _ENOUGH_AGREEMENT:
+        context.take(half)
+        return (
+            f"Precision auto took bfloat16: {gain:.1f} times as fast, and it ranks {len(subset)} layers like float32 "
+            f"on {few} images (Spearman {agreement:.2f})."
+        )
+    return (
+        f"Precision auto kept float32: on {few} images bfloat16 ranks {len(subset)} layers differently "
+        f"(Spearman {agreement:.2f}, wanted {_ENOUGH_AGREEMENT})."
+    )
+
+
+def _product_gain(device: torch.device) -> float:
+    # A hundredth of the passes that would be timed; where products gain nothing, no network was seen to.
+    return _product_seconds(device, torch.float32) / _product_seconds(device, torch.bfloat16)
+
+
+def _product_seconds(device: torch.device, dtype: torch.dtype) -> float:
+    factor = torch.ones(_PRODUCT_WIDTH, _PRODUCT_WIDTH, dtype=dtype, device=device)
+    clock = clock_of(device)
+    seconds = []
+    for _ in range(1 + _PRODUCTS):  # the first one prepares the kernel
+        started = clock()
+        factor @ factor
+        seconds.append(clock() - started)
+    return min(seconds)
+
+
+def _agreement(
+    context: MeasurementContext,
+    half: Layout,
+    compressor: Compressor,
+    subset: Sequence[PlannedTarget],
+    level: float,
+    stop: int,
+) -> float:
+    """Return the rank correlation of the damages in both precisions; the layout stays as it is."""
+    single = context.layout
+    exact = _damages(context, compressor, subset, level, stop)
+    context.layout = half
+    rounded = _damages(context, compressor, subset, level, stop)
+    context.layout = single
+    return spearman(exact, rounded)
+
+
+def _seconds(context: MeasurementContext) -> float:
+    """Return the time of a pass: of the fastest one, where they are over soon."""
+    few = min(_TIMED_IMAGES, len(context.images))
+    clock = clock_of(context.device)
+    context.outputs(0, few)  # prepares kernels and memory
+    passes: list[float] = []
+    while len(passes) < _MOST_PASSES and sum(passes) < _ENOUGH_SECONDS:
+        started = clock()
+        context.outputs(0, few)
+        passes.append(clock() - started)
+    return min(passes)
+
+
+def _damages(
+    context: MeasurementContext, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+) -> list[float]:
+    """Return what ``level`` does to the output on each target of ``subset``, over the first images."""
+    metric = METRICS[context.task.divergence or "sqnr"]
+    baseline = context.outputs(0, stop)
+    replay, prefixes = Replay(context.model, context.trace), context.prefixes(0, stop)
+    damages = []
+    for item in subset:
+        if not context.replay_obstacle:
+            try:
+                context.advance(replay, prefixes, item.position)
+            except ReplayMismatch as mismatch:
+                context.replay_obstacle = str(mismatch)
+        try:
+            with compressor.compress(item.target, level):
+                output = _output(context, replay, prefixes, stop)
+        except MeasurementFailed:
+            damages.append(float("nan"))
+            continue
+        damages.append(metric.change(metric.moments(baseline, output, None)).delta)
+    return damages
+
+
+def _output(context: MeasurementContext, replay: Replay, prefixes: Sequence[Prefix], stop: int) -> Tensor:
+    if not context.replay_obstacle:
+        with suppress(ReplayMismatch):  # the compressed model takes another way
+            return context.resume(replay, prefixes)
+    return context.outputs(0, stop)

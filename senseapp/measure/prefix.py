@@ -1,0 +1,220 @@
+"""Outputs kept of a forward pass up to some event, so that the rest can be computed again without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from senseapp.compat.torch_internals import UnreadableTensor, version_of
+from senseapp.networks.batch_axes import CallAxes
+from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in
+
+
+class ReplayMismatch(BaseException):
+    """The model runs otherwise for these images than when it was watched, so that it cannot be replayed.
+
+    A BaseException, so that no ``except`` of the model takes it and goes on with something else.
+    """
+
+
+def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+    """Return a tensor of this or the same shape that takes no memory; reading it raises ReplayMismatch."""
+    return UnreadableTensor.like(tensor, shape, _read_again)
+
+
+def _read_again() -> ReplayMismatch:
+    return ReplayMismatch("some images read an output again that those that were watched did not")
+
+
+class Prefix:
+    """Kept outputs of one batch's calls that ended before :attr:`position`, whose parent has not ended.
+
+    An output that nothing outside skipped calls reads any more is kept as a shape without memory. A whole pass over the
+    batch may have recorded what calls after the position return; see :meth:`record`.
+    """
+
+    def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
+        self.position = 0
+        self._trace = trace
+        self._inputs = inputs
+        self._outputs: dict[int, Any] = {}
+        self._recorded: dict[int, Any] = {}
+
+    @property
+    def num_images(self) -> int:
+        """Images in the batch."""
+        return len(self._inputs)
+
+    @property
+    def inputs(self) -> Tensor:
+        """The batch, safe to hand to the model."""
+        return self._inputs.clone() if self._trace.input_overwritten else self._inputs
+
+    def keep(self, index: int, output: Any, position: int) -> None:
+        """Keep what call ``index`` returned, as far as it will be needed at ``position``."""
+        self._outputs[index] = self._held(index, output, needed=self._trace.calls[index].last_needed >= position)
+
+    def record(self, index: int, output: Any, *, needed: bool) -> None:
+        """Remember what call ``index`` returned, for when the prefix gets there; its shape only, if not ``needed``."""
+        self._recorded[index] = self._held(index, output, needed=needed)
+
+    def recorded(self, index: int) -> bool:
+        """Tell whether a whole pass has left the output of call ``index``."""
+        return index in self._recorded
+
+    def take(self, index: int) -> Any:
+        """Return the recorded output of call ``index`` and forget it; the caller may write into it."""
+        return self._recorded.pop(index)
+
+    def output(self, index: int) -> Any:
+        """Return the kept output of call ``index``; a copy where the model goes on to write into it."""
+        output = self._outputs[index]
+        call = self._trace.calls[index]
+        return map_tensors(output, torch.clone) if call.overwritten and call.last_needed >= self.position else output
+
+    def reached(self, position: int) -> None:
+        """Move to ``position`` and let go of what is not needed from there on."""
+        self.position = position
+        calls = self._trace.calls
+        for index in list(self._outputs):
+            parent = calls[index].parent
+            if parent >= 0 and calls[parent].end < position:
+                del self._outputs[index]
+            elif calls[index].last_needed < position:
+                self._outputs[index] = map_tensors(self._outputs[index], _placeholder)
+        for index in [index for index in self._recorded if calls[index].end < position]:
+            del self._recorded[index]
+        if self._trace.input_last_needed < position:
+            self._inputs = _placeholder(self._inputs)
+
+    def _held(self, index: int, output: Any, *, needed: bool) -> Any:
+        if not needed:
+            return map_tensors(output, _placeholder)
+        # What runs next may write into it.
+        return map_tensors(output, torch.clone) if self._trace.calls[index].overwritten else output
+
+
+class WatchedPrefix(Prefix):
+    """A prefix that notices when these images make the model write into what may only be read.
+
+    Only outside of ``inference_mode``, whose tensors do not count how often they are written to.
+    """
+
+    def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
+        super().__init__(trace, inputs)
+        self._versions: dict[int, list[tuple[Tensor, int]]] = {}
+        self._note(-1, inputs)
+
+    def keep(self, index: int, output: Any, position: int) -> None:
+        """Keep what call ``index`` returned, and how often it was written to until now."""
+        super().keep(index, output, position)
+        if not self._trace.calls[index].overwritten:
+            self._note(index, self._outputs[index])
+
+    def reached(self, position: int) -> None:
+        """Move to ``position``, unless something was written to on the way."""
+        self.require_untouched()
+        super().reached(position)
+        self._versions = {index: kept for index, kept in self._versions.items() if index in (-1, *self._outputs)}
+
+    def require_untouched(self) -> None:
+        """Raise ReplayMismatch if anything that is kept was written to."""
+        written = any(version_of(tensor) != version for kept in self._versions.values() for tensor, version in kept)
+        if written:
+            raise ReplayMismatch("some images overwrite an output that those that were watched did not")
+
+    def _note(self, index: int, output: Any) -> None:
+        readable = (tensor for tensor in tensors_in(output) if not isinstance(tensor, UnreadableTensor))
+        self._versions[index] = [(tensor, version_of(tensor)) for tensor in readable]
+
+
+class RepeatedPrefix(Prefix):
+    """What ``prefix`` keeps, as if its images came ``times`` in a row in one batch; only good to resume from.
+
+    Nothing is repeated before it is asked for, and nothing repeated is held: it lives as long as the model reads it.
+    """
+
+    def __init__(self, prefix: Prefix, times: int, axes: Sequence[CallAxes]) -> None:
+        super().__init__(prefix._trace, prefix._inputs)
+        self.position = prefix.position
+        self._outputs = prefix._outputs
+        self._times = times
+        self._axes = axes
+
+    @property
+    def inputs(self) -> Tensor:
+        """The repeated batch, safe to hand to the model."""
+        return self._repeat(self._inputs, 0, needed=self._trace.input_last_needed >= self.position)
+
+    def output(self, index: int) -> Any:
+        """Return a repeated copy of the kept output of call ``index``."""
+        axes = iter(self._axes[index].outputs)
+        needed = self._trace.calls[index].last_needed >= self.position
+        return map_tensors(self._outputs[index], lambda tensor: self._repeat(tensor, next(axes), needed=needed))
+
+    def _repeat(self, tensor: Tensor, axis: int | None, *, needed: bool) -> Tensor:
+        if axis is None:
+            return tensor.clone() if needed else tensor
+        if needed:
+            return torch.cat([tensor] * self._times, dim=axis)  # keeps the memory format, unlike repeat()
+        shape = list(tensor.shape)
+        shape[axis] *= self._times
+        return _placeholder(tensor, shape)
+
+
+def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
+    """Return the most bytes that a prefix holds for one image at any of ``positions``."""
+    most = 0
+    for position in positions:
+        held = sum(
+            call.output_bytes
+            for call in trace.calls
+            if call.end < position <= call.last_needed and _is_outermost(trace, call, position)
+        )
+        most = max(most, held)
+    return most // trace.batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Calls between two positions, whether their outputs' data are needed at its end, and what recording saves."""
+
+    calls: dict[int, bool]
+    bytes_per_image: float
+    macs: int
+
+
+def calls_to_record(
+    trace: CallTrace, positions: Sequence[int], *, num_images: int, budget_bytes: int
+) -> Mapping[int, bool]:
+    """Choose what to record of a whole pass, most work per byte first.
+
+    Returns:
+        The calls to record by index, and for each whether its data is needed, or only its shape.
+    """
+    stops = sorted({0, *positions})
+    segments = [_segment(trace, start, stop) for start, stop in pairwise(stops)]
+    chosen: dict[int, bool] = {}
+    left = budget_bytes / num_images
+    for segment in sorted(segments, key=lambda one: one.bytes_per_image / max(one.macs, 1)):
+        if segment.bytes_per_image <= left:
+            left -= segment.bytes_per_image
+            chosen |= segment.calls
+    return chosen
+
+
+def _segment(trace: CallTrace, start: int, stop: int) -> _Segment:
+    ended = [call for call in trace.calls if start <= call.end < stop and _is_outermost(trace, call, stop)]
+    needed = {call.index: call.last_needed >= stop for call in ended}
+    held = sum(call.output_bytes for call in ended if needed[call.index])
+    macs = sum(use.macs for use in trace.uses.values() if start <= use.first_event < stop)
+    return _Segment(needed, held / trace.batch_size, macs)
+
+
+def _is_outermost(trace: CallTrace, call: Call, stop: int) -> bool:
+    return call.parent < 0 or trace.calls[call.parent].end >= stop

@@ -1,0 +1,164 @@
+"""Ways to prepare images that :mod:`senseapp.measure.preparation_search` tries, and what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from senseapp.core.wording import plural
+from senseapp.data.images import PreparedImages
+from senseapp.metrics.intervals import proportion_interval
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.sources.catalogue import find_entry
+from senseapp.networks.sources.libraries import channel_statistics
+from senseapp.records.preparation import PreparationTrial
+from senseapp.records.spec import ChannelOrder, DataSpec, ModelSpec
+
+_USUAL_MACS = 4e9
+_LARGEST_SIDE = 512
+_SMALLEST_SIDE = 16
+_SIDE_STEP = 32
+
+_RAW = "values from 0 to 255"
+"""Not tried without labels: inputs a hundred times too large make any answer look sure."""
+_NORMALISATIONS = {
+    "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "mean and std of ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One way to run the checkpoint; ``order`` is the place of the class order among those that fit the labels."""
+
+    model: ModelSpec
+    data: DataSpec
+    words: tuple[str, ...] = ()
+    order: int = 0
+
+    @property
+    def key(self) -> tuple[ModelSpec, DataSpec]:
+        """What the answers depend on: class orders only change what they are compared with."""
+        return self.model, self.data
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preparations:
+    """Other ways to prepare ``images`` than an architecture's own, for each of ``models``.
+
+    ``data`` has what a person set, which is kept. ``own_of`` returns an architecture's own, or None if it cannot be
+    loaded.
+    """
+
+    data: DataSpec
+    models: Sequence[ModelSpec]
+    images: PreparedImages
+    own_of: Callable[[ModelSpec], Preprocessing | None]
+
+    def candidates(self, own: Candidate) -> list[Candidate]:
+        """Return all but ``own``, in the order of their models, geometries and normalisations."""
+        found = [
+            Candidate(
+                model,
+                replace(data, mean=mean, std=std, channel_order=order),
+                tuple(word for word in (*words, normalised, "BGR" if order == "bgr" else "") if word),
+            )
+            for model, data, words in self._geometries()
+            for normalised, mean, std in self._normalisations(model)
+            for order in self._channel_orders()
+        ]
+        return [item for item in found if item.key != own.key]
+
+    def _geometries(self) -> Iterator[tuple[ModelSpec, DataSpec, tuple[str, ...]]]:
+        data = self.data
+        whole = replace(data, crop_pct=1.0) if data.crop_pct is None else data
+        for model in self.models:
+            yield model, data, ()
+            if data.crop_pct is None:
+                yield model, whole, ("no crop",)
+            for side in self._native_sides() if model.img_size is None else ():
+                yield replace(model, img_size=side), whole, (f"{side} × {side} px",)
+
+    def _native_sides(self) -> list[int]:
+        side, own = min(self.images.picture_size or (0, 0)), self.images.pixels.shape[-1]
+        sides = dict.fromkeys((side, -(-side // _SIDE_STEP) * _SIDE_STEP))
+        return [item for item in sides if _SMALLEST_SIDE <= item <= min(_LARGEST_SIDE, 2 * own) and item != own]
+
+    def _normalisations(self, model: ModelSpec) -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
+        """Return words, mean and std of each; first what is given, else the architecture's own, without words."""
+        found = [("", self.data.mean, self.data.std)]
+        if self.data.mean or self.data.std:
+            return found
+        own = self.own_of(model)
+        if own is None:
+            return []
+        channels = own.input_shape[0]
+        for words, values in _NORMALISATIONS.items():
+            mean, std = (channel_statistics(value, channels) for value in values)
+            if (self.images.labels is not None or words != _RAW) and (mean, std) != (own.mean, own.std):
+                found.append((words, mean, std))
+        return found
+
+    def _channel_orders(self) -> tuple[ChannelOrder, ...]:
+        is_grey = bool((self.images.pixels == self.images.pixels[:, :1]).all())
+        is_colour = self.images.pixels.shape[1] == 3
+        if self.images.labels is None or is_grey or not is_colour or self.data.channel_order == "bgr":
+            return (self.data.channel_order,)
+        return "rgb", "bgr"
+
+
+def macs_of(model: ModelSpec) -> float:
+    """Return the multiply-accumulates of one image, about; those of a usual network where they are not known."""
+    entry = find_entry(model.library, model.name)
+    if entry is None or entry.macs is None:
+        return _USUAL_MACS
+    return entry.macs * ((model.img_size or entry.input_shape[-1]) / entry.input_shape[-1]) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class NumTried:
+    """How many preparations and class orders were tried, the first of each included, and how many of both together."""
+
+    preparations: int = 1
+    orders: int = 1
+    together: int = 1
+
+    @property
+    def subject(self) -> str:
+        """What was chosen."""
+        if self.orders == 1:
+            return "Preprocessing"
+        return "Class order" if self.preparations == 1 else "Preprocessing and class order"
+
+    @property
+    def ways(self) -> str:
+        """What was tried, in the plural."""
+        if self.orders == 1:
+            return "ways to prepare them"
+        return "orders of the classes" if self.preparations == 1 else "ways to prepare them and order the classes"
+
+
+def verdict(chosen: PreparationTrial, own: PreparationTrial, tried: NumTried) -> str:
+    """Return one sentence on what was chosen, by how many images, and among how many ways."""
+    images = plural(own.num_images, "image" if own.correct is None else "labelled image")
+    if chosen != own:
+        return (
+            f"{tried.subject} chosen by {images}: {chosen.title}: {_with_interval(chosen)}; {own.title}: {own.result}. "
+            f"{tried.together} {tried.ways} were tried."
+        )
+    found = f"{tried.subject}: {own.title}: {_with_interval(own)}"
+    if tried.together == 1:
+        return f"{found}; that is good enough to try no other."
+    if tried.together == 2:
+        other = "way to prepare the images" if tried.orders == 1 else "order of the classes"
+        return f"{found}; 1 other {other} is not clearly better."
+    return f"{found}; none of {tried.together - 1} other ways is clearly better."
+
+
+def _with_interval(trial: PreparationTrial) -> str:
+    if trial.correct is None:
+        return trial.result
+    low, high = proportion_interval(trial.correct, trial.num_images)
+    return f"{trial.result} ({100 * low:.0f} to {100 * high:.0f} %)"

@@ -1,0 +1,365 @@
+"""Which preparation of the images suits a model, found on a few dozen of them.
+
+A checkpoint does not say how its pictures were prepared, and architectures with the same names and shapes of weights
+differ in padding, strides and preparation. Each candidate, an architecture with an image size, a normalisation and a
+channel order, is run on the same images; the architecture's own preparation is left only for one that is clearly
+better (:mod:`senseapp.metrics.paired_tests`).
+
+The first images are shown to all candidates, the rest to those that are not clearly worse there. What that may take
+is counted in multiply-accumulates, so that a search comes out alike on every machine. Without labels there is less to
+go by, so fewer candidates are tried and the outcome is called a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.core.wording import plural
+from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
+from senseapp.data.load import load_images
+from senseapp.measure.preparation_candidates import Candidate, NumTried, Preparations, macs_of, verdict
+from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
+from senseapp.networks.checkpoints.fitting import look_alikes
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.sources.load import load_model
+from senseapp.records.preparation import PreparationChoice, PreparationTrial
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import LabelMapProposal, task_named
+
+_MOST_IMAGES = 64
+_FIRST_IMAGES = 12
+_SECOND_IMAGES = 28
+_FINALISTS = 8
+_FEWEST = 8
+_NOT_SEARCHED = (
+    "The images are prepared as the architecture's own are: other preprocessing is not searched for with this task."
+)
+_BATCH = 16
+_MOST_ARCHITECTURES = 6
+_GOOD_ENOUGH = 0.95  # of the images right: nothing else is tried
+_SIGNIFICANCE = 0.05  # for all candidates together
+_HOPELESS = 0.01  # significance at which a candidate is not shown the rest of the images
+_MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
+_LEAST_IMAGES = 24
+
+
+def choose_preparation(
+    spec: RunSpec,
+    *,
+    data_roots: Sequence[Path] = (),
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> PreparationChoice:
+    """Return the settings of ``spec`` with everything about the images' preparation chosen.
+
+    What ``spec`` sets is kept: mean and std, the crop, the image size, an architecture by name. Where there is nothing
+    to choose by (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
+    architecture's own is taken.
+
+    Raises:
+        InvalidInput: no architecture that looks alike can be loaded, or the images cannot be read.
+    """
+    given = replace(spec, data=replace(spec.data, preparation="given"))
+    if spec.data.kind not in ("folder", "archive", "torchvision"):
+        return PreparationChoice(spec=given)
+    if not task_named(spec.model.task).prepared_by_answers:
+        notes = (*given.data.chosen_by, _NOT_SEARCHED)
+        return PreparationChoice(spec=replace(given, data=replace(given.data, chosen_by=notes)))
+    progress("Choosing the preprocessing")
+    models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())
+    given = replace(given, model=models[0])
+    if len(models) > 1:  # the images choose
+        models, recognition = models[:_MOST_ARCHITECTURES], ()
+    return _Search(given, models, tuple(data_roots), recognition).choose()
+
+
+def choose_class_order(
+    spec: RunSpec,
+    model: LoadedModel,
+    images: ImageSet,
+    *,
+    data_roots: Sequence[Path] = (),
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> PreparationChoice:
+    """Return the settings of ``spec``, whose preparation is given, with the order of the classes chosen by ``images``.
+
+    Where only one order fits the labels, or a person has confirmed one, ``spec`` stays as it is.
+    """
+    if spec.data.class_map or not isinstance(images, PreparedImages) or not images.label_orders:
+        return PreparationChoice(spec=spec)
+    progress("Choosing the class order")
+    return _Search(spec, (spec.model,), tuple(data_roots), (), (spec.model, model), _orders_only=True).choose()
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """The candidates for ``_spec``, run on one draw of its images."""
+
+    _spec: RunSpec
+    _models: Sequence[ModelSpec]
+    _data_roots: tuple[Path, ...]
+    _recognition: tuple[str, ...]
+    _loaded: tuple[ModelSpec, LoadedModel] | None = None
+    _crops: dict[Preprocessing, PreparedImages] = field(default_factory=dict)
+    _labels: npt.NDArray[np.int64] | None = None
+    _orders_only: bool = False
+    _orders: tuple[LabelMapProposal, ...] = ()
+    _scores: dict[tuple[ModelSpec, DataSpec], list[Array]] = field(default_factory=dict)
+    _num_tried: int = 1
+    _num_orders_tried: int = 1
+    _num_preparations_tried: int = 1
+    _num_left_out: int = 0
+
+    def choose(self) -> PreparationChoice:
+        own, images = self._first()
+        if self._load(own.model).fresh_head or not isinstance(images, PreparedImages):
+            return PreparationChoice(spec=replace(self._spec, model=own.model))
+        self._labels = None if images.labels is None else images.labels.numpy()
+        self._orders = images.label_orders
+        self._run(own, slice(None))
+        finalists: list[Candidate] = []
+        if not self._is_good(own):
+            finalists += self._in_other_orders(own)
+            if not self._orders_only and not any(map(self._is_good, finalists)):
+                finalists += self._otherwise_prepared(own, images)
+        return self._decide(own, finalists)
+
+    def _is_good(self, candidate: Candidate) -> bool:
+        seen = self._answers(candidate)
+        is_good = seen.num_correct is not None and seen.num_correct >= _GOOD_ENOUGH * len(seen.loss)
+        return is_good and self._is_possible(candidate)
+
+    def _is_possible(self, candidate: Candidate) -> bool:
+        """Return whether an order of the classes has more to it than how often each class is answered and is there."""
+        if candidate.order == 0 or self._labels is None:
+            return True
+        scores = np.concatenate(self._scores[candidate.key])
+        return tells_classes_apart(scores, self._labels_of(candidate)[: len(scores)], significance=_HOPELESS)
+
+    def _in_other_orders(self, own: Candidate) -> list[Candidate]:
+        """Return ``own`` with every other order of the classes, which needs no pass of the model."""
+        found = [Candidate(own.model, own.data, own.words, order) for order in range(1, len(self._orders))]
+        self._num_tried += len(found)
+        self._num_orders_tried += len(found)
+        return found
+
+    def _otherwise_prepared(self, own: Candidate, images: PreparedImages) -> list[Candidate]:
+        """Return the best of the other preparations, each with every order of the classes."""
+        ways = Preparations(self._spec.data, self._models, images, self._own_preprocessing)
+        prepared = self._affordable(sorted(ways.candidates(own), key=self._num_departures))
+        self._num_preparations_tried += len(prepared)
+        others = [replace(item, order=order) for item in prepared for order in range(max(1, len(self._orders)))]
+        finalists = self._shown_all(others)
+        return finalists + self._shown_all(self._elsewhere(finalists, (own, *others)))
+
+    def _first(self) -> tuple[Candidate, ImageSet]:
+        """Return the first architecture that loads, with its own preparation, and the images in that."""
+        refusal: InvalidCheckpoint | None = None
+        for model in self._models:
+            own = Candidate(model, self._spec.data)
+            try:
+                self._load(model)
+            except InvalidCheckpoint as error:  # order and shapes fit, but not the numbers
+                refusal = refusal or error
+                continue
+            return own, self._prepared(own)
+        assert refusal is not None
+        raise refusal
+
+    def _affordable(self, others: Sequence[Candidate]) -> list[Candidate]:
+        """Return those that can be shown the first images without taking long."""
+        left = _MACS
+        found: list[Candidate] = []
+        for item in others:
+            cost = _FIRST_IMAGES * macs_of(item.model)
+            if cost <= left or len(found) < _FEWEST:
+                found.append(item)
+                left -= cost
+        self._num_left_out = len(others) - len(found)
+        return found
+
+    def _shown_all(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Show the first images to all candidates and more to those that do best there; return who has seen all."""
+        left = self._run_all(candidates, slice(0, _FIRST_IMAGES))
+        self._num_tried += len(left)
+        for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
+            left = self._run_all(self._promising(left), part)
+        return left
+
+    def _promising(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the few that did best so far, without those that are clearly worse than the first of them."""
+        judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
+        hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
+        return hopeful[:_FINALISTS]
+
+    def _run_all(self, candidates: Sequence[Candidate], part: slice) -> list[Candidate]:
+        by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
+        ran = {id(item) for item in by_network if self._run(item, part)}
+        return [item for item in candidates if id(item) in ran]
+
+    def _elsewhere(self, finalists: Sequence[Candidate], tried: Sequence[Candidate]) -> list[Candidate]:
+        """Return the best finalist's preparation for the other architectures, where it was not tried with them."""
+        if not finalists:
+            return []
+        best = min(finalists, key=lambda item: self._answers(item).mean_loss)
+        done = {item.key for item in tried}
+        found: list[Candidate] = []
+        for model in self._models:
+            item = Candidate(replace(model, img_size=best.model.img_size), best.data, best.words, best.order)
+            if item.key not in done and self._differs_from_own(item):
+                found.append(item)
+        return found
+
+    def _differs_from_own(self, candidate: Candidate) -> bool:
+        """Return whether the preparation is another than the architecture's own, which was tried anyway."""
+        own = self._own_preprocessing(candidate.model)
+        if own is None:
+            return False
+        return effective_preprocessing(candidate.data, own) != own or candidate.model.img_size is not None
+
+    def _own_preprocessing(self, model: ModelSpec) -> Preprocessing | None:
+        """Return that of an architecture, None where the checkpoint does not fit it."""
+        try:
+            return self._load(model).preprocessing
+        except (InvalidSpec, InvalidCheckpoint):
+            return None
+
+    def _load(self, model: ModelSpec) -> LoadedModel:
+        if self._loaded is None or self._loaded[0] != model:
+            self._loaded = None  # before there are two networks in memory
+            self._loaded = model, load_model(model)
+        return self._loaded[1]
+
+    def _prepared(self, candidate: Candidate) -> ImageSet:
+        """Return the images as ``candidate`` sees them; pictures are cropped once for all that crop alike."""
+        model = self._load(candidate.model)
+        wanted = effective_preprocessing(candidate.data, model.preprocessing)
+        crop = replace(wanted, mean=(), std=(), channel_order="rgb")
+        if crop not in self._crops:
+            images = self._some_images(candidate.data, model)
+            if not isinstance(images, PreparedImages):
+                return images
+            self._crops[crop] = images
+        return self._crops[crop].normalised_as(wanted)
+
+    def _some_images(self, data: DataSpec, model: LoadedModel) -> ImageSet:
+        load = partial(
+            load_images,
+            data,
+            model.preprocessing,
+            num_classes=model.num_classes,
+            task=task_named(self._spec.model.task),
+            seed=self._spec.sensitivity.seed,
+            data_roots=self._data_roots,
+            class_names=model.class_names,
+            with_labels=not model.fresh_head,
+        )
+        try:
+            return load(num_samples=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES)))
+        except InvalidSpec:  # there are fewer
+            return load()
+
+    def _run(self, candidate: Candidate, part: slice) -> bool:
+        """Add the model's answers to a part of the images; False where the model does not take such images."""
+        try:
+            model, images = self._load(candidate.model), self._prepared(candidate)
+        except (InvalidSpec, InvalidCheckpoint):
+            return False
+        known = self._scores.setdefault(candidate.key, [])
+        _, stop, _ = part.indices(len(images))
+        task = task_named(candidate.model.task)
+        with torch.inference_mode():
+            for first in range(sum(map(len, known)), stop, _BATCH):
+                scores = task.output(model.module(images.batch(first, min(first + _BATCH, stop))))
+                known.append(scores.double().numpy())
+        return True
+
+    def _answers(self, candidate: Candidate) -> Answers:
+        scores = np.concatenate(self._scores[candidate.key])
+        return Answers.of(scores, None if self._labels is None else self._labels_of(candidate)[: len(scores)])
+
+    def _labels_of(self, candidate: Candidate) -> npt.NDArray[np.int64]:
+        """Return the labels in the candidate's order of the classes."""
+        assert self._labels is not None
+        if candidate.order == 0:
+            return self._labels
+        own, other = (dict(self._orders[order].pairs) for order in (0, candidate.order))
+        moved = np.zeros(1 + int(self._labels.max()), dtype=np.int64)
+        for name in own.keys() & other.keys():
+            if own[name] < len(moved):
+                moved[own[name]] = other[name]
+        return moved[self._labels]
+
+    def _decide(self, own: Candidate, finalists: Sequence[Candidate]) -> PreparationChoice:
+        judged = [(item, self._answers(item)) for item in (own, *finalists)]
+        judged.sort(key=lambda item: round(item[1].mean_loss, 4))  # ties stay in order
+        by_own = next(answers for item, answers in judged if item is own)
+        significance = _SIGNIFICANCE / self._num_tried
+        better = [
+            (item, by)
+            for item, by in judged
+            if clearly_better(by, by_own, significance=significance) and self._is_possible(item)
+        ]
+        chosen = self._plainest(better) if better else own
+        tried = NumTried(self._num_preparations_tried, self._num_orders_tried, self._num_tried)
+        trials = {id(item): self._trial(item, answers, tried) for item, answers in judged}
+        taken = trials[id(chosen)]
+        choice = PreparationChoice(
+            spec=taken.spec,
+            chosen=taken,
+            trials=tuple(trials.values()),
+            guess=self._labels is None,
+            verdict=verdict(taken, trials[id(own)], tried),
+            subject=tried.subject,
+            caveats=tuple(self._caveats()),
+        )
+        settled = replace(
+            taken.spec,
+            data=replace(taken.spec.data, chosen_by=(*self._spec.data.chosen_by, *self._recognition, *choice.notes)),
+        )
+        return replace(choice, spec=settled)
+
+    def _plainest(self, judged: Sequence[tuple[Candidate, Answers]]) -> Candidate:
+        """Return who departs the least from an architecture's own, of the first and those as good as the first."""
+        _, best = judged[0]
+        alike = [item for item, by in judged if not clearly_better(best, by, significance=_SIGNIFICANCE)]
+        return min(alike, key=self._num_departures)
+
+    def _num_departures(self, candidate: Candidate) -> int:
+        is_other = candidate.model.title != self._models[0].title
+        return len(candidate.words) + is_other + (candidate.order > 0)
+
+    def _trial(self, candidate: Candidate, answers: Answers, tried: NumTried) -> PreparationTrial:
+        titles = (candidate.model.title,) if len(self._models) > 1 else ()
+        words = candidate.words or (("its own preprocessing",) if titles else ("the architecture's own",))
+        data = candidate.data
+        if self._orders and tried.orders > 1:
+            order = self._orders[candidate.order]
+            ordered = f"classes {order.words}"
+            words = (ordered,) if tried.preparations == 1 and not titles else (*words, ordered)
+        if self._orders:
+            data = replace(data, class_map=self._orders[candidate.order].pairs)
+        return PreparationTrial(
+            title=", ".join((*titles, *words)),
+            spec=replace(self._spec, model=candidate.model, data=data),
+            num_images=len(answers.loss),
+            correct=answers.num_correct,
+            score=answers.mean_loss if answers.correct is not None else -answers.mean_loss,
+        )
+
+    def _caveats(self) -> Iterator[str]:
+        if self._labels is None:
+            yield (
+                "There are no labels, so the preprocessing is a guess, by the file's name and by how much the answers "
+                "tell: more, where they are surer and vary more. A few dozen labelled images would decide."
+            )
+        if self._num_left_out:
+            ways = plural(self._num_left_out, "more way")
+            yield f"{ways} to prepare the images were not tried: they would take too long."

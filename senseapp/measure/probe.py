@@ -1,0 +1,293 @@
+"""Measuring targets on spans of images, in this process; every machine of a run does it by this code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from torch import Tensor
+
+from senseapp.compressions.base import Applied, Compressor, Prepared, WeightCompressor
+from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
+from senseapp.measure.accumulation import BaselineOutputs
+from senseapp.measure.context import MeasurementContext
+from senseapp.measure.level_batching import LevelBatch
+from senseapp.measure.plan import PlannedTarget, representative_positions
+from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
+from senseapp.measure.replay import Replay, plain_note
+
+Span = tuple[int, int]
+Kept = Sequence[Prefix]
+_NOTHING_APPLIED = Applied(achieved_level=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One measurement to make: a target by its index among those planned, a level, and a span of images."""
+
+    index: int
+    level: float
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of an order: sums over the span by metric and what the compression did, or why it failed.
+
+    ``outputs`` is what :meth:`BaselineOutputs.recorded_change` says of the span.
+    """
+
+    order: Order
+    seconds: float
+    moments: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    outputs: bytes = b""
+    applied: Applied = _NOTHING_APPLIED
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Probe:
+    """A model with one compression and the images at hand; ``notes`` grow by sentences on anything unusual."""
+
+    context: MeasurementContext
+    compressor: Compressor
+    planned: Sequence[PlannedTarget]
+    notes: list[str]
+    _level_batch: LevelBatch | None = None
+    _recorded: dict[Span, Kept] = field(default_factory=dict)
+
+    def baseline(self, spans: Sequence[Span], *, record_bytes: int = 0) -> Tensor:
+        """Return the uncompressed model's output for all images, float32 (N, ...), time and perhaps record the passes.
+
+        The images of ``spans``, which will be measured together, are then replayed; where that does not give the same
+        to the bit, everything is measured by whole passes.
+
+        Raises:
+            MeasurementFailed: the memory is too small for a single image.
+        """
+        usual = self.context.layout
+        while True:
+            try:
+                output = self._baseline(record_bytes)
+                self._check_replay(spans, output)
+            except Exception as error:
+                if not is_about_memory(error):
+                    raise
+                if self.context.layout.micro_batch == 1:
+                    raise MeasurementFailed(
+                        f"{self.context.device} has not enough memory for one image. Choose smaller images, or the cpu."
+                    ) from error
+                self._halve_passes()
+                record_bytes = 0
+            else:
+                self._note_smaller_passes(usual.micro_batch)
+                return output
+
+    def _baseline(self, record_bytes: int) -> Tensor:
+        context = self.context
+        if record_bytes and not context.replay_obstacle:
+            positions = [item.position for item in self.planned]
+            num_images = len(context.images)
+            calls = calls_to_record(context.trace, positions, num_images=num_images, budget_bytes=record_bytes)
+            with suppress(ReplayMismatch):  # the first measurement will say so
+                output, self._recorded[0, num_images] = context.recorded_baseline(calls)
+                return output
+        return context.baseline()
+
+    def _check_replay(self, spans: Sequence[Span], plain: Tensor) -> None:
+        context, known = self.context, self.context.replay_obstacle
+        positions = representative_positions(self.planned)
+        for start, stop in spans if positions else ():
+            context.check_replay_over((start, stop), positions, plain[start:stop])
+        if context.replay_obstacle and not known:
+            self._recorded.clear()
+            context.layout = replace(context.layout, levels_per_pass=1)
+            self.notes.append(plain_note(context.replay_obstacle))
+
+    def measure(self, orders: Iterable[Order], baseline: BaselineOutputs) -> Iterator[Outcome]:
+        """Yield the outcome of each order. Those of one span must come together, by ascending position.
+
+        An order is looked at once the outcome before it has been taken, so that ``orders`` may depend on it; where
+        levels of one target go together, once those before them have.
+        """
+        for span, of_span in groupby(orders, key=lambda order: order.span):
+            prefixes = self._recorded.pop(span, None) or self.context.prefixes(*span)
+            for group in self._grouped(of_span):
+                started = time.perf_counter()
+                outcomes, prefixes = self._measure_group(group, prefixes, baseline)
+                seconds = (time.perf_counter() - started) / len(group)
+                yield from (replace(outcome, seconds=seconds) for outcome in outcomes)
+
+    def _grouped(self, orders: Iterable[Order]) -> Iterator[list[Order]]:
+        """Yield consecutive orders of one target, as many as go together; a full group waits for no further order."""
+        group: list[Order] = []
+        for order in orders:
+            if group and order.index != group[0].index:
+                yield group
+                group = []
+            group.append(order)
+            if len(group) >= self.context.layout.levels_per_pass:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _measure_group(
+        self, group: list[Order], prefixes: Kept, baseline: BaselineOutputs
+    ) -> tuple[list[Outcome], Kept]:
+        found, outcomes = self._measure_levels(group, prefixes, baseline), []
+        for order in group:
+            outcome = found.get(order)
+            if outcome is None:
+                outcome, prefixes = self._measure(order, prefixes, baseline)
+            outcomes.append(outcome)
+        return outcomes, prefixes
+
+    def _measure_levels(self, group: list[Order], prefixes: Kept, baseline: BaselineOutputs) -> dict[Order, Outcome]:
+        """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass.
+
+        A pass that fails leaves ``prefixes`` good: what it wrote into were copies.
+        """
+        found: dict[Order, Outcome] = {}
+        usual, start, lacked = self.context.layout.levels_per_pass, 0, False
+        while start < len(group) and self.context.layout.levels_per_pass > 1:
+            part = group[start : start + self.context.layout.levels_per_pass]
+            try:
+                found |= self._attempt_levels(part, prefixes, baseline)
+                start += len(part)
+            except ReplayMismatch as mismatch:
+                self._part_levels(str(mismatch))
+            except Exception as error:  # whatever the model raises, level by level it is measured as ever
+                if not is_about_memory(error):
+                    self._part_levels(
+                        f"several in one pass fail ({type(error).__name__}: {first_line_of(error, most=300)})"
+                    )
+                    return found
+                self.context.layout = replace(self.context.layout, levels_per_pass=max(1, len(part) // 2))
+                lacked = True
+        if lacked:
+            self.notes.append(
+                f"The memory of {self.context.device} was too small for {usual} levels of a layer in one pass; "
+                f"{self.context.layout.levels_per_pass} were taken from there on."
+            )
+        return found
+
+    def _attempt_levels(self, orders: list[Order], prefixes: Kept, baseline: BaselineOutputs) -> dict[Order, Outcome]:
+        """Return the outcomes of one pass over several levels; what is missing must be measured alone."""
+        level_batch, target = self._level_batch_for(orders), self.planned[orders[0].index].target
+        if level_batch is None or level_batch.obstacle(target):
+            return {}
+        self._advance(Replay(self.context.model, self.context.trace), prefixes, self.planned[orders[0].index].position)
+        if self.context.replay_obstacle:
+            return {}
+        prepared: dict[Order, Prepared] = {}
+        for order in orders:
+            with suppress(MeasurementFailed):  # alone, it will say why
+                prepared[order] = level_batch.compressor.prepare(target, order.level)
+        if len(prepared) < 2:
+            return {}
+        outputs = level_batch.outputs(prefixes, target, list(prepared.values()))
+        return {
+            order: Outcome(
+                order=order,
+                seconds=0.0,
+                moments=baseline.moments(output, *order.span),
+                outputs=baseline.recorded_change(output, *order.span),
+                applied=prepared[order].applied,
+            )
+            for order, output in zip(prepared, outputs, strict=True)
+        }
+
+    def _level_batch_for(self, orders: list[Order]) -> LevelBatch | None:
+        """Return what runs several levels in one pass; None if the model cannot be run so, or needs it not."""
+        if len(orders) < 2 or self.context.replay_obstacle or not isinstance(self.compressor, WeightCompressor):
+            return None
+        if self._level_batch is None:
+            found = LevelBatch.checked(self.context, self.compressor, self.planned, [order.level for order in orders])
+            if isinstance(found, str):
+                self._part_levels(found)
+                return None
+            self._level_batch = found
+            self.notes.extend(found.exceptions(self.planned))
+        return self._level_batch
+
+    def _part_levels(self, reason: str) -> None:
+        self.context.layout = replace(self.context.layout, levels_per_pass=1)
+        self._level_batch = None
+        self.notes.append(f"Levels were measured one at a time, which takes longer: {reason}.")
+
+    def _measure(self, order: Order, prefixes: Kept, baseline: BaselineOutputs) -> tuple[Outcome, Kept]:
+        """Return the outcome and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
+        usual = self.context.layout
+        while True:
+            try:
+                outcome = self._attempt(order, prefixes, baseline)
+            except Exception as error:  # one measurement fails, whatever the model raises; the run goes on
+                outcome = Outcome(order=order, seconds=0.0, reason=_reason(error))
+                if not is_about_memory(error):
+                    return outcome, prefixes
+                if self.context.layout.micro_batch == 1:  # smaller passes do not help this target, so they go back
+                    self.context.layout = usual
+                    return outcome, self.context.prefixes(*order.span)
+                self._halve_passes()
+                prefixes = self.context.prefixes(*order.span)
+            else:
+                self._note_smaller_passes(usual.micro_batch)
+                return outcome, prefixes
+
+    def _attempt(self, order: Order, prefixes: Kept, baseline: BaselineOutputs) -> Outcome:
+        item, replay = self.planned[order.index], Replay(self.context.model, self.context.trace)
+        self._advance(replay, prefixes, item.position)
+        with self.compressor.compress(item.target, order.level) as applied:
+            output = self._pass(replay, prefixes, order.span)
+        return Outcome(
+            order=order,
+            seconds=0.0,
+            moments=baseline.moments(output, *order.span),
+            outputs=baseline.recorded_change(output, *order.span),
+            applied=applied,
+        )
+
+    def _advance(self, replay: Replay, prefixes: Kept, position: int) -> None:
+        if self.context.replay_obstacle:
+            return
+        try:
+            self.context.advance(replay, prefixes, position)
+        except ReplayMismatch as mismatch:  # these images take another way through the model than the watched one
+            self.context.replay_obstacle = str(mismatch)
+            self.notes.append(plain_note(self.context.replay_obstacle))
+
+    def _pass(self, replay: Replay, prefixes: Kept, span: Span) -> Tensor:
+        if self.context.replay_obstacle:
+            return self.context.outputs(*span)
+        try:
+            return self.context.resume(replay, prefixes)
+        except ReplayMismatch:  # the compressed model takes another way
+            return self.context.outputs(*span)
+        except Exception as error:
+            if is_about_memory(error):
+                raise
+            return self.context.outputs(*span)  # it fails with the compressed model, unless only replay is at fault
+
+    def _halve_passes(self) -> None:
+        layout = self.context.layout
+        self.context.layout = replace(layout, micro_batch=layout.micro_batch // 2)
+
+    def _note_smaller_passes(self, before: int) -> None:
+        if self.context.layout.micro_batch < before:
+            self.notes.append(
+                f"The memory of {self.context.device} was too small for passes over {before} images at once; "
+                f"{self.context.layout.micro_batch} were taken from there on."
+            )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MeasurementFailed):
+        return str(error)
+    first = first_line_of(error, most=300)
+    if is_about_memory(error):
+        return f"There was not enough memory: {first}. Choose a smaller batch size."
+    return f"The compressed model failed: {type(error).__name__}: {first}."

@@ -1,0 +1,168 @@
+"""Inner products of layers' responses to compression with the gradients at their outputs, image by image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions.base import Applied, ChannelCompressor, Target
+from senseapp.core.errors import MeasurementFailed
+from senseapp.measure.quick.recorder import LayerCall
+from senseapp.networks.profile import CONVOLUTIONS
+from senseapp.networks.trace import CallTrace
+
+Key: TypeAlias = tuple[str, float]
+"""The layer of a target, and a level."""
+
+
+class Responses(Protocol):
+    """Inner products of the output's change with the gradients, for one kind of compression.
+
+    ``watched`` modules are recorded, at their inputs where ``at_inputs``, with the ``downstream`` modules of each call.
+    """
+
+    watched: dict[str, nn.Module]
+    at_inputs: bool
+    downstream: Mapping[str, Sequence[Sequence[nn.Module]]]
+
+    def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
+        """Make ready every target and level that can be estimated, and say what each would truly do."""
+        ...
+
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+        """Take in all calls of the watched module ``name`` for a batch, with their gradients."""
+        ...
+
+    def collect(self) -> dict[Key, Tensor]:
+        """Return the batch's inner products of all that the observed calls show, (N, directions), and forget them."""
+        ...
+
+
+def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> int | None:
+    """Return the axis that grew with the number of images; None if that cannot be told."""
+    if num_images == 1 and tuple(single) == tuple(seen):
+        return 0
+    grown = [axis for axis, (one, many) in enumerate(zip(single, seen, strict=False)) if one != many]
+    if len(single) != len(seen) or len(grown) != 1 or seen[grown[0]] != num_images * single[grown[0]]:
+        return None
+    return grown[0]
+
+
+def batch_axes(single: Sequence[Sequence[int]], seen: Sequence[Sequence[int]], num_images: int) -> list[int] | None:
+    """Return the batch axis of each call; None if any cannot be told, or the calls are not those of one image."""
+    if len(single) != len(seen):
+        return None
+    axes = [batch_axis(one, many, num_images) for one, many in zip(single, seen, strict=True)]
+    return [axis for axis in axes if axis is not None] if None not in axes else None
+
+
+def shapes_in(trace: CallTrace, names: set[str], *, of_inputs: bool) -> dict[str, list[tuple[int, ...]]]:
+    """Return the shape of each call's first input (or output) for one image, by module."""
+    assert trace.batch_size == 1
+    shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
+    for call in trace.calls:
+        if call.module in shapes:
+            shapes[call.module].append(call.input_shape if of_inputs else call.output_shape)
+    return shapes
+
+
+def rows(values: Tensor, order: tuple[int, ...], num_images: int) -> Tensor:
+    """Return ``values``, whose axes are put in this order, as one row for each image."""
+    return values.permute(order).reshape(num_images, -1)
+
+
+# From so many values on, to lay gradients side by side takes a processor longer than it spares.
+_LONG = 2**16
+
+
+@dataclass(slots=True)
+class SeenCall:
+    """A call, the axes of its output in memory order after the batch's, and its gradients, (N, values) by direction."""
+
+    call: LayerCall
+    order: tuple[int, ...]
+    gradients: list[Tensor]
+    _stacked: Tensor | None = None
+
+    @classmethod
+    def of(cls, call: LayerCall, batch: int, num_images: int) -> SeenCall:
+        """Return ``call``, whose output counts images along the axis ``batch``."""
+        strides = call.output.stride()
+        # In the order that lies in memory, the many responses to come need no copy, and gradients mostly none.
+        order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
+        gradients = [rows(gradient, order, num_images) for gradient in call.gradients]
+        call.gradients.clear()
+        return cls(call, order, gradients)
+
+    def inner_products(self, response: Tensor) -> Tensor:
+        """Return the inner product of each image's response with each gradient, (N, directions)."""
+        moved = rows(response, self.order, len(self.gradients[0])).to(self.gradients[0].dtype)
+        if moved.dtype is torch.bfloat16:  # four times as fast as the others, which are faster in float32
+            return torch.stack([torch.linalg.vecdot(each, moved) for each in self.gradients], dim=1).float()
+        if moved.shape[1] >= _LONG and moved.device.type == "cpu":
+            return torch.stack([torch.stack([*map(torch.dot, each, moved)]) for each in self.gradients], dim=1)
+        if self._stacked is None:
+            self._stacked = torch.stack(self.gradients, dim=1)
+        return torch.bmm(moved[:, None], self._stacked.transpose(1, 2))[:, 0]
+
+
+class ChannelResponses:
+    """Takes channels away at the inputs of the layers that read them.
+
+    The response at a reader is minus its answer to the removed channels; its inner product with the gradient at
+    the reader's output equals the removed inputs times the gradient there, so one sum per channel serves every
+    level, and the readers of a group add up.
+    """
+
+    at_inputs = True
+    downstream: Mapping[str, Sequence[Sequence[nn.Module]]] = {}
+
+    def __init__(self, compressor: ChannelCompressor, model: nn.Module, trace: CallTrace) -> None:
+        self._compressor = compressor
+        self._removed: dict[Key, Mapping[str, Tensor]] = {}
+        self._sums: dict[str, Tensor] = {}
+        names = {name for target in compressor.targets for name in compressor.readers(target)}
+        self.watched = {name: model.get_submodule(name) for name in names}
+        self._single = shapes_in(trace, names, of_inputs=True)
+
+    def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
+        """Choose the channels of every target and level once."""
+        applied: dict[Key, Applied] = {}
+        for target in targets:
+            for level in levels:
+                try:
+                    applied[target.layer, level], removed = self._compressor.removed_inputs(target, level)
+                except MeasurementFailed:
+                    continue  # the exact measurement records the reason
+                self._removed[target.layer, level] = removed
+        return applied
+
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+        """Sum input times gradient over positions, for every channel."""
+        axes = batch_axes(self._single[name], [call.args[0].shape for call in calls], num_images)
+        if axes is None or any(len(call.input_gradients) != num_directions for call in calls):
+            return
+        parts = [self._per_channel(name, call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
+        self._sums[name] = torch.stack(parts).sum(dim=0).cpu()  # (N, directions, C)
+
+    def collect(self) -> dict[Key, Tensor]:
+        """Return minus the sum over removed channels of input times gradient, for each target and level."""
+        sums, self._sums = self._sums, {}
+        found = {}
+        for key, removed in self._removed.items():
+            if removed and sums.keys() >= removed.keys():
+                lost = [sums[name][:, :, channels].sum(dim=2) for name, channels in removed.items()]
+                found[key] = -torch.stack(lost).sum(dim=0)
+        return found
+
+    def _per_channel(self, name: str, call: LayerCall, batch: int, num_images: int) -> Tensor:
+        data = call.args[0]
+        convolves = isinstance(self.watched[name], CONVOLUTIONS)
+        channels = 1 if convolves else data.dim() - 1
+        order = (batch, *(axis for axis in range(data.dim()) if axis not in (batch, channels)), channels)
+        products = [(data * gradient).permute(order) for gradient in call.input_gradients]
+        return torch.stack([p.reshape(num_images, -1, p.shape[-1]).sum(dim=1) for p in products], dim=1)

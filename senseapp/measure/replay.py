@@ -1,0 +1,220 @@
+"""Prefix replay: when one layer changes, everything that ran before it is not computed again.
+
+Every module's forward is wrapped. A call that ended before the first use of the changed layer returns its kept
+output; parents are asked before their children, so whole stages are skipped; the model's own code between the
+calls runs as usual, so nothing is traced or compiled and any module works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.errors import first_line_of
+from senseapp.measure.prefix import Prefix, ReplayMismatch, WatchedPrefix
+from senseapp.networks.trace import Call, CallTrace, tensors_in, wrapped_forwards
+
+_RESTLESS = "two passes over the same images differ"
+DIFFERS = "a pass that continues from kept outputs differs from a whole one"
+
+
+class _Reached(BaseException):
+    """Stops a forward pass at the wanted event; a BaseException, so that no model's ``except`` takes it."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One forward pass under way.
+
+    Attributes:
+        stop: the event to stop at, keeping outputs on the way; None to run to the end.
+    """
+
+    prefix: Prefix
+    stop: int | None = None
+    record: Mapping[int, bool] | None = None
+    next_call: int = 0
+
+
+class Replay:
+    """Runs one model from any event on, for any number of batches, inside :meth:`installed`.
+
+    :meth:`advance` computes and keeps what lies before a position, :meth:`resume` what lies after, as often as wanted;
+    :meth:`record` is a whole pass that leaves outputs for advancing.
+    """
+
+    def __init__(self, model: nn.Module, trace: CallTrace) -> None:
+        self._model = model
+        self._calls = trace.calls
+        self._pass: _Pass | None = None
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Wrap the model's forwards inside the block; they behave as before except in this class's methods."""
+        return wrapped_forwards(self._model, self._wrap)
+
+    def record(self, prefix: Prefix, calls: Mapping[int, bool]) -> Any:
+        """Return the model's output, computing all of it, and leave with a fresh ``prefix`` what ``calls`` returned."""
+        return self._run(_Pass(prefix, record=calls))
+
+    def advance(self, prefix: Prefix, position: int) -> None:
+        """Run from ``prefix.position`` to ``position``, keep what is needed there, and stop.
+
+        Raises:
+            ReplayMismatch: the calls come in another order for these inputs than for those that were watched.
+        """
+        if position <= prefix.position:
+            return
+        try:
+            self._run(_Pass(prefix, stop=position))
+            raise ReplayMismatch("the model returned earlier than when it was watched")
+        except _Reached:
+            prefix.reached(position)
+
+    def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
+        """Return the model's output, computing only what starts at ``prefix.position`` or later.
+
+        ``entry`` is the wrapped forward of the model, for a caller that is inside a call of the model already.
+        """
+        return self._run(_Pass(prefix), entry)
+
+    def _run(self, run: _Pass, entry: Callable[..., Any] | None = None) -> Any:
+        self._pass = run
+        try:
+            return (entry or self._model)(run.prefix.inputs)
+        finally:
+            self._pass = None
+
+    def _wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def replayed(*args: Any, **kwargs: Any) -> Any:
+            run = self._pass
+            if run is None:
+                return forward(*args, **kwargs)
+            return self._call(run, name, partial(forward, *args, **kwargs))
+
+        return replayed
+
+    def _call(self, run: _Pass, name: str, compute: Callable[[], Any]) -> Any:
+        if run.next_call >= len(self._calls) or self._calls[run.next_call].module != name:
+            raise ReplayMismatch(f"{name or 'the model'} was called out of order")
+        call = self._calls[run.next_call]
+        if call.end < run.prefix.position:
+            run.next_call = call.after
+            return run.prefix.output(call.index)
+        if run.stop is not None:
+            return self._advance_over(call, run, run.stop, compute)
+        if run.record is not None:
+            return self._record_call(call, run, run.record, compute)
+        if call.start >= run.prefix.position:
+            self._pass = None  # from here on everything runs: no need to look at each call
+        else:
+            run.next_call += 1
+        return compute()
+
+    def _advance_over(self, call: Call, run: _Pass, stop: int, compute: Callable[[], Any]) -> Any:
+        if call.start >= stop:
+            raise _Reached
+        if call.end < stop and run.prefix.recorded(call.index):
+            run.next_call = call.after
+            output = run.prefix.take(call.index)
+        else:
+            run.next_call += 1
+            output = compute()
+        if call.end >= stop:
+            raise _Reached
+        if self._calls[call.parent].end >= stop:  # otherwise the parent's output will stand for it
+            run.prefix.keep(call.index, output, stop)
+        return output
+
+    def _record_call(self, call: Call, run: _Pass, record: Mapping[int, bool], compute: Callable[[], Any]) -> Any:
+        run.next_call += 1
+        output = compute()
+        if call.index in record:
+            run.prefix.record(call.index, output, needed=record[call.index])
+        return output
+
+
+def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str | None:
+    """Replay the unchanged model from each ascending position and compare with ``trace``, a pass over ``inputs``.
+
+    Returns:
+        Why the model cannot be replayed bit for bit, in words; None if it can.
+    """
+    # A module that remembers something of its last call hands it to later ones. To find that out, other inputs come
+    # in between, as they do when several batches are replayed in turn.
+    prefix, others = Prefix(trace, inputs), Prefix(trace, -inputs)
+    replay = Replay(model, trace)
+    try:
+        with torch.inference_mode(), replay.installed():
+            if not (positions and _is_whole(trace, positions[0])) and not same(model(prefix.inputs), trace.output):
+                return _RESTLESS
+            for position in positions:
+                replay.advance(prefix, position)
+                replay.advance(others, position)
+                if not same(replay.resume(prefix), trace.output):
+                    return _RESTLESS if _is_whole(trace, position) else DIFFERS
+    except ReplayMismatch as mismatch:
+        return str(mismatch)
+    except Exception as error:  # whatever the model raises when its calls are skipped, plain passes still work
+        return failure_of(error)
+    return None
+
+
+def plain_note(reason: str) -> str:
+    """Say why a run does without prefix replay."""
+    return f"Measured by whole passes, which takes longer: {reason}."
+
+
+def failure_of(error: Exception) -> str:
+    """Say that the model raises ``error`` where calls are skipped."""
+    return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
+
+
+def replayed(model: nn.Module, trace: CallTrace, batches: Sequence[Tensor], positions: Sequence[int]) -> list[Any]:
+    """Return the unchanged model's output for each of ``batches``, (N, C, H, W), by way of kept outputs.
+
+    All batches stop at each of the ascending ``positions`` in turn, as they do when targets are measured, so that a
+    module that remembers its last call is given away by what it remembers of another batch. Each module runs once.
+
+    Raises:
+        ReplayMismatch: some images take another way than those that were watched.
+    """
+    replay, prefixes = Replay(model, trace), [WatchedPrefix(trace, batch) for batch in batches]
+    witnesses = [] if len(batches) > 1 else [Prefix(trace, batch[:1].clone()) for batch in batches]
+    with torch.inference_mode(False), torch.no_grad(), replay.installed():
+        for position in positions:
+            for prefix in prefixes:
+                replay.advance(prefix, position)
+            witnesses = [witness for witness in witnesses if _advances(replay, witness, position)]
+        outputs = [replay.resume(prefix) for prefix in prefixes]
+    for prefix in prefixes:
+        prefix.require_untouched()
+    return outputs
+
+
+def _advances(replay: Replay, witness: Prefix, position: int) -> bool:
+    """Advance an image that is not measured alone; False if alone it takes another way."""
+    try:
+        replay.advance(witness, position)
+    except ReplayMismatch:
+        return False
+    return True
+
+
+def _is_whole(trace: CallTrace, position: int) -> bool:
+    """Tell whether a pass that continues at ``position`` skips nothing."""
+    return all(call.end >= position for call in trace.calls)
+
+
+def same(output: Any, expected: Any) -> bool:
+    """Tell whether two outputs are equal to the bit; where both are NaN they are."""
+    ours, theirs = list(tensors_in(output)), list(tensors_in(expected))
+    if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
+        return False
+    pairs = zip(ours, theirs, strict=True)
+    return all(bool(((one == other) | (one.isnan() & other.isnan())).all()) for one, other in pairs)

@@ -1,0 +1,316 @@
+"""One run from its settings to its result: what the service and the command line drive."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from senseapp.core.errors import SeveralLabels
+from senseapp.data.images import ImageSet, follow
+from senseapp.data.load import load_images
+from senseapp.data.pictures import SEVERAL_NOTE
+from senseapp.measure.context import MeasurementContext, choose_device
+from senseapp.measure.executor import Executor
+from senseapp.measure.layout import Layout
+from senseapp.measure.plan import split
+from senseapp.measure.preparation_search import choose_class_order, choose_preparation
+from senseapp.measure.quick.scan import Preview, quick_scan
+from senseapp.measure.quick.true_passes import correction_note
+from senseapp.measure.reuse import arithmetic_of, content_key, images_in_span, reusable
+from senseapp.measure.sweep import Sweep
+from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.sources.load import load_model
+from senseapp.records.measurement import LayerMeasurement, PassSettings, SensitivityResult, Status, latest
+from senseapp.records.profile import ModelProfile, counting_notes
+from senseapp.records.ranking import spearman
+from senseapp.records.resolution import visible_words
+from senseapp.records.spec import RunSpec
+from senseapp.tasks import MULTILABEL, task_named
+
+
+@dataclass(slots=True)
+class Session:
+    """One model, one image set and one spec, prepared to be measured.
+
+    ``held_out`` are images to prove schedules on; ``alike`` is an earlier run whose measurements may be taken over.
+    """
+
+    spec: RunSpec
+    model: LoadedModel
+    images: ImageSet
+    sweep: Sweep
+    held_out: ImageSet
+    alike: SensitivityResult | None = None
+
+    @classmethod
+    def open(
+        cls,
+        spec: RunSpec,
+        *,
+        data_roots: tuple[Path, ...] = (),
+        progress: Callable[[str], None] = lambda _sentence: None,
+        layout: Layout | None = None,
+        span_images: int | None = None,
+        executor: Executor | None = None,
+        find_alike: Callable[[str], SensitivityResult | None] = lambda _content_key: None,
+    ) -> Session:
+        """Load everything that ``spec`` names and prepare the measurement.
+
+        Where the images' preparation is ``auto``, the session's own settings say what was chosen. ``layout`` and
+        ``span_images`` are those of a run that is resumed. Without them ``find_alike`` is asked for an earlier run with
+        this content key; its arithmetic is used again, so that its measurements are those of this run: see
+        :meth:`reusable`.
+
+        Raises:
+            SenseError: the model or the images cannot be loaded, or the settings do not fit them.
+        """
+        try:
+            spec, model, images = _loaded(spec, data_roots, progress)
+        except SeveralLabels:  # what the weights do not tell
+            spec, model, images = _loaded(_as_multilabel(spec), data_roots, progress)
+        held_out = images.subset([])
+        if spec.sensitivity.num_samples is None:
+            images, held_out = split(images, spec.sensitivity.seed)
+        alike = None
+        if layout is None:
+            progress("Looking for measurements of the same")
+            versions = _versions(choose_device(spec.sensitivity.device))
+            alike = find_alike(content_key(spec, model, images, versions))
+        if alike is not None:
+            layout, span_images = arithmetic_of(alike)
+        progress("Preparing the passes")
+        sweep = Sweep.open(
+            model.module,
+            images,
+            spec.sensitivity,
+            task=task_named(spec.model.task),
+            layout=layout,
+            own=True,
+            executor=executor,
+            span_images=span_images,
+            progress=progress,
+        )
+        return cls(spec, model, sweep.context.images, sweep, held_out, alike)
+
+    def reusable(self) -> tuple[LayerMeasurement, ...]:
+        """Return the measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
+        return () if self.alike is None or not self.targets else reusable(self.sweep, self.alike)
+
+    @property
+    def profile(self) -> ModelProfile:
+        """The model's size and compressible layers."""
+        model = self.model
+        return replace(self.sweep.context.profile, title=model.title, pretrained=model.pretrained, notes=model.notes)
+
+    @property
+    def targets(self) -> int:
+        """How many measurements are planned at most."""
+        return 0 if self.spec.sensitivity.mode == "quick" else self.sweep.total
+
+    @property
+    def baseline(self) -> dict[str, float]:
+        """The uncompressed model's metrics; none before the estimates of a quick run."""
+        return self.sweep.baseline.values()
+
+    @property
+    def num_samples(self) -> int:
+        """Images measured on."""
+        return len(self.images)
+
+    @property
+    def metric(self) -> str:
+        """The metric that ranks layers."""
+        return self.sweep.metric
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on anything approximated, skipped or unusual."""
+        kept, total = len(self.held_out), len(self.held_out) + len(self.images)
+        split_note = (f"{kept} of {total} images were kept to prove schedules on.",) if kept else ()
+        counted = counting_notes(self.sweep.context.profile, self.spec.sensitivity.compression.kind)
+        return (
+            *self.model.notes,
+            *self.spec.data.chosen_by,
+            *split_note,
+            *counted,
+            *self._metric_note(),
+            *self.sweep.notes,
+        )
+
+    def _metric_note(self) -> tuple[str, ...]:
+        primary = primary_among(self.sweep.baseline.metrics, labelled=True)
+        if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
+            return ()
+        metric = METRICS[primary]
+        hidden = visible_words(primary, metric.unchanged_upper_end(self.num_samples))
+        images = f"{self.num_samples} image{'s' if self.num_samples != 1 else ''}"
+        return (
+            f"Layers are ranked by {METRICS[self.metric].label}: {images} cannot show a {metric.change_inside} under "
+            f"about {hidden}.",
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """How passes run; hand it to :meth:`open` to resume with the very same arithmetic."""
+        return self.sweep.context.layout
+
+    def predicted_seconds(self) -> float:
+        """Return how long :meth:`measure` takes, from the timed baseline."""
+        return 0.0 if self.spec.sensitivity.mode == "quick" else self.sweep.executor.predicted_seconds(self.sweep)
+
+    def estimates(self, preview: Preview | None = None) -> Iterator[LayerMeasurement]:
+        """Yield an estimate for each layer and level, from backward passes; see :func:`quick_scan` for ``preview``."""
+        yield from quick_scan(self.sweep, preview)
+
+    def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
+        """Yield the measurements that ``done`` does not hold yet; in quick mode none but that of the whole model."""
+        if self.spec.sensitivity.mode == "exact":
+            yield from self.sweep.measure(done)
+        else:
+            self.sweep.complete_baseline()
+
+    def result(
+        self,
+        measurements: Sequence[LayerMeasurement],
+        estimates: Sequence[LayerMeasurement] = (),
+        seconds: float = 0.0,
+    ) -> SensitivityResult:
+        """Put together what was measured and estimated."""
+        final, guessed = latest(measurements), latest(estimates)
+        failed = sum(item.status is Status.FAILED for item in final)
+        notes = (*self.notes, *correction_note(guessed))
+        notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
+        context = self.sweep.context
+        passes = _pass_settings(self.sweep)
+        return SensitivityResult(
+            spec=self.spec,
+            profile=self.profile,
+            metric=self.metric,
+            baseline=self.baseline,
+            measurements=final,
+            estimates=guessed,
+            num_samples=self.num_samples,
+            has_labels=self.images.labels is not None,
+            precision=context.layout.precision,
+            method="plain" if context.replay_obstacle else "replay",
+            agreement=estimate_agreement(guessed, final),
+            notes=notes,
+            environment=_environment(passes, context) | self.sweep.executor.environment(),
+            passes=passes,
+            seconds=seconds,
+            recorded=self.sweep.baseline.recorded() if any(item.outputs for item in final) else None,
+        )
+
+    def close(self) -> None:
+        """Let go of the model and the images."""
+        del self.sweep, self.model, self.images, self.held_out
+
+
+def _loaded(
+    spec: RunSpec, data_roots: tuple[Path, ...], progress: Callable[[str], None]
+) -> tuple[RunSpec, LoadedModel, ImageSet]:
+    """Return the settings with the preparation and class order that the images choose, the model, and the images."""
+    if spec.data.preparation == "auto":
+        choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
+        spec = choice.spec
+        progress(choice.verdict)
+    progress("Loading the model")
+    model = load_model(spec.model, progress=progress)
+    progress("Loading the images")
+    load = partial(
+        load_images,
+        preprocessing=model.preprocessing,
+        num_classes=model.num_classes,
+        task=task_named(spec.model.task),
+        num_samples=spec.sensitivity.num_samples,
+        seed=spec.sensitivity.seed,
+        data_roots=data_roots,
+        class_names=model.class_names,
+        with_labels=not model.fresh_head,
+        progress=progress,
+    )
+    images = load(spec.data)
+    choice = choose_class_order(spec, model, images, data_roots=data_roots, progress=progress)
+    if choice.chosen is not None:
+        spec = choice.spec
+        progress(choice.verdict)
+        images = images if follow(images, spec.data.class_map) else load(spec.data)
+    return spec, model, images
+
+
+def _as_multilabel(spec: RunSpec) -> RunSpec:
+    """Return the settings for labels of which several are true of one image; a metric of classes is given up."""
+    notes, metric = [SEVERAL_NOTE], spec.sensitivity.metric
+    if metric is not None and METRICS[metric].task not in ("", MULTILABEL.name):
+        notes.append(f"{METRICS[metric].label} is of one class per image, so layers are not ranked by it.")
+        metric = None
+    return replace(
+        spec,
+        model=replace(spec.model, task=MULTILABEL.name),
+        data=replace(spec.data, chosen_by=(*spec.data.chosen_by, *notes)),
+        sensitivity=replace(spec.sensitivity, metric=metric),
+    )
+
+
+def estimate_agreement(
+    estimates: Iterable[LayerMeasurement], measurements: Iterable[LayerMeasurement]
+) -> dict[str, float]:
+    """Return Spearman's rank correlation of estimated and measured divergence, by level, where both exist."""
+    estimates = tuple(estimates)
+    metric = divergence_among({change.metric for item in estimates for change in item.changes}) or ""
+    guessed = {item.key: change.delta for item in estimates if (change := item.change(metric))}
+    pairs: dict[float, list[tuple[float, float]]] = {}
+    for item in measurements:
+        change = item.change(metric)
+        if change and item.key in guessed:
+            pairs.setdefault(item.level, []).append((guessed[item.key], change.delta))
+    return {
+        f"{level:g}": spearman([first for first, _ in both], [second for _, second in both])
+        for level, both in sorted(pairs.items())
+        if len(both) >= 3
+    }
+
+
+def _pass_settings(sweep: Sweep) -> PassSettings:
+    layout = sweep.context.layout
+    return PassSettings(
+        channels_last=layout.channels_last,
+        micro_batch=layout.micro_batch,
+        levels_together=layout.levels_per_pass,
+        images_at_once=sweep.span_images,
+        images_in_span=images_in_span(sweep),
+        workers=sweep.executor.workers,
+    )
+
+
+def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str, str]:
+    return _versions(context.device) | {
+        "memory_layout": "channels_last" if passes.channels_last else "contiguous",
+        "micro_batch": str(passes.micro_batch),
+        "levels_together": str(passes.levels_together),
+        "precision": context.layout.precision,
+        "images_at_once": str(passes.images_at_once),
+        "images_in_span": str(passes.images_in_span),
+    }
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    import timm
+    import torch_pruning
+    import torchvision
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "torch-pruning": torch_pruning.__version__,
+        "device": str(device),
+        "threads": str(torch.get_num_threads()),
+    }

@@ -1,0 +1,331 @@
+"""The exact measurement: every layer (or coupled group) at every level, by prefix replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions.base import CompressionRequest, Compressor
+from senseapp.core.errors import InvalidSpec, SenseError, is_about_memory
+from senseapp.data.images import ImageSet, draw
+from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
+from senseapp.measure.adapted import AdaptedCompressor, compressor_for
+from senseapp.measure.context import MeasurementContext
+from senseapp.measure.executor import Executor, LocalExecutor
+from senseapp.measure.layout import Layout, usual_layout
+from senseapp.measure.level_batching import levels_that_fit
+from senseapp.measure.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
+from senseapp.measure.precision import choose_precision
+from senseapp.measure.prefix import prefix_bytes_per_image
+from senseapp.measure.probe import Order
+from senseapp.measure.replay import plain_note
+from senseapp.metrics import METRICS
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.profile import select_layers
+from senseapp.records.ranking import undecided
+from senseapp.records.resolution import default_metric
+from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION, Task
+
+CALIBRATION_IMAGES = 64
+_SETTLE_FROM = 64
+_MOST_IN_ONE_PASS = 256
+_MOST_PREFIX_BYTES = 2 * 2**30
+_MOST_RECORDED_BYTES = 384 * 2**20
+
+
+def measure(
+    model: nn.Module,
+    images: ImageSet,
+    spec: SensitivitySpec,
+    *,
+    task: Task = CLASSIFICATION,
+    done: Iterable[LayerMeasurement] = (),
+    calibration: ImageSet | None = None,
+) -> Iterator[LayerMeasurement]:
+    """Measure what compressing each layer of ``model`` does to its metrics.
+
+    Progress is the count of measurements yielded, to cancel is to stop iterating, to resume is to pass what was
+    yielded before as ``done``. The caller's model, which takes (N, C, H, W), is copied, never touched. Data-driven
+    criteria and activation ranges look at ``calibration``; None takes the first images measured.
+
+    Yields:
+        One measurement per target and level, not applicable ones first. Where the images do not fit the memory
+        at once, a target is yielded again after each part, over all images so far; the last one counts.
+
+    Raises:
+        InvalidInput: the settings do not fit the model or the images.
+    """
+    yield from Sweep.open(model, images, spec, task=task, calibration=calibration).measure(done)
+
+
+@dataclass(slots=True)
+class Sweep:
+    """One compression of one model over one image set, prepared: see :func:`measure`.
+
+    At most ``span_images`` are measured together, 0 leaves that to the memory; ``notes`` say what is unusual.
+    """
+
+    context: MeasurementContext
+    spec: SensitivitySpec
+    compressor: Compressor
+    planned: list[PlannedTarget]
+    baseline: BaselineOutputs
+    metric: str
+    executor: Executor = field(default_factory=LocalExecutor)
+    span_images: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(
+        cls,
+        model: nn.Module,
+        images: ImageSet,
+        spec: SensitivitySpec,
+        *,
+        task: Task = CLASSIFICATION,
+        calibration: ImageSet | None = None,
+        layout: Layout | None = None,
+        own: bool = False,
+        executor: Executor | None = None,
+        span_images: int | None = None,
+        progress: Callable[[str], None] = lambda _sentence: None,
+    ) -> Sweep:
+        """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
+
+        ``layout`` and ``span_images`` are those of a run that is resumed. With ``own`` the model is given away, so that
+        no copy is needed. ``progress`` is told what takes time.
+        """
+        images = draw(images, spec.num_samples, spec.seed)
+        context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
+        calibration = images if calibration is None else calibration
+        opened = partial(cls._opened, context, spec, calibration, executor or LocalExecutor(), span_images, progress)
+        try:
+            return opened(layout)
+        except SenseError:
+            raise
+        except Exception as error:  # other images than the first may need the other memory order
+            if not context.layout.channels_last or is_about_memory(error):
+                raise
+            context.avoid_channels_last()
+            return opened(None if layout is None else replace(layout, channels_last=False))
+
+    @classmethod
+    def _opened(
+        cls,
+        context: MeasurementContext,
+        spec: SensitivitySpec,
+        calibration: ImageSet,
+        executor: Executor,
+        span_images: int | None,
+        progress: Callable[[str], None],
+        layout: Layout | None,
+    ) -> Sweep:
+        images, task = context.images, context.task
+        metrics = task.metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
+        metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
+        notes: list[str] = list(images.notes)
+        most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
+        precision = "bf16" if spec.precision == "bf16" else "fp32"
+        if layout is not None:
+            context.take(layout)
+        elif spec.mode == "quick":  # over before a trial would pay
+            usual = usual_layout(context.trace, most=most, channels_last=context.channels_last)
+            context.take(replace(usual, precision=precision))
+        else:
+            layers = select_layers(context.profile, spec.layers, spec.layer_types)
+            forwards = max(1.0, 0.5 * len(layers) * len(spec.levels))
+            context.settle_layout(most=most, forwards=forwards, precision=precision)
+        if note := context.admit(context.look_at_all_images()):
+            notes.append(note)
+        compressor, planned = bind_compression(context, spec, calibration, progress)
+        if spec.mode != "quick":
+            context.check_replay(representative_positions(planned))
+        if spec.precision == "auto" and layout is None:
+            notes.append(choose_precision(context, compressor, planned, spec))
+        if isinstance(compressor, AdaptedCompressor) and compressor.left:
+            name, reason = next(iter(compressor.left.items()))
+            notes.append(f"Measured without adapted weights: {name}: {reason} ({len(compressor.left)} such layers).")
+        if context.replay_obstacle:
+            notes.append(plain_note(context.replay_obstacle))
+        levels_per_pass = levels_that_fit(
+            context,
+            compressor,
+            planned,
+            num_levels=len(spec.levels),
+            memory_bytes=_memory_bytes(context.device),
+            asked=None if layout is None else layout.levels_per_pass,
+        )
+        context.layout = replace(context.layout, levels_per_pass=levels_per_pass)
+        recorded = images_to_record(
+            metrics,
+            num_images=len(images),
+            num_outputs=context.profile.num_classes,
+            measurements=len(planned) * len(spec.levels),
+        )
+        unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics, recorded_images=recorded)
+        sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor, 0, notes)
+        sweep.span_images = sweep.executor.arrange(sweep, span_images)
+        if images.labels is not None:
+            task.check_targets(images.labels, len(images), context.profile.num_classes)
+        if spec.mode != "quick":
+            progress("Measuring the uncompressed model")
+            sweep.complete_baseline()
+        return sweep
+
+    @property
+    def total(self) -> int:
+        """Return how many measurements :meth:`measure` makes at most; layers that it only passes over do not count."""
+        return len(self.planned) * len(self.chunks()) * len(self.spec.levels)
+
+    def chunks(self) -> list[tuple[int, int]]:
+        """Return the spans of images that are measured together."""
+        return chunk_spans(
+            len(self.context.images),
+            bytes_per_image=self.bytes_per_image(),
+            budget_bytes=min(_MOST_PREFIX_BYTES, _memory_bytes(self.context.device) // 8),
+            micro_batch=self.context.layout.micro_batch,
+            settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
+            most=self.span_images,
+        )
+
+    def recording_bytes(self) -> int:
+        """Return how much of the pass over the uncompressed model may be kept beside the prefixes."""
+        if self.spec.mode == "quick":  # estimates need no prefix
+            return 0
+        return min(_MOST_RECORDED_BYTES, _memory_bytes(self.context.device) // 32)
+
+    def bytes_per_image(self) -> int:
+        """Return the most that one image and its kept outputs take."""
+        positions = [item.position for item in self.planned]
+        input_bytes: int = 4 * self.context.images.batch(0, 1)[0].numel()
+        return prefix_bytes_per_image(self.context.trace, positions) + input_bytes
+
+    def complete_baseline(self) -> None:
+        """Measure the uncompressed model on the images that it has not run on yet."""
+        seen = self.baseline.outputs
+        if not len(seen):
+            self.baseline.outputs = self.executor.baseline(self)
+        elif len(seen) < len(self.context.images):
+            self.baseline.outputs = torch.cat([seen, self.context.baseline(len(seen))])
+
+    def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
+        """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
+        self.complete_baseline()
+        chunks = self.chunks()
+        accumulator = MeasurementAccumulator(done, stops=[stop for _, stop in chunks])
+        yield from self._not_applicable(accumulator)
+        active = {(item.target.layer, level) for item in self.planned for level in self.spec.levels}
+        if not self.spec.until_settled:
+            yield from self._measure_spans(chunks, active, accumulator)
+            return
+        for span in chunks:
+            yield from self._measure_spans([span], active, accumulator)
+            active = self._unsettled(accumulator, active, span[1])
+
+    def _measure_spans(
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
+    ) -> Iterator[LayerMeasurement]:
+        orders = self._orders(spans, active, accumulator)
+        broken = _broken_rows(self.baseline.outputs)
+        if broken:
+            for order in orders:
+                yield accumulator.fail(self.planned[order.index], order.level, broken, 0.0)
+            return
+        for outcome in self.executor.carry_out(self, orders):
+            order = outcome.order
+            item = self.planned[order.index]
+            if accumulator.images_done((item.target.layer, order.level)) >= order.span[1]:
+                continue  # ordered before an earlier span of it failed
+            if outcome.reason:
+                yield accumulator.fail(item, order.level, outcome.reason, outcome.seconds)
+            else:
+                yield accumulator.add(
+                    item, order.level, outcome.moments, outcome.applied, outcome.seconds, outcome.outputs
+                )
+
+    def _orders(
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
+    ) -> Iterator[Order]:
+        """Yield what is still to be measured, looking at the accumulator as late as possible."""
+        for span in spans:
+            for index, item in enumerate(self.planned):
+                for level in self.spec.levels:
+                    key = item.target.layer, level
+                    if key in active and accumulator.images_done(key) < span[1]:
+                        yield Order(index=index, level=level, span=span)
+
+    def _not_applicable(self, accumulator: MeasurementAccumulator) -> Iterator[LayerMeasurement]:
+        for layer, reason in self.compressor.not_applicable.items():
+            for level in self.spec.levels:
+                if not accumulator.images_done((layer, level)):
+                    yield LayerMeasurement(
+                        layer=layer, level=level, status=Status.NOT_APPLICABLE, members=(layer,), reason=reason
+                    )
+
+    def _unsettled(
+        self, accumulator: MeasurementAccumulator, active: set[tuple[str, float]], stop: int
+    ) -> set[tuple[str, float]]:
+        """Return those of ``active`` that cannot yet be told from a neighbour in the ranking."""
+        left: set[tuple[str, float]] = set()
+        for level in self.spec.levels:
+            measured = [
+                (key, change)
+                for item in self.planned
+                if (change := accumulator.change(key := (item.target.layer, level), self.metric, stop=stop)) is not None
+            ]
+            close = undecided([change.ci_low for _, change in measured], [change.ci_high for _, change in measured])
+            left |= {measured[index][0] for index in close}
+        return left & active
+
+
+def bind_compression(
+    context: MeasurementContext,
+    spec: SensitivitySpec,
+    source: ImageSet,
+    progress: Callable[[str], None] = lambda _sentence: None,
+) -> tuple[Compressor, list[PlannedTarget]]:
+    """Return the compression that ``spec`` names, bound to the context's model, and its targets by position.
+
+    The first images of ``source`` are what data-driven criteria and activation ranges look at.
+    """
+    request = CompressionRequest(
+        model=context.model,
+        layers=select_layers(context.profile, spec.layers, spec.layer_types),
+        calibration=tuple(context.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
+        seed=spec.seed,
+        trace=context.trace,
+        progress=progress,
+    )
+    compressor = compressor_for(spec, request)
+    return compressor, plan_targets(compressor.targets, context.trace)
+
+
+def _memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
+
+
+def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: ImageSet, num_outputs: int) -> str:
+    if spec.metric is None:
+        return default_metric(metrics, len(images))
+    if spec.metric not in metrics:
+        needs = METRICS[spec.metric].obstacle(has_labels=images.labels is not None, num_classes=num_outputs)
+        needs = needs or f"a model of the task {METRICS[spec.metric].task}"
+        raise InvalidSpec(
+            f"The metric {spec.metric} cannot be measured here: it needs {needs}. Choose one of {', '.join(metrics)}."
+        )
+    return spec.metric
+
+
+def _broken_rows(baseline: Tensor) -> str:
+    bad = int((~baseline.isfinite()).flatten(1).any(dim=1).sum())
+    if not bad:
+        return ""
+    return f"The uncompressed model's output is not finite for {bad} of {len(baseline)} images, so nothing compares."

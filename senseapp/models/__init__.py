@@ -1,1 +1,0 @@
-"""Networks: libraries, checkpoints, recognition."""

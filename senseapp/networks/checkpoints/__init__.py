@@ -1,0 +1,1 @@
+"""Checkpoints that people upload: their tensors, the architecture they belong to."""

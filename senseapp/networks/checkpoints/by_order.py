@@ -1,0 +1,111 @@
+"""Weights in the order in which a network of PyTorch holds them, for networks whose names are unknown.
+
+This serves networks converted from another framework: signatures of (place, shape) are compared. Neighbours of equal
+shape could be exchanged unseen, so such a match is a guess that the accuracy of the uncompressed network confirms or
+refutes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.networks.checkpoints.fingerprint import (
+    COMPUTED_SUFFIXES,
+    OrderedWeights,
+    by_place,
+    is_layer,
+    signature_of,
+    weights_only,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+BY_ORDER_NOTE = (
+    "Names are unknown; order and shapes fit {title}. This is a guess: the accuracy of the uncompressed network on "
+    "your images confirms or refutes it."
+)
+_NAMES_OF_ROLES = (  # in the order in which PyTorch's own layers hold them
+    ("weight", "kernel", "gamma", "w"),
+    ("bias", "beta", "b"),
+    ("running_mean", "moving_mean", "mean"),
+    ("running_variance", "running_var", "moving_variance", "moving_var", "variance", "var"),
+)
+_RANKS = {name: rank for rank, names in enumerate(_NAMES_OF_ROLES) for name in names}
+_LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in mean
+_ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
+_VARIANCE_SUFFIX = "running_var"
+_MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
+
+
+def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
+    """Return the weights in the orders to try: as they are in the file, and with numbers in names ascending.
+
+    Whole numbers (counters and tables of positions) are left out, whatever their names. Each order is tried with the
+    weights of one layer together (weight, bias, running mean, running variance) too, and without vectors and
+    numbers of other names than these, such as the scales of observers. Files that sort by name (``.safetensors``) need
+    the second.
+    """
+    names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
+    if len(names) > _MOST_WEIGHTS:
+        return ()
+    found: dict[tuple[str, ...], None] = {}
+    for order in (names, sorted(names, key=_with_numbers)):
+        layers = [name for name in order if _ROLE.match(name) or is_layer(tuple(tensors[name].shape))]
+        found |= dict.fromkeys((_layer_by_layer(order), tuple(order), _layer_by_layer(layers), tuple(layers)))
+    return tuple(in_order(order, tensors) for order in found)
+
+
+def in_order(names: tuple[str, ...], tensors: Mapping[str, Tensor]) -> OrderedWeights:
+    """Return weights in this order."""
+    shapes = tuple(tuple(tensors[name].shape) for name in names)
+    return OrderedWeights(names, shapes, signature_of(by_place(shapes)))
+
+
+def _with_numbers(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts ``layer10`` after ``layer2``."""
+    parts = re.split(r"(\d{1,18})", name)
+    return [
+        (part.isascii() and part.isdigit(), int(part) if part.isascii() and part.isdigit() else 0, part)
+        for part in parts
+    ]
+
+
+def weights_by_layer(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the weights of each layer, weight, bias, running mean and running variance in this order."""
+    layers: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        found = _ROLE.match(name)
+        layer, rank = ((found[1] or ""), _RANKS[found[2].lower()]) if found else (name, -1)
+        layers.setdefault(layer, []).append((rank, name))
+    return {
+        layer: tuple(name for _, name in sorted(ranked, key=lambda each: each[0])) for layer, ranked in layers.items()
+    }
+
+
+def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(weights_by_layer(names).values()))
+
+
+def named_by_order(
+    module: nn.Module, tensors: Mapping[str, Tensor], order: Sequence[str], *, file_name: str, title: str
+) -> dict[str, Tensor]:
+    """Return the weights under the names that ``module`` has for those at the same places.
+
+    ``order`` lists the names of ``tensors`` in the architecture's order, see :func:`ordered_weights`.
+
+    Raises:
+        InvalidCheckpoint: a weight would become a variance and is negative, so the order is another one.
+    """
+    own = [name for name in module.state_dict() if not name.endswith(COMPUTED_SUFFIXES)]
+    for name, found in zip(own, order, strict=True):
+        if name.endswith(_VARIANCE_SUFFIX) and bool((tensors[found] < 0).any()):
+            raise InvalidCheckpoint(
+                f"The shapes of {file_name} fit {title} in their order, but {found} would be a variance and holds "
+                "negative numbers, so the order is another one. Save the weights under the names of the architecture."
+            )
+    return {name: tensors[found] for name, found in zip(own, order, strict=True)}

@@ -1,0 +1,306 @@
+"""Somebody's weights file as named tensors, with what a person should know about it; code in it is never run."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from senseapp.core.errors import InvalidCheckpoint, first_line_of
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip
+from senseapp.networks.checkpoints.parametrizations import plain_weights
+from senseapp.networks.checkpoints.pickled import Record
+from senseapp.networks.checkpoints.stored_tensors import OtherTensor, StoredArray, StoredTensor, TensorFile
+from senseapp.networks.checkpoints.weights_file import (
+    MAX_TENSORS,
+    RESAVE_ADVICE,
+    FileKind,
+    check_weights_file,
+    damaged,
+    pickle_in,
+)
+
+_MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor claims far more than it has
+_MAX_DEPTH = 24
+_MAX_VISITS = 300_000
+_MAX_NAME_LENGTH = 500
+_NAMED_AT_MOST = 3
+_LOCAL_HEADER = struct.Struct("<26xHH")
+_ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
+_SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
+_SNIFFED_BYTES = 32
+_LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled
+_MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
+_MODULE_KEYS = ("_parameters", "_buffers", "_modules")
+_Found = StoredTensor | StoredArray | OtherTensor
+_TENSORS = (StoredTensor, StoredArray, OtherTensor)
+_CONTAINERS = (dict, list, tuple, Record, *_TENSORS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The tensors of a file.
+
+    Attributes:
+        file_name: of the file, without its folder.
+        tensors: by name; keys of dicts and attributes that lead to a tensor stand before its own name, joined by
+            dots (``state_dict.module.conv1.weight``). Mapped from the file where its form allows, and in its number
+            format (they become float32 when they are copied into a network).
+        arch_hint: the architecture's name as the training program wrote it; empty if it did not.
+        other_forms: names of tensors that are not plain and dense, and what they are instead.
+        notes: sentences a person should read.
+        sorted_by_name: whether the file keeps no order of the weights but that of their names.
+    """
+
+    file_name: str
+    tensors: Mapping[str, Tensor]
+    arch_hint: str = ""
+    other_forms: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    sorted_by_name: bool = False
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a ``.pth .pt .bin .ckpt .tar`` or ``.safetensors`` file; code in it is never run.
+
+    Weights that are kept in parts (masks of pruning, norms and directions) are put together.
+
+    Raises:
+        InvalidCheckpoint: missing, damaged, of another form, or without weights.
+    """
+    path = Path(path)
+    kind = check_weights_file(path)
+    if kind is FileKind.SAFETENSORS:
+        found, root, made = _read_safetensors(path), None, list[str]()
+    else:
+        found, root, made = _read_pickled(path, kind)
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    other_forms = {name: value for name, value in found.items() if isinstance(value, str)}
+    if not tensors:
+        raise InvalidCheckpoint(_without_weights(path.name, root, made, other_forms))
+    whole, notes = plain_weights(tensors)
+    return Checkpoint(
+        file_name=path.name,
+        tensors=whole,
+        arch_hint=_architecture_hint(root),
+        other_forms=other_forms,
+        notes=(*notes, *_record_note(made)),
+        sorted_by_name=kind is FileKind.SAFETENSORS and _are_sorted(tensors),
+    )
+
+
+def _are_sorted(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether the names of each number format ascend, as safetensors' own writers leave them."""
+    names: dict[torch.dtype, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(tensor.dtype, []).append(name)
+    return all(of_format == sorted(of_format) for of_format in names.values())
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor | str]:
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            in_file = getattr(file, "offset_keys", file.keys)()  # early releases list names in alphabetical order only
+            names = [name for name in in_file if _is_name(name)]
+            return {name: _dense(file.get_tensor(name)) for name in names}
+    except (SafetensorError, ValueError, RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
+        raise damaged(path, first_line_of(error, most=160)) from error
+
+
+def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], object, list[str]]:
+    """Return the tensors by name (those of other forms as the form), what they were in, and the classes left out."""
+    file = TensorFile(path)
+    try:
+        root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
+        values = _Walk(root).values()
+        if sum(value.claimed_bytes for _, value in values) > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:
+            raise ValueError("its tensors claim far more bytes than the file has")
+        found = {name: _numbers(file, value) for name, value in values}
+    except _MALFORMED as error:
+        raise damaged(path, first_line_of(error, most=160)) from error
+    return {name: value for name, value in found.items() if value is not None}, root, sorted(file.reader.made)
+
+
+def _numbers(file: TensorFile, value: _Found) -> Tensor | str | None:
+    if isinstance(value, OtherTensor):
+        return value.form
+    tensor = file.tensor(value) if isinstance(value, StoredTensor) else value.tensor()
+    return None if tensor is None else _dense(tensor)
+
+
+def _dense(tensor: Tensor) -> Tensor | str:
+    return "of complex numbers" if tensor.is_complex() else tensor
+
+
+def _read_zip(path: Path, file: TensorFile) -> object:
+    with closing(ForeignZip(path, most_members=MAX_TENSORS)) as archive, path.open("rb") as content:
+        pickle = pickle_in(path, archive)
+        folder = pickle.filename.removesuffix("data.pkl")
+        for entry in archive.members:
+            name = entry.filename.removeprefix(folder)
+            if name == "byteorder" and archive.read(entry) == b"big":
+                raise ValueError("a machine of another byte order wrote it")
+            if name.startswith("data/"):
+                content.seek(entry.header_offset)
+                lengths = _LOCAL_HEADER.unpack(content.read(_LOCAL_HEADER.size))
+                start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
+                file.spans[name.removeprefix("data/")] = (start, entry.file_size)
+        with archive.open(pickle) as opened:
+            return file.reader.read(io.BufferedReader(opened))  # type: ignore[type-var]
+
+
+def _read_plain(path: Path, file: TensorFile) -> object:
+    """Return the value in torch's older form, or in one pickle."""
+    with path.open("rb") as content:
+        is_legacy = _LEGACY_START in content.read(_SNIFFED_BYTES)
+        content.seek(0)
+        return file.read_legacy(content) if is_legacy else file.reader.read(content)
+
+
+class _Walk:
+    """Finds tensors in dicts, lists, objects and modules, and names them by the way that leads there.
+
+    What holds no tensor is visited once, so that dicts which hold each other take no time.
+    """
+
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._holders = _holders_of_tensors(root)
+        self._visits = 0
+
+    def values(self) -> list[tuple[str, _Found]]:
+        """Return names and tensors in the order of the file.
+
+        Raises:
+            ValueError: there is no end to them.
+        """
+        found: list[tuple[str, _Found]] = []
+        for name, value in self._below(self._root, "", 0):
+            found.append((name, value))
+            if len(found) > MAX_TENSORS:
+                raise ValueError(f"it names more than {MAX_TENSORS:,} tensors")
+        return found
+
+    def _below(self, value: object, name: str, depth: int) -> Iterator[tuple[str, _Found]]:
+        self._visits += 1
+        if self._visits > _MAX_VISITS:
+            raise ValueError("its dicts hold each other without end")
+        if isinstance(value, _TENSORS):
+            if name:
+                yield name, value
+        elif id(value) in self._holders and depth < _MAX_DEPTH:
+            for key, item in _items(value):
+                inner = f"{name}.{key}" if name and key != "" else f"{name}{key}"
+                if (id(item) in self._holders or isinstance(item, _TENSORS)) and _is_name(inner):
+                    yield from self._below(item, inner, depth + 1)
+
+
+def _holders_of_tensors(root: object) -> set[int]:
+    """Return the ids of all values that hold a tensor, at whatever depth."""
+    within: dict[int, list[int]] = {id(root): []}
+    left, reached = [root], []
+    while left:
+        value = left.pop()
+        if isinstance(value, _TENSORS):
+            reached.append(id(value))
+            continue
+        for _, item in _items(value):
+            if id(item) in within:
+                within[id(item)].append(id(value))
+            elif isinstance(item, _CONTAINERS):
+                within[id(item)] = [id(value)]
+                left.append(item)
+    holders: set[int] = set()
+    while reached:
+        new = [outer for outer in within[reached.pop()] if outer not in holders]
+        holders.update(new)
+        reached.extend(new)
+    return holders
+
+
+def _items(value: object) -> Iterable[tuple[Any, object]]:
+    """Return what a value holds, by key; a module's weights and submodules under their own names."""
+    if isinstance(value, dict):
+        return ((key, item) for key, item in value.items() if isinstance(key, str | int))
+    if isinstance(value, list | tuple):
+        return enumerate(value)
+    if not isinstance(value, Record):
+        return ()
+    state = value.state if isinstance(value.state, dict) else {}
+    if all(isinstance(state.get(key), dict) for key in _MODULE_KEYS):
+        passing = state.get("_non_persistent_buffers_set")
+        without = set(filter(_is_name, passing)) if isinstance(passing, list) else set()
+        own = (item for key in _MODULE_KEYS for item in _items(state[key]))
+        return (item for item in own if item[0] not in without)
+    inside = [("", given) for given in value.arguments if isinstance(given, dict)]
+    parts = [("", part) for part in value.state if isinstance(part, dict)] if isinstance(value.state, tuple) else []
+    return (*inside, *value.items.items(), *enumerate(value.values), *state.items(), *parts)
+
+
+def _is_name(key: object) -> bool:
+    """Return whether a key can name a layer; half of a character cannot be written anywhere."""
+    if not isinstance(key, str) or len(key) > _MAX_NAME_LENGTH:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in key)
+
+
+def _fields(value: object) -> Mapping[Any, object]:
+    if isinstance(value, Record):
+        return value.state if isinstance(value.state, dict) else value.items
+    return value if isinstance(value, dict) else {}
+
+
+def _architecture_hint(root: object) -> str:
+    fields = _fields(root)
+    for source in (fields, *(_fields(fields.get(key)) for key in _SETTINGS_KEYS)):
+        for key in _ARCHITECTURE_KEYS:
+            if isinstance(found := source.get(key), str) and _is_name(found):
+                return found
+    return ""
+
+
+def _without_weights(file_name: str, root: object, made: Sequence[str], other_forms: Mapping[str, str]) -> str:
+    if other_forms:
+        name, form = next(iter(other_forms.items()))
+        return f"{name} in {file_name} is {form}. Save the weights of the float32 model, plain and dense."
+    keys = [str(key)[:40] for key, _ in zip(_fields(root), range(6), strict=False) if _is_name(str(key))]
+    held = ", ".join(keys) or (f"a {root.name}" if isinstance(root, Record) else f"a {type(root).__name__}")
+    records = f"; in it are objects of {named(made)}, which were not opened" if made else ""
+    return f"{file_name} holds no weights by layer name; it holds {held}{records}. {RESAVE_ADVICE}"
+
+
+def _record_note(made: Sequence[str]) -> Iterator[str]:
+    if made:
+        yield f"Left out, unread: objects of {named(made)}. No code from the file was run."
+
+
+def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield what should be known about the numbers of a network's weights."""
+    formats = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()} - {"float32"}
+    if formats:
+        yield f"Weights kept as {', '.join(sorted(formats))} are read as float32."
+    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    if broken:
+        yield f"These weights hold NaN or infinite numbers, so figures may mean nothing: {named(broken)}."
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether every number is finite; the extremes tell, and finding them takes no memory."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return True
+    numbers = tensor.float() if tensor.element_size() == 1 else tensor  # 8-bit floats have no arithmetic
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(numbers))
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first few of ``names``, and how many more there are."""
+    more = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,274 @@
+"""Build the architecture that a checkpoint belongs to and load its weights, or explain why they do not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.networks.checkpoints.by_order import BY_ORDER_NOTE, named_by_order
+from senseapp.networks.checkpoints.checkpoint import Checkpoint, named, number_notes, read_checkpoint
+from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
+from senseapp.networks.checkpoints.misfits import match_state_dict, mismatch_sentence, order_unclear, why_nothing_fits
+from senseapp.networks.checkpoints.recognise import Candidate, fingerprint_named
+from senseapp.networks.checkpoints.stored_networks import Network, choose_network, find_networks
+from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
+from senseapp.records.spec import ModelSpec
+
+
+def load_tensors(
+    module: nn.Module, tensors: Mapping[str, Tensor], *, file_name: str, title: str, fresh_head: str = ""
+) -> None:
+    """Copy the weights ``tensors`` of a file into ``module``, as float32.
+
+    ``fresh_head`` names a classifier that the checkpoint lacks; it is drawn from a fixed seed.
+
+    Raises:
+        InvalidCheckpoint: a weight is missing, surplus, of another shape or quantized; the module is unchanged.
+    """
+    report = match_state_dict(module, tensors, fresh_head=fresh_head)
+    if not report.fits:
+        raise InvalidCheckpoint(mismatch_sentence(report, file_name, title))
+    own = module.state_dict()
+    whole = [name for name in own if name in tensors and _is_quantized(own[name], tensors[name])]
+    if whole:
+        raise InvalidCheckpoint(
+            f"{len(whole)} weights in {file_name} are whole numbers ({named(whole)}): quantized, without the scale "
+            "that makes them weights. Save the weights of the float32 model."
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if name in tensors and not name.endswith(COMPUTED_SUFFIXES):
+                tensor.copy_(tensors[name])
+    if fresh_head:
+        _initialise_head(module.get_submodule(fresh_head))
+
+
+def _is_quantized(own: Tensor, found: Tensor) -> bool:
+    return own.is_floating_point() and not found.is_floating_point() and is_layer(tuple(own.shape))
+
+
+def _initialise_head(head: nn.Module) -> None:
+    with seeded_weights(), torch.no_grad():
+        for name, parameter in head.named_parameters():
+            nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
+
+
+_FRESH_HEAD_NOTE = (
+    "The checkpoint has no classifier, so a random one stands in: accuracy means nothing and labels are not used. KL "
+    "shows how far the output moves."
+)
+_UNITS = {"num_classes": "classes", "in_chans": "input channels", "img_size": "pixels a side"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What to build for a checkpoint.
+
+    Attributes:
+        spec: the architecture, sized as the weights say.
+        file_name: of the checkpoint.
+        tensors: its weights, under the names that the architecture has.
+        fresh_head: name of the classifier that the checkpoint lacks; empty where it has one.
+        order: the checkpoint's names in the architecture's order, where only order and shapes fit; else empty.
+        notes: sentences on what was chosen and left out.
+    """
+
+    spec: ModelSpec
+    file_name: str
+    tensors: Mapping[str, Tensor]
+    fresh_head: str = ""
+    order: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def fitted(self, module: nn.Module) -> Mapping[str, Tensor]:
+        """Return the weights under the names that ``module``, the architecture, has.
+
+        Raises:
+            InvalidCheckpoint: order and shapes fit, but a negative number would become a variance.
+        """
+        if not self.order:
+            return self.tensors
+        return named_by_order(module, self.tensors, self.order, file_name=self.file_name, title=self.spec.title)
+
+
+def load_from_checkpoint(
+    spec: ModelSpec, build: Callable[[ModelSpec], LoadedModel], report: Callable[[str], None]
+) -> LoadedModel:
+    """Return the network of ``spec`` with the weights of ``spec.checkpoint``.
+
+    ``build`` builds a spec without a checkpoint; ``report`` is told one sentence before each long step.
+
+    Raises:
+        InvalidCheckpoint: it cannot be read, belongs to no known architecture, or does not fit the one named.
+        InvalidSpec: published weights and a checkpoint were both asked for.
+    """
+    if spec.pretrained:
+        raise InvalidSpec("Choose published weights or a checkpoint, not both.")
+    report("Reading the checkpoint")
+    checkpoint = read_checkpoint(spec.checkpoint)
+    if spec.library == "auto":
+        report("Recognising the architecture")
+    proposal = propose(spec, checkpoint)
+    report(f"Building {proposal.spec.title}")
+    with skip_weight_init():
+        loaded = build(proposal.spec)
+    weights, title = proposal.fitted(loaded.module), proposal.spec.title
+    load_tensors(loaded.module, weights, file_name=proposal.file_name, title=title, fresh_head=proposal.fresh_head)
+    return dataclasses.replace(
+        loaded,
+        pretrained=True,
+        class_names=() if proposal.fresh_head else loaded.class_names,
+        fresh_head=bool(proposal.fresh_head),
+        notes=(*loaded.notes, *proposal.notes),
+    )
+
+
+def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[Network, ...]:
+    """Return the networks in ``checkpoint``; where ``spec`` names an architecture, those of it."""
+    return find_networks(checkpoint, fingerprint_named(spec.library, spec.name))
+
+
+def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[Network] = ()) -> Proposal:
+    """Return the architecture to build for ``checkpoint``, sized as its weights say.
+
+    ``networks`` are those that :func:`networks_in` returns, where they are known already.
+
+    Raises:
+        InvalidCheckpoint: no known architecture fits, or the weights contradict what ``spec`` asks for.
+    """
+    networks, file_name = networks or networks_in(spec, checkpoint), checkpoint.file_name
+    network = choose_network(networks, spec.network, file_name=file_name)
+    if unclear := order_unclear(checkpoint, network):
+        raise InvalidCheckpoint(unclear)
+    notes: tuple[str, ...] = ()
+    if spec.library == "auto":
+        spec, notes = _choose(spec, network, checkpoint)
+    chosen = next((item for item in network.candidates if _is_of(item, spec)), None)
+    head = None if chosen is None else chosen.head
+    if head is not None and head.missing and spec.num_classes is None:
+        raise InvalidCheckpoint(
+            f"The weights in {file_name} are those of {spec.title} without its classifier. Bring the "
+            "whole checkpoint, or measure with a random classifier of a given number of classes: accuracy then means "
+            "nothing, KL shows how far the output moves."
+        )
+    tensors = dict(network.tensors)
+    if chosen is not None:
+        tensors = {name: tensors[name] for name in tensors if name not in chosen.surplus}
+        notes = (*notes, *_choice_notes(chosen, network, is_said=bool(notes)))
+    if head is not None:
+        tensors = head.renamed(tensors)
+    fingerprint = fingerprint_named(spec.library, spec.name)
+    sized = _sized(spec, chosen, own_size=fingerprint.img_size if fingerprint else None, file_name=file_name)
+    return Proposal(
+        spec=dataclasses.replace(sized, checkpoint="", network=""),
+        file_name=file_name,
+        tensors=tensors,
+        fresh_head=head.own if head is not None and head.missing else "",
+        order=() if chosen is None else chosen.order,
+        notes=(*notes, *_file_notes(network, networks), *checkpoint.notes, *number_notes(tensors)),
+    )
+
+
+def _is_of(candidate: Candidate, spec: ModelSpec) -> bool:
+    """Return whether it is the architecture of ``spec``, with whatever tag of weights in its name."""
+    return (candidate.library, candidate.name) == (spec.library, spec.name.split(".", 1)[0])
+
+
+def _choice_notes(chosen: Candidate, network: Network, *, is_said: bool) -> Iterator[str]:
+    """Yield how the network differs from the architecture; ``is_said``: it was recognised, and a note says so."""
+    if chosen.by_order and not is_said:
+        yield BY_ORDER_NOTE.format(title=chosen.title)
+    if chosen.without_head:
+        yield _FRESH_HEAD_NOTE
+    elif chosen.head is not None:
+        head = chosen.head
+        yield f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
+    surplus = _left_over(chosen, network) if chosen.by_order else chosen.surplus
+    if surplus:
+        yield f"Left out, as {chosen.title} has no such weights: {named(surplus)}."
+        if any(is_layer(network.shapes[name]) for name in surplus):
+            yield (
+                "Among them are layers. If the network needs them, its accuracy before compression is lower than "
+                "you know it."
+            )
+
+
+def _left_over(chosen: Candidate, network: Network) -> list[str]:
+    """Return the weights that have no place in the order that fits."""
+    return [name for name, tensor in network.tensors.items() if tensor.is_floating_point() and name not in chosen.order]
+
+
+def _file_notes(network: Network, networks: Sequence[Network]) -> Iterator[str]:
+    """Yield which network was taken, where there are several, and what else is in the file."""
+    titles = [item.title for item in networks]
+    if len(titles) > 1:
+        yield (
+            f"The file holds {len(titles)} networks ({named(titles)}): the weights of {network.title} are used. Choose "
+            f"another one on the page, or with --network {next(title for title in titles if title != network.title)}."
+        )
+    others = tuple(item.title for item in networks if item is not network)
+    beside = [name for name in network.beside if not any(f"{title}.".startswith(f"{name}.") for title in others)]
+    if beside:
+        yield f"Not part of the network, and left out: {named(beside)}."
+
+
+def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]]:
+    """Return the architectures that the checkpoint of ``spec``, whose library is ``auto``, fits equally well.
+
+    The one that :func:`propose` takes comes first; with it, sentences on how it was recognised.
+
+    Raises:
+        InvalidCheckpoint: it cannot be read, or fits no architecture.
+    """
+    checkpoint = read_checkpoint(spec.checkpoint)
+    network = choose_network(networks_in(spec, checkpoint), spec.network, file_name=checkpoint.file_name)
+    first, notes = _choose(spec, network, checkpoint)
+    others = [
+        dataclasses.replace(spec, library=item.library, name=item.name)  # type: ignore[arg-type]
+        for item in network.candidates[1:]
+        if item.fits and item.score == network.candidates[0].score
+    ]
+    return (first, *others), notes
+
+
+def _choose(spec: ModelSpec, network: Network, checkpoint: Checkpoint) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return ``spec`` with the architecture of ``network``, and how it was recognised."""
+    if not network.fits and not (network.candidates and network.candidates[0].without_head):
+        raise InvalidCheckpoint(why_nothing_fits(checkpoint, network))
+    best = network.candidates[0]
+    chosen = dataclasses.replace(spec, library=best.library, name=best.name)  # type: ignore[arg-type]
+    if best.without_head:
+        return chosen, ()
+    ties = [item.title for item in network.candidates[1:] if item.score == best.score and item.fits]
+    but = " but for the name of the classifier" if best.head is not None else ""
+    note = f"Recognised as {best.title}: every name and shape fits{but}."
+    if best.order:
+        note = BY_ORDER_NOTE.format(title=best.title)
+    if ties:
+        same = "the same order and shapes" if best.order else "the same names and shapes"
+        has = "has" if len(ties) == 1 else "have"
+        note += (
+            f" {', '.join(ties[:3])}{' and others' if len(ties) > 3 else ''} {has} {same}, "
+            "so check that the baseline is as good as you expect."
+        )
+    return chosen, (note,)
+
+
+def _sized(spec: ModelSpec, read: Candidate | None, *, own_size: int | None, file_name: str) -> ModelSpec:
+    """Fill in what the weights tell, and refuse what they contradict."""
+    changes: dict[str, int] = {}
+    for what in _UNITS if read is not None else ():
+        found, wanted = getattr(read, what), getattr(spec, what)
+        if found is None or (what == "img_size" and found == own_size and wanted is None):
+            continue
+        if wanted not in (None, found):
+            raise InvalidCheckpoint(
+                f"{file_name} was made for {found} {_UNITS[what]}, got {what} {wanted}. Leave it empty to take {found}."
+            )
+        changes[what] = found
+    return dataclasses.replace(spec, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,232 @@
+"""Why the weights in a checkpoint are those of no architecture, or not of the one that was chosen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from torch import Tensor, nn
+
+from senseapp.networks.checkpoints.checkpoint import Checkpoint, named
+from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, fits_pattern, weights_only
+from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
+from senseapp.networks.checkpoints.recognise import Candidate, fingerprint_named, layers_between
+from senseapp.networks.checkpoints.stored_networks import Network
+from senseapp.networks.sources.libraries import architecture_shapes
+from senseapp.records.inputs import MatchReport, Mismatch
+
+_LISTED_AT_MOST = 3
+
+
+def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_head: str = "") -> MatchReport:
+    """Compare ``tensors`` with the state dict of ``module`` and say why they do not fit, if they do not.
+
+    The weights of the layer ``fresh_head`` may be missing.
+    """
+    expected, found = (
+        {name: tuple(tensor.shape) for name, tensor in weights.items()} for weights in (module.state_dict(), tensors)
+    )
+    own = weights_only(expected)
+    missing = [
+        Mismatch(name, shape, None)
+        for name, shape in own.items()
+        if name not in found and not (fresh_head and name.rpartition(".")[0] == fresh_head)
+    ]
+    wrong = [Mismatch(name, own[name], found[name]) for name in own if name in found and found[name] != own[name]]
+    surplus = [name for name in found if name not in expected]
+    unexpected = [Mismatch(name, None, found[name]) for name in surplus if not name.endswith(COMPUTED_SUFFIXES)]
+    return MatchReport(
+        differences=(*missing, *wrong, *unexpected),
+        ignored=tuple(name for name in surplus if name.endswith(COMPUTED_SUFFIXES)),
+        cause=_likely_cause(list(expected), missing, unexpected, wrong),
+    )
+
+
+def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mismatch], wrong: list[Mismatch]) -> str:
+    """Return the first explanation that accounts for every difference."""
+    if not (missing or unexpected or wrong):
+        return ""
+    head = names[-1].rpartition(".")[0] + "."  # the last layer that has weights
+    if len(missing) > len(names) // 2:
+        return "The checkpoint was made for another architecture: most names differ."
+    if wrong and not (missing or unexpected):
+        return _cause_of_shapes(names, head, wrong)
+    if all(item.name.startswith(head) for item in missing) and not wrong:
+        if not unexpected:
+            return "The checkpoint has no classifier: it holds the features only."
+        if missing:
+            return f"The checkpoint has another classifier in place of {head.rstrip('.')}."
+        return "The checkpoint holds more than this architecture: a larger variant, or a second network beside it."
+    return "The checkpoint was made for a variant of this architecture, or for another version of its library."
+
+
+def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
+    if all(item.name.startswith(head) for item in wrong):
+        return (
+            f"The checkpoint has {(wrong[0].found or (0,))[0]} classes, "
+            f"the network was built with {(wrong[0].expected or (0,))[0]}."
+        )
+    first = names[0].rpartition(".")[0]
+    if all(item.name.rpartition(".")[0] == first for item in wrong):
+        return "The checkpoint was made for images with another number of channels."
+    if all("pos" in item.name or "bias_table" in item.name or "rel_" in item.name for item in wrong):
+        return "The checkpoint was made for another image size."
+    return "The checkpoint was made for a wider, narrower or otherwise different variant of this architecture."
+
+
+def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
+    """Return why a checkpoint does not fit the architecture that was chosen, in sentences."""
+    names: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
+    for item in report.differences:
+        if item.kind == "wrong shape":
+            names["of another shape"].append(f"{item.name} {item.found} for {item.expected}")
+        else:
+            names[item.kind].append(item.name)
+    parts = [f"{len(found)} {what} ({_some(found)})" for what, found in names.items() if found]
+    return (
+        f"{file_name} does not fit {title}: {'; '.join(parts)}. {report.cause} "
+        "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_LISTED_AT_MOST]) + (", …" if len(names) > _LISTED_AT_MOST else "")
+
+
+_ADAPTER = re.compile(r"(?:^|[._])(lora|loha|lokr|hada|dora|vera|ia3)(?=$|[._])", re.IGNORECASE)
+_SHARD = re.compile(r"(\d+)[-_]of[-_](\d+)", re.IGNORECASE)
+_MERGE_SHARDS = (
+    "Put the parts together where the model was made (load them into it, then torch.save(model.state_dict(), "
+    "'weights.pth')) and choose that file."
+)
+
+
+def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
+    """Return the cause, in sentences, for which ``network`` is of no known architecture."""
+    for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _other_shapes, _variant):
+        if (found := cause(checkpoint, network)) is not None:
+            return found
+    closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in network.candidates[:3])
+    order = "by their names or by their order"
+    return (
+        f"The weights in {checkpoint.file_name} are of no architecture of timm or torchvision, {order}"
+        f"{f'; the closest are {closest}' if closest else ''}. "
+        "Choose the architecture by name to see what differs."
+    )
+
+
+def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
+    """Say that low-rank updates are no network, and that they cannot be added without their factor."""
+    found = [name for name in checkpoint.tensors if _ADAPTER.search(name)]
+    if not found:
+        return None
+    kind = (_ADAPTER.search(found[0]) or [""])[1]
+    alone = len(found) == len(checkpoint.tensors)
+    what = "an adapter, not a network" if alone else "a network with an adapter that was not merged into it"
+    return (
+        f"{checkpoint.file_name} holds {what}: {len(found)} weights of {kind} layers ({named(found)}). Merge it into "
+        "the network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
+    )
+
+
+def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
+    """Say that shapes fit in several orders, and that a file sorted by name does not tell which is right."""
+    if network.unclear is None:
+        return None
+    title, first, second = network.unclear
+    return (
+        f"The weights in {checkpoint.file_name} have the shapes of {title} under other names, and safetensors keeps no "
+        f"order but that of names: {first} and {second} have equal shapes, and nothing says which comes first in the "
+        "network. Save the weights under the names of the architecture, or with torch.save, which keeps their order."
+    )
+
+
+def _part(checkpoint: Checkpoint, network: Network) -> str | None:
+    """Say that the file is one of several, by its name or because all that is in it is a part of an architecture."""
+    numbered = _SHARD.search(checkpoint.file_name)
+    if numbered:
+        return (
+            f"{checkpoint.file_name} is part {int(numbered[1])} of {int(numbered[2])} of a checkpoint (a shard), so "
+            f"most weights are missing. {_MERGE_SHARDS}"
+        )
+    if not network.candidates:
+        return None
+    closest, shapes = network.candidates[0], weights_only(network.shapes)
+    own, free = _own_shapes(closest)
+    missing = [name for name in own if name not in shapes]
+    if not shapes or any(name not in own or (name not in free and own[name] != shapes[name]) for name in shapes):
+        return None
+    if not missing:
+        return None
+    return (
+        f"{checkpoint.file_name} holds {len(shapes)} of the {len(own)} weights of {closest.title} and nothing else: a "
+        f"part of a checkpoint (a shard), or one that was saved in part. It lacks {named(missing)}. {_MERGE_SHARDS}"
+    )
+
+
+def _other_shapes(checkpoint: Checkpoint, network: Network) -> str | None:
+    """Say which few weights have other shapes, where the names are those of an architecture."""
+    if not network.candidates:
+        return None
+    closest, shapes = network.candidates[0], weights_only(network.shapes)
+    fingerprint = fingerprint_named(closest.library, closest.name)
+    own = weights_only(architecture_shapes(closest.library, closest.name))
+    if fingerprint is None or shapes.keys() != own.keys():
+        return None
+    patterns = own | dict(fingerprint.free.patterns)
+    wrong = [name for name in own if not fits_pattern(shapes[name], patterns[name])]
+    if not 0 < len(wrong) <= len(own) // 10:
+        return None
+    first = wrong[0]
+    expected = ", ".join("any" if length is None else str(length) for length in patterns[first])
+    return (
+        f"{checkpoint.file_name} has the names of {closest.title}, and other shapes for {named(wrong)}: {first} is "
+        f"{shapes[first]}, expected ({expected}). Save the weights as PyTorch keeps them, or choose another "
+        "architecture."
+    )
+
+
+def _other_form(checkpoint: Checkpoint, _: Network) -> str | None:
+    if not checkpoint.other_forms:
+        return None
+    name, form = next(iter(checkpoint.other_forms.items()))
+    return (
+        f"{len(checkpoint.other_forms)} weights in {checkpoint.file_name} are not plain numbers: {name} is {form}. "
+        "Save the weights of the float32 model, plain and dense."
+    )
+
+
+def _unknown_function(checkpoint: Checkpoint, _: Network) -> str | None:
+    found = [name for name in checkpoint.tensors if PARAMETRIZED in name]
+    if not found:
+        return None
+    return (
+        f"{checkpoint.file_name} keeps weights from which a function computes those of the layers ({named(found)}), "
+        "and does not say which function. Take it off before saving: "
+        "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
+    )
+
+
+def _variant(checkpoint: Checkpoint, network: Network) -> str | None:
+    """Say that an architecture is all there, with further layers inside."""
+    if not network.candidates:
+        return None
+    closest, shapes = network.candidates[0], weights_only(network.shapes)
+    own, free = _own_shapes(closest)
+    if any(name not in shapes or (name not in free and shapes[name] != own[name]) for name in own):
+        return None
+    between = layers_between([name for name in shapes if name not in own], shapes, own)
+    if not between:
+        return None
+    return (
+        f"{checkpoint.file_name} holds all weights of {closest.title}, and {len(between)} further ones of layers "
+        f"inside it ({named(between)}): a variant that is no architecture of timm or torchvision. Without those layers "
+        "its answers would be others."
+    )
+
+
+def _own_shapes(candidate: Candidate) -> tuple[Shapes, Collection[str]]:
+    """Return the shapes of an architecture, and the names of those that depend on classes, channels or image size."""
+    fingerprint = fingerprint_named(candidate.library, candidate.name)
+    own = weights_only(architecture_shapes(candidate.library, candidate.name))
+    return own, () if fingerprint is None else fingerprint.free.patterns

@@ -1,0 +1,316 @@
+"""Recognise the architecture of one network by the names and shapes of its weights, or by order and shapes alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from senseapp.networks.checkpoints.fingerprint import (
+    MODULUS,
+    BuiltWith,
+    Fingerprint,
+    OrderedWeights,
+    Shapes,
+    is_layer,
+    load_fingerprints,
+    resemblance,
+    signature_of,
+    sketch_of,
+    weights_only,
+)
+from senseapp.networks.sources.catalogue import find_entry
+
+_SCORE_AT_OTHER_SIZE = 0.99
+_SCORE_OF_RENAMED_HEAD = 0.98
+_SCORE_WITH_SURPLUS = 0.975
+_SCORE_WITHOUT_HEAD = 0.97
+_SCORE_BY_ORDER = 0.96
+_BEST_INEXACT_SCORE = 0.95
+_LEAST_SCORE = 0.05
+_MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFit:
+    """How a checkpoint that fits but for its classifier names it.
+
+    Attributes:
+        own: the classifier's name in the architecture, ``fc``.
+        found: its name in the checkpoint, ``fc.1``; empty where the checkpoint has none.
+    """
+
+    own: str
+    found: str
+
+    @property
+    def missing(self) -> bool:
+        """Whether the checkpoint has no classifier."""
+        return not self.found
+
+    def renamed(self, weights: Mapping[str, T]) -> dict[str, T]:
+        """Return the weights under the names that the architecture has."""
+        start = f"{self.found}."
+        return {
+            f"{self.own}.{name.removeprefix(start)}" if self.found and name.startswith(start) else name: value
+            for name, value in weights.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(BuiltWith[int | None]):
+    """One architecture that a checkpoint may belong to, and what it was built with as read off the shapes.
+
+    Attributes:
+        library, name: the architecture.
+        score: 1 when every name and shape fits at the architecture's own image size, 0.99 when they fit at
+            another one, 0.98 when they fit but for the name of the classifier, 0.975 when there are others beside
+            them, 0.97 when there is no classifier, 0.96 when names are others but order and shapes fit; below that
+            the share of names and shapes in common, roughly.
+        exact: whether every name and shape fits.
+        head: how the classifier differs, where all else fits.
+        order: the checkpoint's names in the architecture's order, where these are all that fits; else empty.
+        surplus: names in the checkpoint that the architecture does not have, where it has all others.
+    """
+
+    library: str
+    name: str
+    score: float
+    exact: bool = False
+    head: HeadFit | None = None
+    order: tuple[str, ...] = ()
+    surplus: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the checkpoint has all weights of the architecture, as far as names or order and shapes tell."""
+        return not self.without_head and (self.exact or self.by_order or self.head is not None or bool(self.surplus))
+
+    @property
+    def by_order(self) -> bool:
+        """Whether only order and shapes fit, under other names: a guess."""
+        return bool(self.order)
+
+    @property
+    def without_head(self) -> bool:
+        """Whether all but the classifier is there."""
+        return self.head is not None and self.head.missing
+
+    @property
+    def title(self) -> str:
+        """The name people write, for example ``timm/resnet18``."""
+        return f"{self.library}/{self.name}"
+
+
+class Layers:
+    """The names and shapes of a checkpoint, and its layers by the signature of their weights.
+
+    Attributes:
+        shapes: by name, without what a network counts or computes by itself.
+        signature: of all of them.
+    """
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = weights_only(shapes)
+        self.signature = signature_of(self.shapes)
+        self._by_signature: dict[tuple[str, ...], dict[int, str]] = {}
+
+    def find(self, signature: int, suffixes: tuple[str, ...]) -> str:
+        """Return the layer whose weights of these names have ``signature``; empty if there is none."""
+        if suffixes not in self._by_signature:
+            owners = (name.removesuffix(suffixes[0]) for name in self.shapes if name.endswith(f".{suffixes[0]}"))
+            groups = ([owner + suffix for suffix in suffixes] for owner in owners)
+            self._by_signature[suffixes] = {
+                signature_of({name: self.shapes[name] for name in group}): group[0].rpartition(".")[0]
+                for group in groups
+                if all(name in self.shapes for name in group)
+            }
+        return self._by_signature[suffixes].get(signature, "")
+
+
+def recognise(
+    shapes: Shapes,
+    *,
+    arch_hint: str = "",
+    file_name: str = "",
+    orders: Sequence[OrderedWeights] = (),
+    known: Sequence[Candidate] = (),
+    among: Sequence[Fingerprint] | None = None,
+    limit: int = 10,
+) -> tuple[Candidate, ...]:
+    """Return up to ``limit`` architectures that ``shapes`` resemble, the likeliest first.
+
+    Architectures with identical names and shapes cannot be told apart and have the same score; among them the
+    one named by ``arch_hint`` comes first, then those whose name is in ``file_name`` (the longest such name first),
+    then those with published weights, then shorter names. Where no names fit, those come first whose shapes fit in
+    one of ``orders``. Files with more weights than any network has resemble none. ``known`` are candidates that were
+    found before, ``among`` the architectures to compare with: all of them where it is None.
+    """
+    if len(shapes) > _MOST_WEIGHTS and not known:
+        return ()
+    layers = Layers(shapes)
+    sketch, found = sketch_of(layers.shapes), list(known)
+    done = {(item.library, item.name) for item in known}
+    for fingerprint in load_fingerprints() if among is None else among:
+        if (fingerprint.library, fingerprint.name) in done:
+            continue
+        candidate = fit_by_names(fingerprint, layers) or fit_by_order(fingerprint, orders)
+        if candidate is None:
+            score = round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
+            candidate = _candidate(fingerprint, layers.shapes, score=score)
+        if candidate.score >= _LEAST_SCORE:
+            found.append(candidate)
+    found.sort(key=lambda candidate: _sort_key(candidate, arch_hint, _compact(file_name)))
+    return tuple(found[:limit])
+
+
+def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> Candidate | None:
+    """Return the architecture as a candidate if its names and shapes fit, but for its classifier perhaps."""
+    size = fingerprint.free.read_off(layers.shapes).img_size
+    size_is_known = (size is None) == (fingerprint.free.size is None)
+    if size_is_known and fingerprint.fits(layers.shapes, layers.signature):
+        score = 1.0 if size in (None, fingerprint.img_size) else _SCORE_AT_OTHER_SIZE
+        return _candidate(fingerprint, layers.shapes, exact=True, score=score)
+    head = fit_but_for_head(fingerprint, layers)
+    if head is None:
+        return None
+    score = _SCORE_WITHOUT_HEAD if head.missing else _SCORE_OF_RENAMED_HEAD
+    return _candidate(fingerprint, head.renamed(layers.shapes), score=score, head=head)
+
+
+def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None:
+    """Return how a checkpoint fits the architecture but for its classifier's name.
+
+    None where it fits as it is, or differs in more.
+    """
+    free, shapes = fingerprint.free, layers.shapes
+    own = free.classes[0].rpartition(".")[0] if free.classes else ""
+    head = {name: pattern for name, pattern in free.patterns.items() if name.rpartition(".")[0] == own}
+    if not own or any(name in shapes for name in head):
+        return None
+    others = [name for name in free.patterns if name not in head]
+    if not free.fit(shapes, others):
+        return None
+    known = fingerprint.fixed_signature + signature_of({name: shapes[name] for name in others})
+    left = (layers.signature - known) % MODULUS
+    if left == 0:
+        return HeadFit(own=own, found="")
+    suffixes = tuple(name.rpartition(".")[2] for name in head)
+    found = layers.find(left, suffixes)
+    renamed = {f"{own}.{suffix}": shapes[f"{found}.{suffix}"] for suffix in suffixes if found}
+    return HeadFit(own=own, found=found) if found and free.fit(renamed, head) else None
+
+
+def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> Candidate | None:
+    """Return the architecture as a candidate if its shapes are those of the checkpoint in one of ``orders``."""
+    for ordered in orders:
+        free = fingerprint.free_shapes(ordered)
+        if free is not None:
+            candidate = _candidate(fingerprint, free, score=_SCORE_BY_ORDER, order=ordered.names)
+            if (candidate.img_size is None) == (fingerprint.free.size is None):
+                return candidate
+    return None
+
+
+def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> Candidate | None:
+    """Return the architecture as a candidate if the checkpoint has all its weights, and others that can be left out.
+
+    ``own`` are the architecture's weights as its library builds it. A classifier of another name is taken for its own
+    where no other layer is left over. None where a weight is missing, or a layer stands between those of the network:
+    that is another architecture.
+    """
+    free, shapes = fingerprint.free, layers.shapes
+    missing = [name for name in own if name not in shapes]
+    fixed = (name for name in own if name in shapes and name not in free.patterns)
+    if any(shapes[name] != own[name] for name in fixed) or not free.fit(shapes, set(free.patterns) - set(missing)):
+        return None
+    surplus = [name for name in shapes if name not in own]
+    head = None
+    if missing:
+        classifier = missing[0].rpartition(".")[0]
+        if not free.classes or {name for name in own if name.startswith(f"{classifier}.")} != set(missing):
+            return None
+        if free.classes[0].rpartition(".")[0] != classifier:
+            return None
+        head = _head_in(surplus, shapes, fingerprint, classifier)
+        taken = {name.replace(classifier, head.found, 1) for name in missing}
+        surplus = [name for name in surplus if name not in taken]
+        if not head.missing and any(is_layer(shapes[name]) for name in surplus):
+            return None
+    if layers_between(surplus, shapes, own):
+        return None
+    score = _SCORE_WITHOUT_HEAD if head and head.missing else _SCORE_WITH_SURPLUS
+    renamed = head.renamed(shapes) if head else shapes
+    return _candidate(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
+
+
+def _head_in(surplus: Sequence[str], shapes: Shapes, fingerprint: Fingerprint, own: str) -> HeadFit:
+    """Return the one layer of ``surplus`` that has the shapes of the classifier; no name where there is not one."""
+    patterns = {name.rpartition(".")[2]: name for name in fingerprint.free.patterns if name.startswith(f"{own}.")}
+    found = []
+    for layer in dict.fromkeys(name.rpartition(".")[0] for name in surplus):
+        renamed = {own_name: shapes.get(f"{layer}.{suffix}", ()) for suffix, own_name in patterns.items()}
+        if fingerprint.free.fit(renamed, patterns.values()) and len({shape[0] for shape in renamed.values()}) == 1:
+            found.append(layer)
+    return HeadFit(own=own, found=found[0] if len(found) == 1 else "")
+
+
+def layers_between(surplus: Iterable[str], shapes: Shapes, own: Shapes) -> list[str]:
+    """Return the weights of layers that stand inside the modules of the network, or belong to the network itself."""
+    modules = {name[: dot.start()] for name in own for dot in re.finditer(r"\.", name)}
+    return [
+        name
+        for name in surplus
+        if is_layer(shapes[name])
+        and ("." not in name or any(name[: dot.start()] in modules for dot in re.finditer(r"\.", name)))
+    ]
+
+
+def _candidate(
+    fingerprint: Fingerprint,
+    shapes: Shapes,
+    *,
+    score: float,
+    exact: bool = False,
+    head: HeadFit | None = None,
+    order: tuple[str, ...] = (),
+    surplus: tuple[str, ...] = (),
+) -> Candidate:
+    return Candidate(
+        library=fingerprint.library,
+        name=fingerprint.name,
+        score=score,
+        exact=exact,
+        head=head,
+        order=order,
+        surplus=surplus,
+        **asdict(fingerprint.free.read_off(shapes)),
+    )
+
+
+def _sort_key(
+    candidate: Candidate, arch_hint: str, compact_file_name: str
+) -> tuple[float, bool, int, bool, int, str, str]:
+    entry = find_entry(candidate.library, candidate.name)
+    return (
+        -candidate.score,
+        candidate.name != arch_hint.split(".", 1)[0],
+        -len(candidate.name) if _compact(candidate.name) in compact_file_name else 0,
+        entry is None or not entry.pretrained,
+        len(candidate.name),
+        candidate.name,
+        candidate.library,
+    )
+
+
+def _compact(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def fingerprint_named(library: str, name: str) -> Fingerprint | None:
+    """Return the fingerprint of one architecture (a weights tag after a dot is ignored), or None."""
+    architecture = name.split(".", 1)[0]
+    matches = (item for item in load_fingerprints() if (item.library, item.name) == (library, architecture))
+    return next(matches, None)

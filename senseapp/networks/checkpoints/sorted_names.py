@@ -1,0 +1,154 @@
+"""Weights of a file that is sorted by name, put into the order of an architecture by their shapes.
+
+``.safetensors`` files keep no order but that of names. What the names still tell: weights below one prefix belong
+together, siblings that differ in numbers alone (``conv1`` and ``conv2``, or ``conv_a`` and ``conv_b``) ascend, and two
+siblings have the same order below each prefix that has both. Otherwise all orders are tried that give the
+architecture's shapes. One that is alone, or whose names end more like the architecture's than those of all others, is
+taken; else none, because exchanged layers of equal shape would give wrong figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice, takewhile
+
+from senseapp.networks.checkpoints.fingerprint import Pattern, Shape, Shapes, fits_pattern
+
+_NUMBER = re.compile(r"\d{1,18}|(?<![a-z\d])[a-d](?![a-z\d])", re.IGNORECASE)  # not q, k and v
+_MOST_PARTS = 150  # side by side; each takes a frame of Python's stack
+_MOST_STEPS = 50_000
+_MOST_ORDERS = 64
+_Layers = Mapping[str, Sequence[str]]
+"""The names of the weights of each layer by its name, in the order in which PyTorch's own layers hold them."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """What stands below one prefix: the weights of a layer, and parts by their names."""
+
+    weights: Sequence[str] = ()
+    parts: dict[str, _Node] = field(default_factory=dict)
+
+    def all_weights(self) -> Iterator[str]:
+        yield from self.weights
+        for part in self.parts.values():
+            yield from part.all_weights()
+
+
+def exchangeable(layers: _Layers, shapes: Shapes) -> tuple[str, str] | None:
+    """Return two siblings with equal shapes of which no number says which comes first; None if there are none.
+
+    Underscores separate parts of names too, as in files whose names have no dots.
+    """
+    pending = [("", _tree(layers, r"[._/]"))]
+    while pending:
+        prefix, node = pending.pop()
+        alike: dict[frozenset[tuple[Shape, int]], str] = {}
+        for part, below in node.parts.items():
+            other = alike.setdefault(frozenset(Counter(shapes[name] for name in below.all_weights()).items()), part)
+            if _kind(other) != _kind(part):
+                return f"{prefix}{other}", f"{prefix}{part}"
+            pending.append((f"{prefix}{part}.", below))
+    return None
+
+
+def arrangements(layers: _Layers, shapes: Shapes, wanted: Mapping[str, Pattern]) -> list[tuple[str, ...]]:
+    """Return up to two orders of all weights that have the shapes ``wanted``, those of an architecture in its order.
+
+    Of several orders, the one is taken in which more names end as those of the architecture do. None where there are
+    too many ways to try.
+    """
+    search = _Search(shapes, list(wanted.values()))
+    try:
+        found = list(islice(search.orders(_tree(layers, r"[./]"), 0), _MOST_ORDERS))
+    except RecursionError:
+        return []
+    if search.steps > _MOST_STEPS:
+        return []
+    if len(found) == _MOST_ORDERS:
+        return found[:2]
+    alike = [order for order in found if _is_consistent(order)] or found
+    named = {order: _endings_in_common(order, wanted) for order in alike}
+    return [order for order in alike if named[order] == max(named.values())][:2]
+
+
+def _endings_in_common(order: Sequence[str], own: Iterable[str]) -> int:
+    """Return how many parts at the end of names are those of the names ``own``, in all."""
+    pairs = ((_parts(name.lower())[::-1], _parts(known.lower())[::-1]) for name, known in zip(order, own, strict=True))
+    return sum(len(list(takewhile(lambda both: both[0] == both[1], zip(*pair, strict=False)))) for pair in pairs)
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"[./]", name)
+
+
+def _is_consistent(order: Sequence[str]) -> bool:
+    """Return whether two siblings stand in the same order below each prefix that has both."""
+    below: dict[tuple[str, ...], dict[str, None]] = {}
+    for name in order:
+        parts = _parts(name)
+        for depth, part in enumerate(parts):
+            below.setdefault(tuple(parts[:depth]), {})[part] = None
+    before = {pair for parts in below.values() for pair in combinations(parts, 2)}
+    return not any((second, first) in before for first, second in before)
+
+
+class _Search:
+    """Tries the orders of parts that give the wanted shapes, each place after the one before it."""
+
+    def __init__(self, shapes: Shapes, wanted: Sequence[Pattern]) -> None:
+        self._shapes, self._wanted = shapes, wanted
+        self.steps = 0
+
+    def orders(self, node: _Node, start: int) -> Iterator[tuple[str, ...]]:
+        """Yield the orders of what is below ``node`` that have the shapes wanted from the place ``start`` on."""
+        self.steps += 1
+        end = start + len(node.weights)
+        if len(node.parts) > _MOST_PARTS or not self._fit(node.weights, self._wanted[start:end]):
+            return
+        kinds: dict[str, list[_Node]] = {}
+        for part in sorted(node.parts, key=_ascending):
+            kinds.setdefault(_kind(part), []).append(node.parts[part])
+        for names in self._interleaved(list(kinds.values()), (0,) * len(kinds), end):
+            yield (*node.weights, *names)
+
+    def _interleaved(
+        self, kinds: Sequence[Sequence[_Node]], taken: tuple[int, ...], start: int
+    ) -> Iterator[tuple[str, ...]]:
+        """Yield the orders of what is left of each of ``kinds``, whose own order is kept."""
+        if self.steps > _MOST_STEPS or all(len(parts) == count for parts, count in zip(kinds, taken, strict=True)):
+            yield ()
+            return
+        for index, parts in enumerate(kinds):
+            if taken[index] < len(parts):
+                rest = (*taken[:index], taken[index] + 1, *taken[index + 1 :])
+                for first in self.orders(parts[taken[index]], start):
+                    for others in self._interleaved(kinds, rest, start + len(first)):
+                        yield (*first, *others)
+
+    def _fit(self, names: Sequence[str], wanted: Sequence[Pattern]) -> bool:
+        return len(names) == len(wanted) and all(
+            fits_pattern(self._shapes[name], pattern) for name, pattern in zip(names, wanted, strict=True)
+        )
+
+
+def _tree(layers: _Layers, separator: str) -> _Node:
+    root = _Node()
+    for layer, names in layers.items():
+        node = root
+        for part in re.split(separator, layer) if layer else ():
+            node = node.parts.setdefault(part, _Node())
+        node.weights = (*node.weights, *names)
+    return root
+
+
+def _kind(part: str) -> str:
+    """Return a name with a mark in place of its numbers."""
+    return _NUMBER.sub("#", part)
+
+
+def _ascending(part: str) -> list[tuple[int, str]]:
+    return [(int(found) if found.isdigit() else 0, found) for found in _NUMBER.findall(part)]

@@ -1,0 +1,367 @@
+"""The networks in a checkpoint: each a prefix of names below which the weights of an architecture are.
+
+All names of a file form one tree (``state_dict.module.conv1.weight``). A prefix below which the names and shapes of an
+architecture are all found holds a network. So no list says what training programs call their dicts and wrappers, and
+two networks in one file (student and teacher, plain and averaged weights) are found as two prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.networks.checkpoints.by_order import in_order, ordered_weights, weights_by_layer
+from senseapp.networks.checkpoints.checkpoint import Checkpoint
+from senseapp.networks.checkpoints.fingerprint import Fingerprint, entry_hash, is_layer, load_fingerprints, weights_only
+from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
+from senseapp.networks.checkpoints.recognise import (
+    Candidate,
+    HeadFit,
+    Layers,
+    fit_by_names,
+    fit_by_order,
+    fit_with_surplus,
+    recognise,
+)
+from senseapp.networks.checkpoints.sorted_names import arrangements, exchangeable
+from senseapp.networks.sources.libraries import architecture_shapes
+
+_MOST_LEVELS = 12
+_MOST_PREFIXES = 5_000
+_MOST_WRAPPERS = 6
+_MOST_WRAPPED = 10_000
+_MOST_COMPARED = 40  # architectures to rank where none fits
+_MOST_BUILT = 12  # architectures to compare with name by name
+_FEWEST_SHARED = 0.5  # of an architecture's sketch, for it to be looked at more closely
+_SCORE_OF_OUTER_HEAD = 0.98
+_AT_THE_TOP = "top level"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """One network in a file.
+
+    Attributes:
+        prefix: what stands before the names of its weights in the file, with the dot behind it.
+        tensors: its weights, and what else stands below the prefix, without it.
+        candidates: architectures that it may belong to, the likeliest first.
+        beside: names of what else the file holds, in short.
+        unclear: the title of an architecture whose shapes fit in several orders, and two parts that they exchange.
+    """
+
+    prefix: str
+    tensors: Mapping[str, Tensor]
+    candidates: tuple[Candidate, ...] = ()
+    beside: tuple[str, ...] = ()
+    unclear: tuple[str, str, str] | None = None
+
+    @property
+    def title(self) -> str:
+        """What people choose it by: its prefix."""
+        return self.prefix.rstrip(".") or _AT_THE_TOP
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor."""
+        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+
+    @property
+    def fits(self) -> bool:
+        """Whether all weights of an architecture are there."""
+        return bool(self.candidates) and self.candidates[0].fits
+
+
+def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tuple[Network, ...]:
+    """Return the networks in a file, in its order; where nothing fits, what comes closest as the one network.
+
+    ``only`` is the architecture to look for; else all are.
+    """
+    search = _Search(checkpoint, only)
+    found = search.by_names()
+    for renamed in () if found else _without_wrappers(checkpoint):
+        found = found or _Search(renamed, only, built=search.built).by_names()
+    complete = [network for network in found if network.fits]
+    chosen = complete or found or search.by_order() or [search.closest()]
+    return tuple(_without_copies(chosen))
+
+
+def choose_network(networks: Sequence[Network], wanted: str, *, file_name: str) -> Network:
+    """Return the network that ``wanted`` names, or the first.
+
+    Its title names it, or a part of the title that no other has.
+
+    Raises:
+        InvalidCheckpoint: there is none of that name, or several.
+    """
+    if not wanted:
+        return networks[0]
+    alike = [item for item in networks if wanted.lower() in item.title.lower()]
+    exact = [item for item in networks if item.title == wanted] or alike
+    if len(exact) != 1:
+        titles = ", ".join(item.title for item in alike or networks)
+        what = f"several networks whose name holds {wanted!r}" if alike else f"no network named {wanted!r}"
+        raise InvalidCheckpoint(f"{file_name} holds {what}. Choose one of: {titles}.")
+    return exact[0]
+
+
+def _without_copies(networks: Sequence[Network]) -> Iterator[Network]:
+    """Leave out networks whose numbers are at the same place in the file as those of one before."""
+    seen = set()
+    for network in networks:
+        places = tuple(tensor.data_ptr() for tensor in network.tensors.values())
+        if places not in seen:
+            yield network
+        seen.add(places)
+
+
+def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """Yield the checkpoint with names from which wrappers inside a network are taken (``layer1._orig_mod.0.weight``).
+
+    A wrapper has one child, so its part of a name is the only one that follows the parts before it, wherever it is.
+    Each such part is taken away by itself, then all together.
+    """
+    if len(checkpoint.tensors) > _MOST_WRAPPED:
+        return
+    followed: dict[str, set[str]] = {}
+    for name in checkpoint.tensors:
+        parts = name.split(".")[: _MOST_LEVELS + 1]
+        for place in range(1, len(parts)):
+            followed.setdefault(".".join(parts[:place]), set()).add(parts[place])
+    alone: dict[str, bool] = {}
+    for parts_after in followed.values():
+        for part in parts_after:
+            alone[part] = alone.get(part, True) and len(parts_after) == 1
+    wrappers = [part for part, is_alone in alone.items() if is_alone and not part.isdigit()][:_MOST_WRAPPERS]
+    for taken in (*({part} for part in wrappers), set(wrappers)) if wrappers else ():
+        renamed = {
+            ".".join((first, *(part for part in parts[:-1] if part not in taken), *parts[-1:])): tensor
+            for name, tensor in checkpoint.tensors.items()
+            for first, *parts in (name.split("."),)
+        }
+        if len(renamed) == len(checkpoint.tensors):
+            yield replace(checkpoint, tensors=renamed)
+
+
+class _Search:
+    """Looks for networks below each prefix of a file's names."""
+
+    def __init__(self, checkpoint: Checkpoint, only: Fingerprint | None, *, built: int = 0) -> None:
+        self._checkpoint = checkpoint
+        self._only = only
+        self._prefixes = _prefixes(checkpoint.tensors)
+        self._closest = (-1, "")
+        self._alike: dict[str, list[Fingerprint]] = {}
+        self._unclear: tuple[str, str, str] | None = None
+        self.built = built
+
+    def by_names(self) -> list[Network]:
+        """Return the networks whose weights have the names of an architecture, but perhaps for the classifier."""
+        found = []
+        for prefix, names in self._prefixes.items():
+            layers = Layers({name.removeprefix(prefix): self._shape(name) for name in names})
+            plausible = self._plausible(prefix, layers)
+            fits = [fit for item in plausible if (fit := fit_by_names(item, layers)) is not None]
+            if not any(fit.fits for fit in fits):
+                fits = self._with_surplus(plausible, layers) or fits
+            if fits:
+                found.append(self._with_outer_head(prefix, fits) or self._network(prefix, fits))
+        return found
+
+    def by_order(self) -> list[Network]:
+        """Return the networks whose weights have the order and shapes of an architecture, under other names."""
+        found: dict[tuple[str, ...], Network] = {}
+        if any(PARAMETRIZED in name for name in self._checkpoint.tensors):
+            return []  # what computes a weight may have its shape
+        for prefix, names in self._prefixes.items():
+            fitting = [item for item in self._known() if item.num_weights <= len(names)]
+            orders = ordered_weights(self._tensors(prefix)) if fitting else ()
+            fits = [fit for item in fitting if (fit := fit_by_order(item, orders)) is not None]
+            if fitting and self._checkpoint.sorted_by_name:
+                fits = self._not_by_name_alone(prefix, fits, fitting)
+            if fits:
+                found[tuple(names)] = self._network(prefix, fits)
+        return list(found.values())
+
+    def _not_by_name_alone(self, prefix: str, fits: list[Candidate], fitting: Sequence[Fingerprint]) -> list[Candidate]:
+        """Return the architectures whose shapes fit in one order only, in a file that is sorted by name."""
+        tensors = self._tensors(prefix)
+        names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
+        layers = weights_by_layer(fits[0].order if fits else names)
+        shapes = {name: self._shape(f"{prefix}{name}") for name in names}
+        alike = exchangeable(layers, shapes) if fits else None
+        if fits and alike is None:
+            return fits
+        if alike:
+            self._unclear = (fits[0].title, *alike)
+        for item in fitting:
+            if (
+                item.num_weights != len(names)
+                or self.built >= _MOST_BUILT
+                or not item.free.fit_somewhere(shapes.values())
+            ):
+                continue
+            self.built += 1
+            own = weights_only(architecture_shapes(item.library, item.name))
+            found = arrangements(layers, shapes, own | dict(item.free.patterns))
+            if len(found) == 1:
+                order = in_order(found[0], tensors)
+                return [fit for twin in fitting if (fit := fit_by_order(twin, [order])) is not None]
+            if found:
+                first, second = next((a, b) for a, b in zip(*found, strict=True) if a != b)
+                self._unclear = (f"{item.library}/{item.name}", first, second)
+        return []
+
+    def closest(self) -> Network:
+        """Return what is below the prefix that shares most with an architecture."""
+        shared, prefix = self._closest
+        if shared <= 0:
+            prefix = max(self._prefixes, key=lambda known: (len(self._prefixes[known]), len(known)))
+        return replace(self._network(prefix, ()), unclear=self._unclear)
+
+    def _known(self) -> Sequence[Fingerprint]:
+        return (self._only,) if self._only else load_fingerprints()
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._checkpoint.tensors[name].shape)
+
+    def _tensors(self, prefix: str) -> dict[str, Tensor]:
+        tensors = self._checkpoint.tensors
+        return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+
+    def _plausible(self, prefix: str, layers: Layers) -> list[Fingerprint]:
+        """Return the architectures whose sketches are in the weights below ``prefix``, the largest first."""
+        sketches, known = _sketches(), load_fingerprints()
+        hashes = {entry_hash(name, shape) >> 32 for name, shape in layers.shapes.items()}
+        sought = np.fromiter(hashes, np.uint32, len(hashes))
+        first, last = (np.searchsorted(sketches.hashes, sought, side=side) for side in ("left", "right"))
+        owners = [sketches.owners[a:b] for a, b in zip(first, last, strict=True) if a < b]
+        shared = np.bincount(np.concatenate(owners), minlength=len(known)) if owners else np.zeros(len(known), int)
+        if self._only is not None:
+            shared = np.where([item is self._only for item in known], shared, 0)
+        self._closest = max(self._closest, (int(shared.max()), prefix), key=lambda item: item[0])
+        alike = np.argsort(-shared / sketches.lengths, kind="stable")[:_MOST_COMPARED]
+        self._alike[prefix] = [known[place] for place in alike if shared[place]]
+        places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
+        return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
+
+    def _with_surplus(self, plausible: Sequence[Fingerprint], layers: Layers) -> list[Candidate]:
+        """Return the largest architecture, and its twins, of which all weights are there beside others."""
+        for item in plausible:
+            head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
+            body = [name for name in item.free.patterns if not head or name.rpartition(".")[0] != head]
+            if self.built >= _MOST_BUILT or not item.free.fit(layers.shapes, body):
+                continue
+            self.built += 1
+            own = weights_only(architecture_shapes(item.library, item.name))
+            if fit_with_surplus(item, layers, own) is not None:
+                twins = [twin for twin in plausible if twin.fixed_signature == item.fixed_signature]
+                return [fit for twin in twins if (fit := fit_with_surplus(twin, layers, own)) is not None]
+        return []
+
+    def _network(self, prefix: str, fits: Sequence[Candidate]) -> Network:
+        tensors = self._tensors(prefix)
+        file_name = self._checkpoint.file_name.rpartition(".")[0]
+        ranked = recognise(
+            {name: tuple(tensor.shape) for name, tensor in tensors.items()},
+            arch_hint=self._checkpoint.arch_hint,
+            file_name=file_name,
+            known=fits,
+            among=self._alike.get(prefix, ()),
+        )
+        return Network(prefix=prefix, tensors=tensors, candidates=ranked, beside=self._beside(prefix))
+
+    def _beside(self, prefix: str) -> tuple[str, ...]:
+        """Return the names of tensors outside ``prefix``, each up to where it parts from it."""
+        names: dict[str, None] = {}
+        for name in self._checkpoint.tensors:
+            if not name.startswith(prefix):
+                parts, own = name.split("."), prefix.split(".")
+                parted = next((i for i, (a, b) in enumerate(zip(parts, own, strict=False)) if a != b), 0)
+                names[".".join(parts[: parted + 1])] = None
+        return tuple(names)
+
+    def _with_outer_head(self, prefix: str, fits: Sequence[Candidate]) -> Network | None:
+        """Return the network with a classifier that stands outside its prefix, where it is the only layer there."""
+        heads = {fit.head.own for fit in fits if fit.head is not None and fit.head.missing}
+        if any(fit.fits for fit in fits) or len(heads) != 1 or not prefix:
+            return None
+        (own,) = heads
+        outside = self._outside(prefix)
+        layers = {name.rpartition(".")[0] for name in outside if is_layer(self._shape(name))}
+        if len(layers) != 1:
+            return None
+        (layer,) = layers
+        start = f"{layer}."
+        weights = {f"{own}.{name.removeprefix(start)}": name for name in outside if name.startswith(start)}
+        inner = self._tensors(prefix)
+        tensors = inner | {name: self._checkpoint.tensors[found] for name, found in weights.items()}
+        names = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        whole = Layers(names)
+        known = {(fit.library, fit.name) for fit in fits}
+        fitting = [
+            replace(fit, score=_SCORE_OF_OUTER_HEAD, exact=False, head=HeadFit(own=own, found=layer))
+            for item in self._known()
+            if (item.library, item.name) in known and (fit := fit_by_names(item, whole)) is not None and fit.exact
+        ]
+        if not fitting:
+            return None
+        beside = tuple(name for name in self._beside(prefix) if not f"{name}.".startswith(start))
+        ranked = recognise(names, arch_hint=self._checkpoint.arch_hint, known=fitting, among=self._alike[prefix])
+        return Network(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
+
+    def _outside(self, prefix: str) -> list[str]:
+        """Return the names at the nearest level around ``prefix`` where there are other layers than those below it."""
+        around = prefix
+        while around:
+            around = around.rstrip(".").rpartition(".")[0]
+            around = f"{around}." if around else ""
+            names = self._prefixes.get(around, [])
+            others = [name for name in names if not name.startswith(prefix)]
+            if any(is_layer(self._shape(name)) for name in others):
+                return others
+        return []
+
+
+def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return the names below each prefix with as many as the smallest architecture has; of too many the fullest."""
+    fewest = min(item.num_weights for item in load_fingerprints()) - 2  # a classifier may be missing
+    below: dict[str, list[str]] = {"": []}
+    for name in weights_only(dict.fromkeys(tensors, ())):
+        below[""].append(name)
+        start = -1
+        for _ in range(_MOST_LEVELS):
+            start = name.find(".", start + 1)
+            if start < 0:
+                break
+            below.setdefault(name[: start + 1], []).append(name)
+    known = {prefix: names for prefix, names in below.items() if len(names) >= fewest or not prefix}
+    if len(known) > _MOST_PREFIXES:
+        known = dict(sorted(known.items(), key=lambda item: -len(item[1]))[:_MOST_PREFIXES])
+    return known
+
+
+class _Sketches(NamedTuple):
+    """The hashes of all sketches, ascending, whose they are; how many each has, and how many of them are needed."""
+
+    hashes: npt.NDArray[np.uint32]
+    owners: npt.NDArray[np.intp]
+    lengths: npt.NDArray[np.intp]
+    needed: npt.NDArray[np.intp]
+
+
+@cache
+def _sketches() -> _Sketches:
+    fingerprints = load_fingerprints()
+    lengths = np.array([len(item.sketch) for item in fingerprints])
+    free = np.array([len(item.free.patterns) for item in fingerprints])
+    hashes = np.concatenate([item.sketch for item in fingerprints])
+    order = np.argsort(hashes, kind="stable")
+    needed = np.maximum(lengths - free, np.ceil(_FEWEST_SHARED * lengths).astype(int))
+    return _Sketches(hashes[order], np.repeat(np.arange(len(lengths)), lengths)[order], lengths, needed)

@@ -1,0 +1,238 @@
+"""The size of a network and its compressible layers, described from one watched pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compat.torch_internals import OperationMode, storage_of
+from senseapp.core.errors import UnsupportedModel, first_line_of
+from senseapp.networks.broken_weights import check_weights
+from senseapp.networks.products import products_of
+from senseapp.networks.trace import CallTrace, WeightUse, tensors_in, trace_calls
+from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
+from senseapp.tasks import Task
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def compressible_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield (layer name, its module, name of the weight attribute) in the order of ``named_modules``.
+
+    Compressible are convolutions, transposed convolutions and linear layers, subclasses included, and the
+    joint query-key-value projection of ``nn.MultiheadAttention``, which is a bare parameter.
+    A layer whose weight is computed (``torch.nn.utils.parametrize``) is yielded too; its attribute is no
+    :class:`~torch.nn.Parameter`, and the compressions say why they leave it out.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
+            yield name, module, "weight"
+        elif isinstance(module, nn.MultiheadAttention) and isinstance(module.in_proj_weight, nn.Parameter):
+            yield name, module, "in_proj_weight"
+
+
+def channel_axis_of(module: nn.Module) -> int:
+    """Return the weight axis of the output channels: 1 for transposed convolutions, 0 otherwise."""
+    return 1 if isinstance(module, _TRANSPOSED) else 0
+
+
+_LEAST_SHARE = 0.001  # of all parameters
+
+
+def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeights, ...]:
+    """Return the weights that are used without a layer, by the module that owns them.
+
+    Everything that a listed layer or a norm holds is left out (biases, gains, what its weight is computed from), and so
+    are biases, and other vectors, such as scales and class tokens, of less than a thousandth of all parameters.
+    """
+    listed, layers = _listed(model)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in model.named_parameters():  # tied ones once
+        owner, _, attribute = name.rpartition(".")
+        if id(parameter) in listed or _is_within(owner, layers) or "norm" in _type_of(model, owner).lower():
+            continue
+        is_matrix = sum(length > 1 for length in parameter.shape) >= 2
+        is_large = "bias" not in attribute and parameter.numel() >= _LEAST_SHARE * total
+        if is_matrix or is_large:
+            found.setdefault(owner, []).append((attribute, parameter))
+    return tuple(_described(model, owner, weights, trace) for owner, weights in found.items())
+
+
+def _listed(model: nn.Module) -> tuple[set[int], set[str]]:
+    """Return the weights that layers hold, by identity, and the layers that hold nothing else of weight."""
+    weights: set[int] = set()
+    layers: set[str] = set()
+    for name, module, attribute in compressible_weights(model):
+        weights.add(id(getattr(module, attribute)))
+        if not isinstance(module, nn.MultiheadAttention):
+            layers.add(name)
+    return weights, layers
+
+
+def _is_within(owner: str, layers: Iterable[str]) -> bool:
+    return any(owner == layer or owner.startswith(f"{layer}.") for layer in layers)
+
+
+def _type_of(model: nn.Module, name: str) -> str:
+    return type(model.get_submodule(name)).__name__
+
+
+def _described(
+    model: nn.Module, owner: str, weights: list[tuple[str, nn.Parameter]], trace: CallTrace
+) -> UnlistedWeights:
+    names = tuple(attribute for attribute, _ in weights)
+    uses = [trace.uses.get(f"{owner}.{attribute}" if owner else attribute) for attribute in names]
+    return UnlistedWeights(
+        module=owner,
+        module_type=_type_of(model, owner),
+        parameters=names,
+        num_params=sum(parameter.numel() for _, parameter in weights),
+        macs=sum(use.macs for use in uses if use) // trace.batch_size,
+    )
+
+
+def profile_model(
+    module: nn.Module,
+    sample: Tensor,
+    *,
+    trace: CallTrace | None = None,
+    task: Task | None = None,
+    finite: bool = True,
+    title: str = "",
+    pretrained: bool = True,
+    notes: tuple[str, ...] = (),
+) -> ModelProfile:
+    """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W), unless its ``trace`` is given.
+
+    Raises:
+        UnsupportedModel: it fails on the sample, what it returns is not an output of ``task``, where one is given, or,
+            unless ``finite`` is false, :func:`~senseapp.networks.broken_weights.check_weights` finds that it is not
+            finite because of a weight.
+    """
+    trace = trace or watched_pass(module, sample)
+    if finite:
+        check_weights(module, trace)
+    if task is not None:
+        task.check_output(trace.output, len(sample))
+    layers = _layers(module, trace)
+    tensors = [*module.parameters(), *module.buffers()]
+    return ModelProfile(
+        title=title,
+        layers=layers,
+        num_params=sum(parameter.numel() for parameter in module.parameters()),
+        macs=trace.macs // trace.batch_size,
+        num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        input_shape=tuple(sample.shape[1:]),
+        num_classes=0 if task is None else task.num_outputs(task.output(trace.output)),
+        pretrained=pretrained,
+        notes=notes,
+        unlisted=unlisted_weights(module, trace),
+        flow=trace.flow,
+    )
+
+
+def watched_pass(module: nn.Module, sample: Any) -> CallTrace:
+    """Watch one pass of ``sample``, float32 (N, C, H, W) or what the module is called with, through ``module``."""
+    try:
+        return trace_calls(module, sample)
+    except Exception as error:  # whatever a foreign forward raises
+        shapes = " and ".join(str(tuple(tensor.shape[1:])) for tensor in tensors_in(sample))
+        raise UnsupportedModel(
+            f"The model cannot take an image of shape {shapes}: {first_line_of(error)}. "
+            "Set the image size and the number of channels that it was made for."
+        ) from error
+
+
+def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
+    first_calls = {call.module: call for call in reversed(trace.calls)}
+    shared = {id(parameter): name for name, parameter in model.named_parameters()}
+    first_names: dict[str, str] = {}  # of a weight, by the name that this layer gives it
+    found: list[tuple[float, LayerProfile]] = []
+    for name, module, attribute in compressible_weights(model):
+        weight: Tensor = getattr(module, attribute)
+        parameter = f"{name}.{attribute}" if name else attribute
+        first_names[parameter] = shared.get(id(weight), parameter)
+        use = trace.uses.get(first_names[parameter])
+        uses = [use] if use else _uses_within(name, trace)
+        own_macs = 0 if isinstance(module, nn.MultiheadAttention) else trace.other_macs.get(name, 0)
+        call = first_calls.get(name)
+        first_event = trace.first_event(frozenset([name])) if use is None or call else use.first_event
+        profile = LayerProfile(
+            name=name,
+            layer_type=type(module).__name__,
+            parameter=parameter,
+            weight_shape=tuple(weight.shape),
+            num_params=weight.numel(),
+            macs=(sum(each.macs for each in uses) + own_macs) // trace.batch_size,
+            input_shape=call.input_shape[1:] if call else (),
+            output_shape=call.output_shape[1:] if call else (),
+            channel_axis=channel_axis_of(module),
+            runs=first_event is not None,
+            keeps_zeros=all(each.keeps_zeros for each in uses),
+        )
+        by_others = bool(found) and first_names[parameter] in trace.used_by_others
+        place = found[-1][0] if by_others else first_event  # nothing else is known of it than what it is defined after
+        found.append((torch.inf if place is None else place, profile))
+    found.sort(key=lambda pair: pair[0])  # stable: layers that never ran keep their order, at the end
+    counted: set[str] = set()
+    layers = []
+    for order, (_, profile) in enumerate(found):
+        weight_name = first_names[profile.parameter]
+        macs = 0 if weight_name in counted else profile.macs  # all calls with a shared weight count at its first layer
+        counted.add(weight_name)
+        layers.append(replace(profile, order=order, macs=macs))
+    return tuple(layers)
+
+
+def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
+    prefix = f"{layer}." if layer else ""
+    return [use for name, use in trace.uses.items() if name.startswith(prefix)]
+
+
+class _WeightWatch:
+    def __init__(self, given: Tensor) -> None:
+        self._from_input = {storage_of(given)}
+        self._alive: list[Any] = [given]
+        self._macs = 0
+        self.weight: Tensor | None = None
+
+    def saw(self, func: Any, args: tuple[Any, ...], _: Mapping[str, Any], output: Any) -> None:
+        """Take note of one operation that has run."""
+        self._alive.append((args, output))
+        for product in products_of(func, args, output):
+            constant = [tensor for tensor in product.weights if storage_of(tensor) not in self._from_input]
+            if constant and product.macs > self._macs:
+                self.weight, self._macs = constant[0], product.macs
+        if any(storage_of(tensor) in self._from_input for tensor in tensors_in(args)):
+            self._from_input.update(storage_of(tensor) for tensor in tensors_in(output))
+
+
+def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:
+    """Return the share of zeros in what ``layer`` multiplies by, as the weights of ``model`` are now.
+
+    That is its weight, unless it is standardised first: then the layer is called once, on zeros, and what it multiplies
+    is looked at. 0 if that cannot be done, because the layer's weight is read without a call of the layer.
+    """
+    owner, _, attribute = layer.parameter.rpartition(".")
+    module = model.get_submodule(owner)
+    weight: Tensor = getattr(module, attribute)
+    if layer.keeps_zeros:
+        return _zero_share(weight)
+    if not layer.input_shape:
+        return 0.0
+    given = weight.new_zeros((1, *layer.input_shape))
+    watch = _WeightWatch(given)
+    with torch.no_grad(), OperationMode(watch.saw):
+        type(module).forward(module, given)  # not what may stand in for it while passes are replayed
+    return 0.0 if watch.weight is None else _zero_share(watch.weight)
+
+
+def _zero_share(weight: Tensor) -> float:
+    return 1 - int(weight.count_nonzero()) / max(1, weight.numel())

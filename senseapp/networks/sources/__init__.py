@@ -1,0 +1,1 @@
+"""Where networks come from: catalogues, checkpoints, demos."""

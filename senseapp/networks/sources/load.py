@@ -1,0 +1,85 @@
+"""From a :class:`ModelSpec` to a network that is ready to be measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from senseapp.core.errors import InvalidSpec, UnknownModel, UnsupportedModel
+from senseapp.core.process import PROCESS_CACHE
+from senseapp.networks.checkpoints.fitting import load_from_checkpoint
+from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.sources.libraries import build_timm, build_torchvision, check_forward
+from senseapp.records.spec import ModelSpec
+from senseapp.tasks import task_named
+
+RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
+
+_BUILDERS: dict[str, Callable[[ModelSpec], LoadedModel]] = {"timm": build_timm, "torchvision": build_torchvision}
+
+
+def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None) -> LoadedModel:
+    """Return the network of ``spec`` in ``eval()`` mode, float32, on the CPU, without gradients.
+
+    Args:
+        spec: which architecture, and which weights. Without ``pretrained`` and without ``checkpoint`` the weights
+            are random but seeded: the same spec gives the same weights. With a checkpoint, classes, channels and
+            image size are read off its shapes, and library ``auto`` recognises the architecture.
+        progress: called with one short sentence before each long step.
+
+    Raises:
+        UnknownModel: no architecture of that name (the message names the three closest), or an imported table.
+        InvalidSpec: the architecture does not take these classes, channels or image size.
+        InvalidCheckpoint: published weights could not be fetched, or the checkpoint could not be read or matched.
+        UnsupportedModel: the architecture has no classifier.
+    """
+    report = progress or (lambda _: None)
+    PROCESS_CACHE.drop()  # before there are two networks in memory
+    if spec.library == "imported":
+        raise UnknownModel(
+            f"{spec.name} was imported as a table of figures, so there is no network to run. "
+            "Analyze the model itself for this."
+        )
+    if spec.library == "demo":
+        return _load_demo(spec, report)
+    loaded = _load_network(spec, report)
+    head_note = task_named(spec.task).head_note(loaded.num_classes)
+    return dataclasses.replace(loaded, notes=(*loaded.notes, head_note)) if head_note else loaded
+
+
+def _load_network(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    if spec.checkpoint:
+        return load_from_checkpoint(spec, build_network, report)
+    if spec.library == "auto":
+        raise InvalidSpec("An architecture is recognised from a checkpoint: give one, or choose a model by name.")
+    report(f"{'Fetching the weights of' if spec.pretrained else 'Building'} {spec.title}")
+    loaded = build_network(spec)
+    if spec.pretrained:
+        return loaded
+    return dataclasses.replace(loaded, class_names=(), notes=(*loaded.notes, RANDOM_WEIGHTS_NOTE))
+
+
+def _load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    from senseapp.networks.sources.demo import load_demo_model, load_efficientnet
+
+    if dataclasses.replace(spec, pretrained=False, name="") != ModelSpec():
+        raise InvalidSpec(
+            "The demo brings its own weights, classes and image size. "
+            "Choose a timm or torchvision architecture for other weights."
+        )
+    report("Loading the demo")
+    return load_efficientnet() if spec.name else load_demo_model()
+
+
+def build_network(spec: ModelSpec) -> LoadedModel:
+    """Build the architecture with published or random weights; errors as of :func:`load_model`."""
+    loaded = _BUILDERS[spec.library](spec)
+    if loaded.num_classes < 1:
+        raise UnsupportedModel(
+            f"{spec.title} has no classifier of its own: it returns features, not class scores. "
+            "Give a number of classes (its head will be random), or choose another architecture."
+        )
+    loaded.module.float().eval().requires_grad_(False)
+    if spec.img_size is not None or spec.in_chans is not None:
+        check_forward(loaded.module, loaded.preprocessing.input_shape, title=spec.title)
+    return loaded

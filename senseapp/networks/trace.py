@@ -1,0 +1,342 @@
+"""One small forward pass, watched: which module calls run when, and what each result and weight is used for.
+
+Events are counted: every start and every end of a module call is one. A call that ends before event *e* can be
+skipped, and its kept output returned instead, when only what happens from event *e* on is to be computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compat.torch_internals import OperationMode, storage_of, version_of
+from senseapp.networks.flow import DataFlow
+from senseapp.networks.products import Origins, Product, products_of
+from senseapp.records.profile import FlowNode
+
+NEVER = math.inf
+_NodeT = TypeVar("_NodeT")
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of one module.
+
+    Attributes:
+        parent: index of the enclosing call; -1 for the outermost.
+        start, end: events.
+        after: index of the first call that is not inside this one and starts later.
+        source: index of the call (the innermost) that returned its first argument as it is; -1 if none did.
+        last_needed: the last event at which code that cannot be skipped by then reads the output.
+        alone: whether it was called with one tensor and nothing else.
+        passes_on: whether the output is the first argument as it is.
+        overwritten: whether later code writes into the output, so that only copies may be handed out.
+        output_bytes: of the output's tensors, for the whole traced batch.
+        input_shape, output_shape: of its first tensors, batch axis included; empty where there is none.
+    """
+
+    index: int
+    module: str
+    parent: int
+    start: int
+    end: float = NEVER
+    after: int = 0
+    source: int = -1
+    last_needed: float = -1
+    alone: bool = False
+    passes_on: bool = False
+    overwritten: bool = False
+    output_bytes: int = 0
+    input_shape: tuple[int, ...] = ()
+    output_shape: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class WeightUse:
+    """How a forward pass uses one parameter: the first event that depends on it, and the innermost calls that read it.
+
+    ``macs`` count products with it or with what is computed from it alone, for the whole batch; ``keeps_zeros`` is
+    False where a zero in it is none in what is multiplied, as behind a standardisation.
+    """
+
+    first_event: int
+    macs: int = 0
+    readers: set[int] = field(default_factory=set)
+    keeps_zeros: bool = True
+
+
+@dataclass(slots=True)
+class CallTrace:
+    """A watched forward pass.
+
+    Attributes:
+        calls: every module call, by start.
+        uses: how parameters are used, by dotted name (the first name of tied ones).
+        output: what the model returned.
+        batch_size: images in the pass.
+        input_last_needed: the last event at which code that cannot be skipped by then reads the input.
+        input_overwritten: whether the model writes into its input.
+        other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
+        flow: the network as a graph of the modules that own the weights of products.
+        used_by_others: parameters in ``uses`` that only other images than the watched ones use.
+    """
+
+    calls: list[Call]
+    uses: dict[str, WeightUse]
+    output: Any
+    batch_size: int
+    input_last_needed: float
+    input_overwritten: bool
+    other_macs: dict[str, int] = field(default_factory=dict)
+    flow: tuple[FlowNode, ...] = ()
+    used_by_others: set[str] = field(default_factory=set)
+
+    @property
+    def macs(self) -> int:
+        """All multiply-accumulates, for the whole traced batch."""
+        return sum(use.macs for use in self.uses.values()) + sum(self.other_macs.values())
+
+    def first_event(self, module_names: frozenset[str]) -> int | None:
+        """Return the first event that depends on one of these modules or their parameters; None if none does."""
+        starts = [call.start for call in self.calls if call.module in module_names]
+        return min(starts + [use.first_event for use in self._uses_of(module_names)], default=None)
+
+    def read_outside(self, module_names: frozenset[str]) -> bool:
+        """Tell whether a parameter of these modules is also read outside of their calls."""
+        return any(
+            not self._within(index, module_names) for use in self._uses_of(module_names) for index in use.readers
+        )
+
+    def _uses_of(self, module_names: frozenset[str]) -> list[WeightUse]:
+        return [use for name, use in self.uses.items() if name.rpartition(".")[0] in module_names]
+
+    def _within(self, index: int, module_names: frozenset[str]) -> bool:
+        while index >= 0:
+            if self.calls[index].module in module_names:
+                return True
+            index = self.calls[index].parent
+        return False
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested tuples, lists and dicts, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value`` with each tensor of nested tuples, lists and dicts replaced by ``change(tensor)``."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(item, change) for item in value)
+    if isinstance(value, dict):
+        return type(value)((key, map_tensors(item, change)) for key, item in value.items())
+    return value
+
+
+@contextmanager
+def wrapped_forwards(
+    model: nn.Module, wrap: Callable[[str, nn.Module, Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Put ``wrap(name, module, forward)`` in place of every module's forward; put the originals back on exit.
+
+    Hooks of the modules keep running, in ``__call__``. Scripted modules cannot be wrapped and run as one.
+    """
+    previous: list[tuple[nn.Module, Callable[..., Any] | None]] = []
+    try:
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            previous.append((module, module.__dict__.get("forward")))
+            module.__dict__["forward"] = wrap(name, module, module.forward)
+        yield
+    finally:
+        for module, forward in previous:
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = forward
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """State of a traced pass. Tensors are kept alive so that their identities stay unique."""
+
+    calls: list[Call] = field(default_factory=list)
+    stack: list[int] = field(default_factory=list)
+    events: int = 0
+    # By id(tensor), with the tensor's version then: the calls that returned it, the innermost calls that read it.
+    producers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    readers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)
+    returned: list[tuple[int, Tensor, int]] = field(default_factory=list)  # call, tensor, version then
+    uses: dict[str, WeightUse] = field(default_factory=dict)
+    origins: Origins = field(default_factory=Origins)
+    copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter that it holds in another form
+    other_macs: dict[str, int] = field(default_factory=dict)
+    flow: DataFlow = field(default_factory=DataFlow)
+
+    def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            call = self._start(name, args)
+            call.alone = len(args) == 1 and isinstance(args[0], Tensor) and not kwargs
+            try:
+                output = forward(*args, **kwargs)
+            except BaseException:  # the model itself may catch it and go on
+                self._close(call)
+                raise
+            self._end(call, output)
+            return output
+
+        return watched
+
+    def _start(self, name: str, arguments: Any) -> Call:
+        parent = self.stack[-1] if self.stack else -1
+        shape = _first_shape(arguments)
+        call = Call(index=len(self.calls), module=name, parent=parent, start=self.events, input_shape=shape)
+        call.source = self._source(arguments)
+        self.events += 1
+        self.calls.append(call)
+        self.stack.append(call.index)
+        return call
+
+    def _source(self, arguments: Any) -> int:
+        first = next(tensors_in(arguments), None)
+        made = self.producers.get(id(first), ())
+        return next((index for index, version in made if first is not None and version == version_of(first)), -1)
+
+    def _close(self, call: Call) -> None:
+        self.stack.pop()
+        call.end = self.events
+        call.after = len(self.calls)
+        self.events += 1
+
+    def _end(self, call: Call, output: Any) -> None:
+        self._close(call)
+        call.output_shape = _first_shape(output)
+        call.passes_on = isinstance(output, Tensor) and call.source >= 0 and call.source == self._source(output)
+        for tensor in tensors_in(output):
+            self.producers.setdefault(id(tensor), []).append((call.index, version_of(tensor)))
+            self.returned.append((call.index, tensor, version_of(tensor)))
+            call.output_bytes += tensor.numel() * tensor.element_size()
+
+    def saw(self, func: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
+        """Record one operation: its arguments are read inside the innermost call."""
+        innermost = self.stack[-1] if self.stack else -1
+        self.alive.append((arguments, keywords, output))
+        tensors = list(tensors_in((arguments, keywords)))
+        results = list(tensors_in(output))
+        for tensor in tensors:
+            self.readers.setdefault(id(tensor), []).append((innermost, version_of(tensor)))
+            name = self._name_of(tensor)
+            if name is not None:
+                self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
+                if len(tensors) == 1 and results and results[0].numel() == tensor.numel():
+                    self.copies.setdefault(storage_of(results[0]), name)  # what reads that, reads the parameter
+        products = products_of(func, arguments, output)
+        owners = [name.rpartition(".")[0] for product in products for name in self._count(product, innermost)]
+        self.flow.follow(func.overloadpacket.__name__, owners, tensors, results)
+        self.origins.follow(func, tensors, results, product=bool(products))
+
+    def _name_of(self, tensor: Tensor) -> str | None:
+        return self.origins.parameter_of(tensor) or self.copies.get(storage_of(tensor))
+
+    def _count(self, product: Product, innermost: int) -> Iterable[str]:
+        """Give a product to the parameters behind its weight, to one that is multiplied as it is where there is one.
+
+        Returns the names of these parameters.
+        """
+        found = [origin for tensor in product.weights if (origin := self.origins.of(tensor)) is not None]
+        origin = next((each for each in found if each.direct), found[0] if found else None)
+        if origin is None:
+            module = self.calls[innermost].module if innermost >= 0 else ""
+            self.other_macs[module] = self.other_macs.get(module, 0) + product.macs
+            return ()
+        for name, share in origin.shares.items():
+            use = self.uses.setdefault(name, WeightUse(first_event=self.events))
+            use.macs += round(product.macs * share)
+            use.keeps_zeros &= origin.keeps_zeros
+        return origin.shares
+
+
+def _first_shape(value: Any) -> tuple[int, ...]:
+    return tuple(next((tensor.shape for tensor in tensors_in(value)), ()))
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """Call ``model`` on one tensor, on the members of a tuple or list, or by the names of a mapping."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
+    """Run ``model`` once on ``inputs``, (N, C, H, W) or several as :func:`called` takes them; return what was seen.
+
+    The model gets a copy of ``inputs``, in case it writes into them. The pass runs under ``no_grad`` rather than
+    ``inference_mode``, whose tensors have no version counter and so could not show what is overwritten in place.
+    """
+    watcher = _Watcher()
+    for name, parameter in model.named_parameters():
+        watcher.origins.add_parameter(name, parameter)
+    inputs = map_tensors(inputs, torch.clone)
+    given = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
+    for tensor, _ in given:
+        watcher.origins.add_input(tensor)
+        watcher.flow.add_input(tensor)
+    with torch.no_grad(), wrapped_forwards(model, watcher.wrap), OperationMode(watcher.saw):
+        output = called(model, inputs)
+    for index, tensor, version_then in watcher.returned:
+        watcher.calls[index].overwritten |= version_of(tensor) != version_then
+    for tensor in tensors_in(output):  # the caller reads the model's output
+        watcher.readers.setdefault(id(tensor), []).append((-1, version_of(tensor)))
+    _settle_needs(watcher)
+    return CallTrace(
+        calls=watcher.calls,
+        uses=watcher.uses,
+        output=output,
+        batch_size=len(given[0][0]),
+        input_last_needed=max(
+            (_end(watcher, reader) for tensor, _ in given for reader, _ in watcher.readers.get(id(tensor), ())),
+            default=-1,
+        ),
+        input_overwritten=any(version_of(tensor) != version for tensor, version in given),
+        other_macs=watcher.other_macs,
+        flow=tuple(watcher.flow.nodes),
+    )
+
+
+def _settle_needs(watcher: _Watcher) -> None:
+    """Set until when each call's output is needed: by the latest-ending call that reads that tensor itself.
+
+    A module that works in place returns the tensor it was given, in a newer version. What is read afterwards is its
+    output; the older one is needed no more. (Code that goes on to read the older name reads the newer values. The
+    replay would hand it the older ones; it is found out where the replay is checked.)
+    """
+    for identity, producers in watcher.producers.items():
+        for reader, version in watcher.readers.get(identity, ()):
+            newest = max((made for _, made in producers if made <= version), default=None)
+            for index, made in producers:
+                if made == newest:
+                    call = watcher.calls[index]
+                    call.last_needed = max(call.last_needed, _end(watcher, reader))
+
+
+def _end(watcher: _Watcher, reader: int) -> float:
+    """Return until when what ``reader`` reads must be there; the model's own code, and its caller, never end."""
+    return watcher.calls[reader].end if reader > 0 else NEVER

@@ -1,0 +1,1 @@
+"""Proofs on held-out images, recommendations, and deployed files."""

@@ -1,0 +1,127 @@
+"""Candidates of one network: the files of a proof and the files for a runtime, each with its own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.metrics import MetricChange
+from senseapp.prove.deploy import Deployed, deploy
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.file_answers import file_answers
+from senseapp.prove.prove import Proven
+from senseapp.prove.source import Source
+from senseapp.records.candidate import Candidate, Form
+from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
+from senseapp.records.file_answers import FileAnswers
+from senseapp.records.model_files import CHECKPOINT, model_file, small_form
+from senseapp.records.schedule import ValidationResult
+from senseapp.runtimes.onnxruntime.runtime import ratio
+
+
+def weights_candidates(
+    evaluator: ScheduleEvaluator, proven: Proven, validation: ValidationResult, files: Sequence[Path], key: str
+) -> tuple[Candidate, ...]:
+    """Return a file of plain and, where there is one, of packed PyTorch weights as candidates.
+
+    Args:
+        evaluator: that proved it.
+        proven: the model in memory.
+        validation: its proof, with the sizes of ``files``.
+        files: of the compressed model, as :func:`~senseapp.reconstruct.write.write_compressed` wrote them.
+        key: of the proof, which names the files in a run's folder.
+    """
+    changes, notes = _changes_of_weights(evaluator, proven)
+    before, after = proven.seconds
+    original = RuntimeFigures(
+        changes=(),
+        seconds=Median.of(before),
+        time_ratio=Median(value=1.0, low=1.0, high=1.0),
+        file_bytes=int(validation.sizes["file_bytes"][0]),
+    )
+    figures = replace(original, changes=changes, seconds=Median.of(after), time_ratio=ratio(after, before))
+    return tuple(
+        Candidate(
+            file=f"compressed-{key}{model_file(path.name).suffix if form == 'small' else CHECKPOINT.suffix}",
+            form=form,
+            schedule=validation.schedule,
+            reconstruction=validation.reconstruction,
+            figures=replace(figures, file_bytes=validation.files[path.name.removeprefix(files[0].stem)]),
+            original=original,
+            held_out=is_held_out(evaluator),
+            notes=notes,
+        )
+        for path in files
+        if (form := _form_of(path, files[0])) is not None
+    )
+
+
+def weights_answers(evaluator: ScheduleEvaluator, proven: Proven) -> FileAnswers | None:
+    """Return what the weights of :func:`weights_candidates` answer to each proof image; None for tasks without any."""
+    proof, outputs = evaluator.images.proof, proven.outputs
+    if proven.applied.rounded_inputs:
+        outputs = evaluator.outputs(replace(proven.applied, rounded_inputs=()), proof)
+    before = evaluator.baseline_outputs(proof)
+    return file_answers(before, outputs, proof, task=evaluator.dense.task, names=evaluator.class_names)
+
+
+def _form_of(path: Path, plain: Path) -> Form | None:
+    if path == plain:
+        return "weights"
+    return "small" if small_form(path.name) else None
+
+
+def _changes_of_weights(
+    evaluator: ScheduleEvaluator, proven: Proven
+) -> tuple[tuple[MetricChange, ...], tuple[str, ...]]:
+    """Return what the weights lose as a file holds them: inputs of layers are rounded by a runtime, not by weights."""
+    if not proven.applied.rounded_inputs:
+        return proven.result.kept_changes, ()
+    plain = replace(proven.applied, rounded_inputs=())
+    return evaluator.measure(plain), ("Measured with inputs of layers in float: weights do not hold their rounding.",)
+
+
+def is_held_out(evaluator: ScheduleEvaluator) -> bool:
+    """Whether the proof images of a run are others than those of its curves."""
+    return evaluator.images.proof is not evaluator.images.curves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFiles:
+    """Files for a runtime as candidates, and sentences on those that could not be made."""
+
+    made: tuple[tuple[Candidate, Deployed], ...]
+    notes: tuple[str, ...]
+
+
+def runtime_candidates(
+    evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings, name_of: Callable[[Form], str]
+) -> RuntimeFiles:
+    """Return the files for a runtime that ``settings`` ask for: of a schedule also the one that computes in float.
+
+    A file that cannot be made is left out, with its reason; an int8 search that ends at the float file adds none.
+
+    Args:
+        evaluator: of the run.
+        source: the network.
+        settings: of the int8 file; of kind ``float`` asks for none.
+        name_of: returns the name of a file by its form.
+    """
+    made: list[tuple[Candidate, Deployed]] = []
+    notes: list[str] = []
+    wanted = [replace(settings, kind="float")] if source.schedule is not None or settings.kind == "float" else []
+    wanted += [settings] if settings.kind != "float" else []
+    for each in wanted:
+        try:
+            deployed = deploy(evaluator, source, each)
+        except InvalidSpec as error:
+            notes.append(f"There is no ONNX file {'in float' if each.kind == 'float' else 'in int8'}: {error}")
+            continue
+        if each.kind != "float" and deployed.record.computes_in_float:
+            notes.append("No file with int8 that is quicker than the original changes as few answers as allowed.")
+            continue
+        candidate = deployed.candidate(source, name_of=name_of, held_out=is_held_out(evaluator))
+        made.append((candidate, deployed))
+    return RuntimeFiles(made=tuple(made), notes=tuple(notes))

@@ -1,0 +1,173 @@
+"""Find out why a layer is fragile: look at its weights, its input and its norm, and measure what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions.base import find_weights
+from senseapp.compressions.quantization.activations import observe_inputs
+from senseapp.core.errors import MeasurementFailed, SenseError
+from senseapp.descriptions import CompressionConfig
+from senseapp.measure.folding import foldable_norms, norm_scale
+from senseapp.metrics import MetricChange, change_of
+from senseapp.networks.profile import CONVOLUTIONS, profile_model
+from senseapp.networks.trace import trace_calls
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.repair_choice import measured
+from senseapp.records.diagnosis import Diagnosis, Finding, Remedy
+from senseapp.records.measurement import change_in
+from senseapp.solve.curve_set import damage_metric
+from senseapp.solve.problem import manual_schedule
+
+_FAR = 8.0
+"""Times the median of the other channels: further than channels of trained networks usually lie apart."""
+_DEAD = 1e-6
+_TINY = 1e-2
+
+
+def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosis:
+    """Look at ``layer``, and measure it alone at ``level`` as the run did and with each remedy.
+
+    Raises:
+        MeasurementFailed: it cannot be measured at that level.
+    """
+    evaluator.progress(f"Looking at {layer}")
+    findings = findings_of(evaluator.dense.model, evaluator.calibration(), layer)
+    metric = damage_metric(evaluator.result)
+    schedule = manual_schedule(evaluator.result, {layer: level})
+    evaluator.progress("Measuring what would help")
+    applied, curves = evaluator.apply(schedule), evaluator.images.curves
+    plain = measured(evaluator, applied, metric, repair=True, images=curves)
+    change = change_in(plain.changes, metric)
+    if change is None:
+        raise MeasurementFailed(f"{layer} has no figure of {metric} at this level.")
+    remedies = [
+        Remedy(label=label, change=_alone(evaluator, config, layer, level, metric))
+        for label, config in evaluator.result.compression.variants
+    ]
+    if (repaired := change_in(plain.repaired, metric)) is not None:
+        remedies.append(Remedy(label="Repair without training", change=repaired))
+    if not evaluator.result.spec.sensitivity.adapted:
+        new = measured(
+            evaluator, evaluator.apply(schedule), metric, repair=False, adapting="minutes", images=curves
+        ).repaired
+        if (adapted := change_in(new, metric)) is not None:
+            remedies.append(Remedy(label="Adapted weights", change=adapted))
+    return Diagnosis(
+        layer=layer,
+        level=level,
+        findings=findings,
+        change=change,
+        remedies=tuple(sorted(remedies, key=lambda each: each.change.delta)),
+    )
+
+
+def _alone(
+    evaluator: ScheduleEvaluator, config: CompressionConfig, layer: str, level: float, metric: str
+) -> MetricChange:
+    other = replace(evaluator, configs={**evaluator.configs, config.kind: config})
+    applied = other.apply(manual_schedule(evaluator.result, {layer: level}))
+    return change_of(metric, evaluator.sums(applied, evaluator.images.curves)[metric])
+
+
+def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tuple[Finding, ...]:
+    """Return what stands out in ``layer`` of ``model`` and what it reads of ``batches``, the farthest first."""
+    profile = next(each for each in profile_model(model, batches[0]).layers if each.name == layer)
+    weights, _ = find_weights(model, (profile,))
+    if layer not in weights:
+        return ()
+    module = weights[layer].module
+    weight = module.get_parameter(weights[layer].attribute).detach().float()
+    found = [*_of_weight(_channels_first(module, weight)), *_of_input(model, module, batches)]
+    norm = _norm_after(model, batches[0], layer)
+    found += [] if norm is None else _of_norm(norm_scale(norm).detach().abs())
+    return tuple(sorted(found, key=lambda each: -each.times))
+
+
+def _channels_first(module: nn.Module, weight: Tensor) -> Tensor:
+    """Return |weight| with output channels first and the rest in one, (O, n)."""
+    axis = 1 if isinstance(module, CONVOLUTIONS) and module.transposed else 0
+    return weight.abs().movedim(axis, 0).flatten(1)
+
+
+def _of_weight(weight: Tensor) -> Iterator[Finding]:
+    peaks = weight.amax(1)
+    usual = float(peaks[peaks > 0].median()) if bool((peaks > 0).any()) else 0.0
+    dead = int((peaks <= _DEAD * usual).sum())
+    if dead:
+        yield Finding(
+            kind="dead filter",
+            sentence=f"{dead} of {len(peaks)} output channels have no weights: they can go for nothing.",
+            times=1.0 + dead / len(peaks),
+        )
+    channel = int(peaks.argmax())
+    times = float(peaks[channel]) / usual if usual else 1.0
+    if times <= _FAR:
+        return
+    rest = weight[channel].sort(descending=True).values[1:]
+    if len(rest) and float(rest[0]) > usual * _FAR / 2:
+        sentence = f"Output channel {channel} has weights {times:.0f} times as large as the median channel's."
+        yield Finding(kind="scaled channel", sentence=sentence, times=times)
+    else:
+        sentence = (
+            f"One weight of output channel {channel} is {times:.0f} times as large as the median channel's largest."
+        )
+        yield Finding(kind="outlier weight", sentence=sentence, times=times)
+
+
+def _of_input(model: nn.Module, module: nn.Module, batches: Sequence[Tensor]) -> Iterator[Finding]:
+    axis = 1 if isinstance(module, CONVOLUTIONS) else -1
+    peaks: list[Tensor] = []
+
+    def watch(inputs: tuple[Tensor, ...]) -> None:
+        values = inputs[0].float().abs().movedim(axis, 0).flatten(1)  # (C, ...)
+        peaks.append(values.amax(1))
+
+    observe_inputs(model, [(module, watch)], batches)
+    if not peaks:
+        return
+    found = torch.stack(peaks).amax(0)
+    alive = found[found > 0]
+    if len(alive) < 2:
+        return
+    times = float(found.max() / alive.median())
+    if times > _FAR:
+        channel = int(found.argmax())
+        yield Finding(
+            kind="outlier input",
+            sentence=f"Channel {channel} of its input is {times:.0f} times as large as the median channel, so that one "
+            "range for all leaves few steps for the others.",
+            times=times,
+        )
+
+
+def _of_norm(scale: Tensor) -> Iterator[Finding]:
+    usual = float(scale.median())
+    if usual <= 0:
+        return
+    tiny, largest = int((scale < _TINY * usual).sum()), float(scale.max()) / usual
+    if tiny:
+        yield Finding(
+            kind="tiny norm",
+            sentence=f"The BatchNorm behind it all but mutes {tiny} of {len(scale)} channels: they can go for little.",
+            times=1.0 + tiny / len(scale),
+        )
+    if largest > _FAR:
+        channel = int(scale.argmax())
+        yield Finding(
+            kind="large norm",
+            sentence=f"The BatchNorm behind it raises channel {channel} {largest:.0f} times as much as the median "
+            "channel, and its error with it.",
+            times=largest,
+        )
+
+
+def _norm_after(model: nn.Module, images: Tensor, layer: str) -> nn.BatchNorm2d | None:
+    try:
+        return foldable_norms(trace_calls(model, images), model).get(layer)
+    except SenseError:  # a network that cannot be traced has no norm that surely belongs to the layer
+        return None

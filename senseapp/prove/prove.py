@@ -1,0 +1,281 @@
+"""Prove a schedule: apply it, measure it on images that no curve has seen, beside a uniform one of equal cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.core.steps import ignore_progress
+from senseapp.descriptions import BudgetKind, CompressionConfig
+from senseapp.metrics import METRICS, MetricChange, primary_among
+from senseapp.prove.changed_answers import changed_answers
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.refine import refine
+from senseapp.prove.repair_choice import Measured, measured
+from senseapp.prove.strongest import couplings_of
+from senseapp.reconstruct.apply import AppliedModel
+from senseapp.reconstruct.sizes import latency, pass_seconds, sizes_of
+from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.measurement import SensitivityResult, change_in, loss_with_interval
+from senseapp.records.recommendation import saving_text
+from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult
+from senseapp.solve.trade_off import schedule_for, true_figures
+
+_NEAR = 0.005  # of the total: nearer to the budget than people can tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """A measured schedule, and the compressed model itself, repaired if that was asked for and did better.
+
+    ``example`` is one image that it takes, (1, C, H, W); ``dense`` is the uncompressed model; ``changed`` says which
+    proof images it answers differently, for tasks with answers; ``outputs`` are those for the proof images, (N, ...);
+    ``seconds`` are those of passes of one image through the uncompressed and the compressed model, in turns.
+    """
+
+    result: ValidationResult
+    applied: AppliedModel
+    example: Tensor
+    dense: nn.Module
+    changed: ChangedAnswers | None
+    outputs: Tensor
+    seconds: tuple[Sequence[float], Sequence[float]]
+
+
+def validate(
+    result: SensitivityResult,
+    schedule: Schedule,
+    *,
+    repair: bool,
+    rounds: int = 3,
+    adapting: Adapting = "off",
+    other: CompressionConfig | None = None,
+    data_roots: tuple[Path, ...] = (),
+    progress: Callable[[str], None] = ignore_progress,
+) -> Proven:
+    """Load model and images of ``result`` again and prove ``schedule``; ``other`` is how a second run compresses."""
+    progress("Loading the model and the images")
+    evaluator = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
+    return prove(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting)
+
+
+def prove(
+    evaluator: ScheduleEvaluator,
+    schedule: Schedule,
+    *,
+    repair: bool,
+    rounds: int = 3,
+    adapting: Adapting = "off",
+) -> Proven:
+    """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
+
+    The better of repaired and not is kept, see :mod:`senseapp.prove.repair_choice`; unless ``adapting`` is off, new
+    weights are among the repairs, but not of the uniform schedule.
+
+    Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
+    again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
+    images have no part in that. If the run measured layers with adapted weights, so is that damage.
+    """
+    return Judged.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting).proven()
+
+
+def prove_within(
+    evaluator: ScheduleEvaluator,
+    schedule: Schedule,
+    *,
+    repair: bool = True,
+    rounds: int = 3,
+    adapting: Adapting = "off",
+    allowed_drop: float | None = None,
+) -> Proven:
+    """Prove ``schedule``; where it loses more than ``allowed_drop``, with adapted weights too, and return the better.
+
+    ``allowed_drop`` is in the unit of the metric that people judge the model by; None tries nothing more.
+    """
+    first = Judged.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting)
+    if allowed_drop is None or adapting != "off" or first.loss <= allowed_drop:
+        return first.proven()
+    evaluator.progress("This loses more than is tolerated: adapting the weights")
+    second = Judged.of(evaluator, schedule, repair=repair, rounds=rounds, adapting="minutes")
+    return min((second, first), key=lambda each: each.loss).proven()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A schedule measured on the proof images, before all else that a proof says of it: what is refused needs no more.
+
+    Attributes:
+        schedule: as it was solved again, where it was.
+        found: what it loses.
+        used: rounds that were made.
+    """
+
+    evaluator: ScheduleEvaluator
+    schedule: Schedule
+    applied: AppliedModel
+    found: Measured
+    used: int
+    notes: tuple[str, ...]
+    repair: bool
+    adapting: Adapting
+
+    @classmethod
+    def of(
+        cls,
+        evaluator: ScheduleEvaluator,
+        schedule: Schedule,
+        *,
+        repair: bool,
+        rounds: int = 3,
+        adapting: Adapting = "off",
+    ) -> Judged:
+        """Refine ``schedule``, apply it and measure it; see :func:`prove`."""
+        evaluator.progress("Compressing all layers at once")
+        adapted = _predicts_adapted(evaluator, adapting)
+        final, used, notes = refine(
+            evaluator, schedule, rounds=rounds, repair=repair, adapting="minutes" if adapted else "off"
+        )
+        applied = evaluator.apply(final)
+        evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
+        found = measured(
+            evaluator, applied, final.metric, repair=repair, images=evaluator.images.proof, adapting=adapting
+        )
+        return cls(
+            evaluator=evaluator,
+            schedule=final,
+            applied=applied,
+            found=found,
+            used=used,
+            notes=notes,
+            repair=repair,
+            adapting=adapting,
+        )
+
+    @property
+    def loss(self) -> float:
+        """What it loses in the metric that people judge the model by; infinite where that is no number."""
+        names = [change.metric for change in self.found.best]
+        change = change_in(self.found.best, primary_among(names) or self.schedule.metric)
+        return change.delta if change is not None and not math.isnan(change.delta) else math.inf
+
+    def proven(self) -> Proven:
+        """Compare answers, sizes and times with the uncompressed model's, and with a uniform schedule of equal cost."""
+        evaluator, final, applied, found = self.evaluator, self.schedule, self.applied, self.found
+        proof, adapted = evaluator.images.proof, _predicts_adapted(evaluator, self.adapting)
+        outputs = evaluator.outputs(applied, proof)
+        changed = changed_answers(evaluator, outputs, proof, subject=_subject(final))
+        example = evaluator.dense.batches(0, 1)[0]
+        seconds = pass_seconds((evaluator.dense.model, applied.model), example)
+        sizes = _sizes(evaluator, applied) | {"latency_seconds": (latency(seconds[0]), latency(seconds[1]))}
+        evaluator.progress("Measuring a uniform schedule of equal cost")
+        rival, rival_note = _uniform(evaluator, final, applied)
+        uniform = None
+        if rival is not None:
+            uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=self.repair, images=proof)
+        return Proven(
+            result=ValidationResult(
+                schedule=final,
+                changes=found.changes,
+                repaired=found.repaired,
+                delivered=found.delivered,
+                delivered_reason=found.reason,
+                uniform=uniform.changes if uniform else (),
+                uniform_repaired=uniform.repaired if uniform else (),
+                uniform_delivered=uniform.delivered if uniform else "",
+                adapting=self.adapting,
+                steps=found.steps,
+                predicted=final.predicted_damage,
+                rounds=self.used,
+                sizes=sizes,
+                notes=(
+                    evaluator.images.note,
+                    *self.notes,
+                    *_disagreement(final, found.best if adapted else found.changes),
+                    *_short_of_budget(evaluator, final, applied),
+                    *applied.notes,
+                    *found.notes,
+                    *((rival_note,) if rival_note else ()),
+                ),
+            ),
+            applied=applied,
+            example=example,
+            dense=evaluator.dense.model,
+            changed=changed,
+            outputs=outputs,
+            seconds=(seconds[0], seconds[1]),
+        )
+
+
+def _predicts_adapted(evaluator: ScheduleEvaluator, adapting: Adapting) -> bool:
+    return evaluator.result.spec.sensitivity.adapted and adapting != "off"
+
+
+def _subject(schedule: Schedule) -> str:
+    budget = schedule.budget
+    figure = schedule.achieved.get(budget.kind) if budget else None
+    return f"a schedule to {saving_text(budget.kind, figure)}" if budget and figure is not None else "a schedule"
+
+
+def true_figure(evaluator: ScheduleEvaluator, applied: AppliedModel, kind: BudgetKind) -> float:
+    """Return what a budget of ``kind`` counts, of the model as it truly is."""
+    before, after = sizes_of(applied, evaluator.dense.model)
+    return after.figure(kind, before)
+
+
+def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[Schedule | None, str]:
+    """Return the uniform schedule that costs as much as ``schedule`` truly does, or why there is none.
+
+    Where levels in between do not exist (bits) it may save more than ``schedule``; the sentence says so.
+    """
+    result = evaluator.result
+    kinds = {entry.compression for entry in schedule.entries} - {"none"}
+    compression = result.compression.description
+    if kinds != {compression.name}:
+        return None, "A uniform schedule is compared only with schedules of the run's own compression."
+    kind = schedule.budget.kind if schedule.budget else compression.equal_cost
+    target = true_figure(evaluator, applied, kind)
+    if schedule.budget and kind == "bits":
+        target = max(target, schedule.budget.target)  # whole bits: what was asked for can be met by all layers
+
+    groups = couplings_of(evaluator.dense.model, result)
+    if groups:
+        target = true_figures(schedule, result.profile, groups)[kind]
+    try:
+        budget = ResourceBudget(kind=kind, target=target)
+        uniform = schedule_for(result, budget, method="uniform", metric=schedule.metric, groups=groups)
+    except (InfeasibleBudget, InvalidSpec) as error:
+        return None, f"There is no uniform schedule of equal cost. {error}"
+    cost = true_figure(evaluator, evaluator.apply(uniform), kind)
+    if kind == "bits" and cost < target - 0.05:
+        return uniform, f"The uniform schedule has {cost:.3g} bits on average: no common level lies nearer."
+    return uniform, ""
+
+
+def _sizes(evaluator: ScheduleEvaluator, applied: AppliedModel) -> dict[str, tuple[float, float]]:
+    before, after = sizes_of(applied, evaluator.dense.model)
+    return {name: (getattr(before, name), getattr(after, name)) for name in ("params", "zeros", "macs")}
+
+
+def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tuple[str, ...]:
+    found = change_in(changes, schedule.metric)
+    if found is None or found.ci_low <= schedule.predicted_damage <= found.ci_high:
+        return ()
+    how = "more" if found.delta > schedule.predicted_damage else "less"
+    predicted = METRICS[schedule.metric].change_text(schedule.predicted_damage)
+    return (f"The layers lose {how} than predicted: {loss_with_interval(found)}, not {predicted}.",)
+
+
+def _short_of_budget(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:
+    """Say so where less was saved than asked for: what neighbouring pruned layers save together is an estimate."""
+    if schedule.budget is None or schedule.budget.kind == "bits":
+        return ()
+    kind, target = schedule.budget.kind, schedule.budget.target
+    found = true_figure(evaluator, applied, kind)
+    if found >= target - _NEAR:
+        return ()
+    return (f"{100 * target:.1f} % of the {kind} were to go, and {100 * found:.1f} % truly went.",)

@@ -1,0 +1,208 @@
+"""Recommend a schedule after a run: the largest saving whose measured loss is tolerable, and the range around it.
+
+Whole schedules, of least damage and uniform, are measured on the curves' images over the range that was measured; where
+the loss passes what is allowed, the range is halved a few times. The strongest schedule that held is then proven on
+images that nothing was made from. They have a veto: where they see a larger loss, the next milder one is proven, and at
+last some that are milder than all that was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.descriptions import BudgetKind
+from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.prove import Judged, Proven
+from senseapp.prove.strongest import Trials, couplings_of
+from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, TriedTarget
+from senseapp.solve.curve_set import curves_of
+from senseapp.solve.trade_off import schedule_for, trade_off
+
+_POINTS = 6
+_HALVINGS = 3
+_VETOES = 2
+_MILDER = 3  # schedules that are proven at last, each milder than all before
+MOST_MEASURED = 2 * _POINTS + _HALVINGS
+"""Whole schedules that are measured before the proof."""
+_LARGEST_FRACTION = 0.9
+_STEPS: dict[str, float] = {"bits": 0.1}
+_FRACTION_STEP = 0.01
+
+
+def usual_limits(result: SensitivityResult) -> Limits:
+    """Return the limits that people begin with: at most nine tenths of a layer, no fewer bits than measured."""
+    scale = result.compression.scale
+    if scale.any_between:
+        return Limits(min_level=0.0, max_level=_LARGEST_FRACTION)
+    return Limits(min_level=min(result.levels), max_level=scale.untouched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended:
+    """What is recommended, and the compressed model itself; None where nothing is."""
+
+    record: Recommendation
+    proven: Proven | None
+
+
+def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None) -> Recommended:
+    """Return the recommendation for a run whose loss may be ``allowed_drop``, by default what its metric tolerates.
+
+    Losses are counted in what people judge the model by, in its unit (a fraction for accuracies). Where nothing was
+    measured that a schedule could be made from, the record says so.
+
+    Raises:
+        InvalidSpec: the compression's levels cannot be scheduled.
+    """
+    kind = evaluator.result.compression.description.budgets[0]
+    metric = judged_by(evaluator)
+    allowed = METRICS[metric].tolerable if allowed_drop is None else allowed_drop
+    try:
+        curves_of(evaluator.result)
+    except InvalidSchedule as error:
+        missing = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=(), missing=str(error))
+        return Recommended(record=missing, proven=None)
+    search = _Search(evaluator, kind, metric, allowed)
+    search.measure_range()
+    proven, refused = search.prove_strongest()
+    record = Recommendation(
+        kind=kind,
+        metric=metric,
+        allowed_drop=allowed,
+        tried=_in_order(search.ours.tried),
+        uniform=_in_order(search.uniform.tried),
+        schedule=proven[0] if proven else None,
+        validation=proven[1].result if proven else None,
+        refused=refused,
+        held_out=evaluator.images.proof is not evaluator.images.curves,
+    )
+    return Recommended(record=record, proven=proven[1] if proven else None)
+
+
+def judged_by(evaluator: ScheduleEvaluator) -> str:
+    """Return the metric that people judge the run's model by, among those that its images allow."""
+    images, task = evaluator.images.curves, evaluator.dense.task
+    names = task.metrics(has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes)
+    return primary_among(names) or divergence_among(names) or evaluator.result.metric
+
+
+def _in_order(tried: Sequence[TriedTarget]) -> tuple[TriedTarget, ...]:
+    return tuple(sorted(tried, key=lambda each: each.figure))
+
+
+class _Search:
+    """The schedules measured so far, by target: a fraction removed, or average bits."""
+
+    def __init__(self, evaluator: ScheduleEvaluator, kind: BudgetKind, metric: str, allowed: float) -> None:
+        self._evaluator, self._kind, self._metric, self._allowed = evaluator, kind, metric, allowed
+        self._limits = usual_limits(evaluator.result)
+        self._groups = couplings_of(evaluator.dense.model, evaluator.result)
+        self._step = _STEPS.get(kind, _FRACTION_STEP)
+        self._drops: dict[float, float] = {}  # of least damage, by target, the gentlest first
+        self.ours = Trials(evaluator, kind, metric, True, self._groups, tolerable=allowed)
+        self.uniform = Trials(evaluator, kind, metric, True, self._groups, tolerable=allowed)
+
+    def measure_range(self) -> None:
+        """Measure both kinds of schedule over the range, and the best ones more closely where they begin to fail."""
+        targets = self._range()
+        for target in targets:
+            self._try(target, self.ours)
+            self._try(target, self.uniform)
+        held, failed = self._edge(targets)
+        for _ in range(_HALVINGS):
+            middle = round(round((held + failed) / 2 / self._step) * self._step, 9)
+            if failed == held or middle in (held, failed):
+                return
+            if self._try(middle, self.ours):
+                held = middle
+            else:
+                failed = middle
+
+    def prove_strongest(self) -> tuple[tuple[Schedule, Proven] | None, tuple[TriedTarget, ...]]:
+        """Prove the strongest schedule that held, or the next milder one that the proof's images let pass too."""
+        refused: list[TriedTarget] = []
+        for target in self._candidates():
+            try:
+                schedule = self._make(target, "optimal")
+            except (InfeasibleBudget, InvalidSpec):
+                continue
+            judged = Judged.of(self._evaluator, schedule, repair=True, adapting=self._evaluator.usual_adapting)
+            change = change_in(judged.found.best, self._metric)
+            if change is not None and change.delta <= self._allowed:
+                return (schedule, judged.proven()), tuple(refused)
+            figure = judged.schedule.achieved[self._kind]
+            refused.append(TriedTarget(figure=figure, changes=judged.found.best))
+        return self._adapted(), tuple(refused)
+
+    def _adapted(self) -> tuple[Schedule, Proven] | None:
+        """Prove the strongest schedule that held with adapted weights, where repair alone was not enough."""
+        if self._evaluator.usual_adapting != "off":
+            return None
+        for target in self._holding()[:1]:
+            schedule = self._make(target, "optimal")
+            judged = Judged.of(self._evaluator, schedule, repair=True, adapting="minutes")
+            change = change_in(judged.found.best, self._metric)
+            if change is not None and change.delta <= self._allowed:
+                return schedule, judged.proven()
+        return None
+
+    def _candidates(self) -> Iterator[float]:
+        """Yield the targets that held, the strongest first, then milder ones than all that was measured."""
+        holding = self._holding()[: 1 + _VETOES]
+        yield from holding
+        mildest = holding[-1] if holding else min(self._drops, key=self._saving, default=0.0)
+        for index in range(_MILDER):
+            mildest = mildest + 2**index if self._kind == "bits" else mildest / 2
+            if mildest >= self._step:
+                yield round(mildest, 9)
+
+    def _saving(self, target: float) -> float:
+        return -target if self._kind == "bits" else target
+
+    def _range(self) -> list[float]:
+        points = trade_off(
+            self._evaluator.result, self._kind, _POINTS, limits=self._limits, step=self._step, groups=self._groups
+        )
+        found = (
+            round(point.figure / self._step - 0.5) * self._step if self._groups else point.target for point in points
+        )
+        return list(dict.fromkeys(round(target, 9) for target in found if target > 0))
+
+    def _edge(self, targets: Sequence[float]) -> tuple[float, float]:
+        """Return the strongest target up to which everything held, and the first one that did not."""
+        held = targets[0] if self._kind == "bits" else 0.0
+        for target in targets:
+            if not self._holds(target):
+                return held, target
+            held = target
+        return held, held
+
+    def _holding(self) -> list[float]:
+        """Return the targets that held, none of them beyond one that did not, the strongest first."""
+        order = sorted(self._drops, key=self._saving)
+        failed = next((index for index, target in enumerate(order) if not self._holds(target)), len(order))
+        return order[:failed][::-1]
+
+    def _holds(self, target: float) -> bool:
+        return self._drops.get(target, float("inf")) <= self._allowed
+
+    def _try(self, target: float, trials: Trials) -> bool:
+        """Measure a schedule, where there is one; return whether it loses no more than is allowed."""
+        done = len(self.ours.tried) + len(self.uniform.tried)
+        self._evaluator.progress(f"Looking for a recommendation: schedule {done + 1} of about {MOST_MEASURED}")
+        try:
+            drop = trials.measure(self._make(target, "optimal" if trials is self.ours else "uniform"))
+        except (InfeasibleBudget, InvalidSpec):
+            return False
+        if trials is self.ours:
+            self._drops[target] = drop
+        return drop <= self._allowed
+
+    def _make(self, target: float, method: str) -> Schedule:
+        budget = ResourceBudget(kind=self._kind, target=target)
+        return schedule_for(self._evaluator.result, budget, method=method, limits=self._limits, groups=self._groups)

@@ -1,0 +1,147 @@
+"""The strongest compression whose measured drop stays within what a person allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import torch
+from torch import nn
+
+from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.descriptions import BudgetKind
+from senseapp.networks.profile import profile_model
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.repair_choice import measured, measured_quickly
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import CoupledGroup
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import trade_off, true_figures
+
+_EXAMPLE_IMAGES = 2
+
+
+def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
+    """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
+    config, seed = result.compression, result.spec.sensitivity.seed
+    if not config.description.removes_channels:
+        return ()
+    images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
+    layers = profile_model(model, images).layers
+    request = CompressionRequest(model=model, layers=layers, calibration=(images,), seed=seed)
+    return cast(ChannelCompressor, build_compressor(config, request)).couplings()
+
+
+def strongest_schedule(
+    evaluator: ScheduleEvaluator,
+    kind: BudgetKind,
+    allowed_drop: float,
+    *,
+    metric: str = "",
+    repair: bool = False,
+    limits: Limits | None = None,
+    rounds: int = 6,
+) -> StrongestFound:
+    """Return the strongest optimal schedule found whose measured drop is at most ``allowed_drop``, by bisection.
+
+    Drops are measured on the curves' images, so that the proof images can still judge the outcome, in the unit of
+    ``metric`` (a fraction for top-1, nats for loss and KL), by default the run's own. With ``repair``, schedules are
+    repaired where they do better so. ``rounds`` schedules are measured between the gentlest and the strongest.
+
+    Raises:
+        InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
+        InvalidSpec: the metric cannot be measured here, or the budget does not fit the compression.
+    """
+    targets = [point.target for point in trade_off(evaluator.result, kind, limits=limits)]
+    if not targets:
+        raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
+    groups = couplings_of(evaluator.dense.model, evaluator.result)
+    trials = Trials(evaluator, kind, metric or evaluator.result.metric, repair, groups)
+
+    def make(target: float) -> Schedule:
+        return make_schedule(evaluator.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)
+
+    def measured_drop(schedule: Schedule) -> float:
+        evaluator.progress(f"Measuring schedule {len(trials.tried) + 1} of at most {rounds + 1}")
+        return trials.measure(schedule)
+
+    found = strongest_within(
+        make, measured_drop, allowed_drop, gentlest=targets[0], strongest=targets[-1], rounds=rounds
+    )
+    return StrongestFound(
+        schedule=trials.sized(found), allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried)
+    )
+
+
+def strongest_within(
+    make: Callable[[float], Schedule],
+    measured_drop: Callable[[Schedule], float],
+    allowed_drop: float,
+    *,
+    gentlest: float,
+    strongest: float,
+    rounds: int = 6,
+) -> Schedule:
+    """Return the strongest schedule found whose measured drop is at most ``allowed_drop``, by bisection.
+
+    ``gentlest`` is the target to fall back on (for bits, the larger number), ``strongest`` the one not to go beyond.
+    """
+    best = make(gentlest)
+    if (drop := measured_drop(best)) > allowed_drop:
+        raise InfeasibleBudget(
+            f"A drop of at most {allowed_drop:g} cannot be met: the gentlest schedule already drops {drop:.4g}.",
+            nearest=drop,
+        )
+    for _ in range(rounds):
+        middle = 0.5 * (gentlest + strongest)
+        schedule = make(middle)
+        if measured_drop(schedule) <= allowed_drop:
+            gentlest, best = middle, schedule
+        else:
+            strongest = middle
+    return best
+
+
+@dataclass(slots=True)
+class Trials:
+    """Schedules tried so far: what each truly saves, and what it does on the curves' images.
+
+    With ``repair``, they are repaired where they do better so. Where a loss is ``tolerable``, those that lose no more
+    are not, and the images are those that repairs are fitted to: faster, for searches whose outcome is proven.
+    """
+
+    evaluator: ScheduleEvaluator
+    kind: BudgetKind
+    metric: str
+    repair: bool
+    groups: tuple[CoupledGroup, ...]
+    tolerable: float | None = None
+    tried: list[TriedTarget] = field(default_factory=list)
+
+    def measure(self, schedule: Schedule) -> float:
+        """Measure a schedule, and return what it loses."""
+        applied = self.evaluator.apply(schedule)
+        if self.tolerable is not None:
+            changes, repaired = measured_quickly(self.evaluator, applied, self.metric, tolerable=self.tolerable)
+        else:
+            curves = self.evaluator.images.curves
+            found = measured(self.evaluator, applied, self.metric, repair=self.repair, images=curves)
+            changes, repaired = found.best, found.delivered == "repaired"
+        target = TriedTarget(figure=self.sized(schedule).achieved[self.kind], changes=changes, repaired=repaired)
+        change = target.change(self.metric)
+        if change is None:
+            names = ", ".join(change.metric for change in changes)
+            raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
+        self.tried.append(target)
+        return change.delta
+
+    def sized(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of pruning with true figures, and as budget what it truly saves; others as they are."""
+        if not self.groups:
+            return schedule
+        figures = true_figures(schedule, self.evaluator.result.profile, self.groups)
+        budget = ResourceBudget(kind=self.kind, target=figures[self.kind])
+        return replace(schedule, budget=budget, achieved=schedule.achieved | dict(figures))

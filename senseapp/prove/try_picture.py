@@ -1,0 +1,77 @@
+"""What the original network and delivered ONNX files answer to one picture that anybody may have made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from senseapp.core.disk import storage_errors
+from senseapp.data.images import effective_preprocessing
+from senseapp.data.pictures import png_of, preview
+from senseapp.data.single_picture import prepared_picture
+from senseapp.networks.sources.load import load_model
+from senseapp.records.picture_answers import ClassShare, PictureAnswer, PictureAnswers
+from senseapp.records.spec import RunSpec
+from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.tasks import Task, task_named
+
+_TOP = 5
+
+
+def picture_answers(spec: RunSpec, picture: Path, files: Mapping[str, Path]) -> PictureAnswers:
+    """Run the original network in PyTorch and each of ``files`` in onnxruntime on one picture.
+
+    The picture is prepared as the images of the run were. Class names are those that the files carry.
+
+    Args:
+        spec: of the run, with its preparation as it was chosen.
+        picture: a file, read in a process of its own.
+        files: ONNX files of the run, by name.
+
+    Raises:
+        InvalidDataset: the file is no picture that can be used.
+        InvalidInput: the model cannot be loaded any more.
+    """
+    model, task = load_model(spec.model), task_named(spec.model.task)
+    preprocessing = effective_preprocessing(spec.data, model.preprocessing)
+    images = prepared_picture(picture, preprocessing, upright=spec.data.upright)
+    batch = images.batch(0, 1)  # (1, C, H, W)
+    with torch.inference_mode():
+        original = task.output(model.module(batch))
+    outputs: dict[str, Tensor] = {}
+    names: Sequence[str] = model.class_names
+    for name, path in files.items():
+        with storage_errors(name):
+            content = path.read_bytes()
+        names = names or class_names_of(content)
+        outputs[name] = task.output(_output(content, batch))
+    _, height, width = preprocessing.input_shape
+    return PictureAnswers(
+        png=png_of(preview(images, preprocessing, count=1).pictures[0]),
+        input_size=(width, height),
+        original=_answer(task, original[0], names),
+        files=tuple((name, _answer(task, output[0], names)) for name, output in outputs.items()),
+        notes=images.notes,
+    )
+
+
+def _output(content: bytes, batch: Tensor) -> Tensor:
+    """Return the output of an ONNX file for a batch of one image, (1, ...), whatever batch the file takes."""
+    network = RuntimeModel(content)
+    return network(batch.expand(network.fixed_batch or 1, *batch.shape[1:]))[:1]
+
+
+def _answer(task: Task, output: Tensor, names: Sequence[str]) -> PictureAnswer:
+    probabilities = task.probabilities(output[None])
+    shares: tuple[ClassShare, ...] = ()
+    if probabilities is not None:
+        best, indices = probabilities[0].topk(min(_TOP, probabilities.shape[1]))
+        shares = tuple(
+            ClassShare(name=task.output_name(index, names), share=share)
+            for index, share in zip(indices.tolist(), best.tolist(), strict=True)
+        )
+    return PictureAnswer(text=task.output_text(output, names), shares=shares)

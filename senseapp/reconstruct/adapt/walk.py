@@ -1,0 +1,181 @@
+"""A walk over a compressed network that changes it, place after place, so that it makes up best for what was lost.
+
+The compressed and the uncompressed network advance side by side over the same images and stop before each module that
+is to be changed. What arrives there in the compressed one has been through changed modules only. Each image passes
+through each network once, however many stops there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions.quantization.activations import watched
+from senseapp.measure.context import MeasurementContext
+from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
+from senseapp.measure.replay import Replay
+from senseapp.reconstruct.repair import Repair
+from senseapp.reconstruct.repair_sites import NormSite, pooled
+
+_MOST_IMAGES = 128
+_PREFIX_BYTES = 2 * 2**30  # of what both networks keep
+
+
+class Stop(Protocol):
+    """What a walk changes at one place."""
+
+    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """Change the module, given what arrives there, batch by batch, in the uncompressed network and in this one."""
+        ...
+
+    def undo(self) -> None:
+        """Put the module back as it was."""
+        ...
+
+    def is_finite(self) -> bool:
+        """Whether what was changed holds numbers only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NormStop:
+    """The statistics of a BatchNorm are matched; ``kept`` are the channels that stayed, where some went."""
+
+    site: NormSite
+    kept: Sequence[int] | None = None
+
+    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """See :class:`Stop`."""
+        goal, found = (pooled([self.site.moments(part) for part in given]) for given in (original, inputs))
+        goal = goal if self.kept is None else goal.kept(self.kept)
+        self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
+
+    def undo(self) -> None:
+        """See :class:`Stop`."""
+        self.site.undo()
+
+    def is_finite(self) -> bool:
+        """See :class:`Stop`."""
+        return self.site.is_finite()
+
+
+class Walk(Repair):
+    """Changes a compressed network stop by stop, and undoes it.
+
+    Args:
+        dense: the uncompressed network, watched.
+        model: the compressed one, which calls its modules in the same order; a copy, since ``progress`` may raise.
+        batches: images (N, C, H, W) to fit to.
+        progress: is told each stop.
+    """
+
+    def __init__(
+        self,
+        dense: MeasurementContext,
+        model: nn.Module,
+        batches: Sequence[Tensor],
+        *,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.model, self.trace = model, dense.trace
+        self._networks = dense, replace(dense, model=model)
+        self._batches, self._progress = batches, progress
+        self._stops: list[tuple[int, str, Stop]] = []
+
+    def stop(self, name: str, at: Stop, position: int | None = None) -> None:
+        """Stop where the module called ``name`` is first called, or at that ``position``; never if it is not called."""
+        starts = (call.start for call in self.trace.calls if call.module == name)
+        place = next(starts, None) if position is None else position
+        if place is not None:
+            self._stops.append((place, name, at))
+
+    def fit(self, batches: Sequence[int] | None = None) -> bool:
+        """Change the network as it was at first on all or some batches; if not finite, undo and return False.
+
+        So too if the model calls its layers in another order than when it was watched.
+        """
+        self.undo()
+        try:
+            with torch.no_grad(), self.streams(batches) as streams:
+                self._walk(streams)
+        except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
+            self.undo()
+            return False
+        finite = self.is_finite()
+        if not finite:
+            self.undo()
+        return finite
+
+    def is_finite(self) -> bool:
+        """Whether all that was changed holds numbers only."""
+        return all(stop.is_finite() for _, _, stop in self._stops)
+
+    def undo(self) -> None:
+        """Put the network back as it was."""
+        with torch.no_grad():
+            for _, _, stop in reversed(self._stops):
+                stop.undo()
+
+    @property
+    def num_images(self) -> int:
+        """How many images a fit to all batches looks at."""
+        return sum(map(len, self._images(range(len(self._batches)))))
+
+    @contextmanager
+    def streams(self, batches: Sequence[int] | None = None) -> Iterator[tuple[Stream, Stream]]:
+        """Give the uncompressed network and this one, before all or some batches, as many as memory allows."""
+        chosen = self._images(range(len(self._batches)) if batches is None else batches)
+        original, changed = (Stream(network, chosen) for network in self._networks)
+        with original.installed(), changed.installed():
+            yield original, changed
+
+    def _images(self, chosen: Sequence[int]) -> list[Tensor]:
+        """Return the images of these batches, as many as memory allows, in micro-batches."""
+        dense = self._networks[0]
+        positions = [position for position, _, _ in self._stops]
+        most = _PREFIX_BYTES // (2 * max(1, prefix_bytes_per_image(dense.trace, positions)))
+        images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, _MOST_IMAGES))]
+        return [part.contiguous(memory_format=_order(part)) for part in torch.split(images, dense.layout.micro_batch)]
+
+    def _walk(self, streams: Sequence[Stream]) -> None:
+        for number, (position, name, stop) in enumerate(sorted(self._stops, key=lambda each: each[0]), start=1):
+            self._progress(f"{self.title}: {name}, {number} of {len(self._stops)}")
+            original, inputs = (stream.inputs(name, position) for stream in streams)
+            stop.adapt(original, inputs)
+
+
+class Stream:
+    """One network on its way over batches of images, which it passes through once, inside :meth:`installed`."""
+
+    def __init__(self, context: MeasurementContext, batches: Sequence[Tensor]) -> None:
+        self._model, self._replay = context.model, Replay(context.model, context.trace)
+        self._prefixes = [Prefix(context.trace, batch) for batch in batches]
+        self._here: tuple[str, int, list[Tensor]] = "", -1, []
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Let the network go on from where it stopped inside."""
+        return self._replay.installed()
+
+    def module(self, name: str) -> nn.Module:
+        """Return a part of the network."""
+        return self._model.get_submodule(name)
+
+    def inputs(self, module: str, position: int) -> list[Tensor]:
+        """Go on to the call of ``module`` that starts at ``position``; return what each batch brings to it."""
+        if self._here[:2] != (module, position):
+            found: list[Tensor] = []
+            with watched(self.module(module), lambda given: found.append(given[0])), torch.inference_mode():
+                for prefix in self._prefixes:
+                    self._replay.advance(prefix, position)
+            self._here = module, position, found
+        return self._here[2]
+
+
+def _order(images: Tensor) -> torch.memory_format:
+    last = images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format

@@ -1,0 +1,191 @@
+"""Compressed layers get, one after the other, the weights that make up best for what they lost.
+
+A layer's new weights do the least squared error at some positions of the images, see :mod:`senseapp.compressions.obs`;
+they stay on the grid, or keep as many zeros in the same pattern, as the schedule says. In between, the statistics of
+BatchNorms and the means that biases set are matched to the uncompressed network's.
+
+Sources: Frantar and Alistarh 2022 and 2023, see there; for aiming at the uncompressed network's outputs, Li et al.
+2025, "GPTAQ", eq. 5, here as a change of the weights beforehand.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions import obs
+from senseapp.compressions.base import Freedom, LayerWeight, find_weights
+from senseapp.compressions.sparsity.criteria import layer_generator
+from senseapp.core.wording import plural
+from senseapp.measure.context import MeasurementContext
+from senseapp.networks.layer_product import InputSums, LayerProduct
+from senseapp.reconstruct.adapt.walk import NormStop, Walk
+from senseapp.reconstruct.apply import AppliedModel
+from senseapp.reconstruct.repair_sites import NormSite, batch_norms
+
+_RIDGE = 0.1  # of the mean diagonal; see _aimed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """How new weights are found.
+
+    Attributes:
+        title: of the step that this is, as a person reads it.
+        aimed: fit the weights to the uncompressed network's outputs rather than to what its weights make of the
+            inputs that are left; not those of grouped convolutions, which have too few inputs to tell.
+    """
+
+    title: str
+    aimed: bool = False
+
+
+UPDATES = (
+    Update(title="Weights updated, statistics matched"),
+    Update(title="Weights updated towards the original's outputs, statistics matched", aimed=True),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class LayerStop:
+    """One layer gets new weights, and a bias that keeps the mean of its outputs.
+
+    Attributes:
+        dense: its weight before compression.
+        freedom: what its new weights may be.
+        found: what they are.
+    """
+
+    name: str
+    weight: LayerWeight
+    product: LayerProduct
+    dense: Tensor
+    freedom: Freedom
+    aimed: bool
+    seed: int
+    found: obs.AdaptedWeight | None = field(init=False, default=None)
+    plain: Tensor = field(init=False)
+    bias: Tensor | None = field(init=False)
+    old_bias: Tensor | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plain, self.bias = self.weight.parameter.detach().clone(), _bias_of(self.weight.module)
+        self.old_bias = None if self.bias is None else self.bias.detach().clone()
+
+    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        draw = partial(layer_generator, self.seed, self.name)
+        sums = InputSums.of(self.product, original, inputs, draw, cross=self.aimed)
+        dense = self.product.matrix(self.dense).float()
+        wanted, second = _aimed(dense, sums) if self.aimed else dense, obs.damped(sums.second, sums.count)
+        found = obs.adapted(wanted, second, self.freedom)
+        parameter, self.found = self.weight.parameter, found
+        parameter.data.copy_(self.product.weight(found.matrix, parameter))
+        if self.bias is not None and self.old_bias is not None:
+            self.bias.data.copy_(self.old_bias + _outputs(dense, sums.original) - _outputs(found.matrix, sums.mean))
+
+    def undo(self) -> None:
+        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        self.weight.parameter.data.copy_(self.plain)
+        if self.bias is not None and self.old_bias is not None:
+            self.bias.data.copy_(self.old_bias)
+
+    def is_finite(self) -> bool:
+        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        return all(bool(each.isfinite().all()) for each in (self.weight.parameter, self.bias) if each is not None)
+
+
+class Adaptation(Walk):
+    """Gives the compressed layers of ``applied`` new weights.
+
+    ``dense``, ``batches`` and ``progress`` are those of a :class:`~senseapp.reconstruct.adapt.walk.Walk`.
+
+    Attributes:
+        layers: those that are adapted, by name.
+        left: why others are not, by name.
+    """
+
+    def __init__(
+        self,
+        dense: MeasurementContext,
+        applied: AppliedModel,
+        batches: Sequence[Tensor],
+        update: Update,
+        *,
+        seed: int = 0,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(dense, applied.model, batches, progress=progress)
+        self.title, self._update, self._seed = update.title, update, seed
+        self.left: dict[str, str] = {}
+        self.layers: dict[str, LayerStop] = {}
+        for position, layer in self._found(dense.model, applied):
+            self.stop(layer.name, layer, position)
+            self.layers[layer.name] = layer
+        for name, module in batch_norms(applied.model).items():
+            self.stop(name, NormStop(NormSite(module)))
+
+    def sentences(self, *, fitted: bool) -> tuple[str, ...]:
+        """Return sentences on what was done, and on layers that were left as they were."""
+        if not fitted:
+            return ("Nothing was adapted: the new weights are not finite, or layers are called in varying order.",)
+        notes = [f"{self.title}: {plural(len(self.layers), 'layer')}, fitted to {self.num_images} unlabelled images."]
+        if self.left:
+            name, reason = next(iter(self.left.items()))
+            notes.append(f"{plural(len(self.left), 'compressed layer')} kept their weights (first: {name}: {reason}).")
+        return tuple(notes)
+
+    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, LayerStop]]:
+        """Yield the layers that can be adapted, each with where it is called; note why others cannot be."""
+        weights, left = find_weights(applied.model, applied.after.layers)
+        self.left = {name: reason for name, reason in left.items() if name in applied.freedoms}
+        calls: dict[str, list[int]] = defaultdict(list)
+        for call in self.trace.calls:
+            calls[call.module].append(call.start)
+        for name in (name for name in weights if name in applied.freedoms):
+            weight = weights[name]
+            product = LayerProduct(weight.module, tuple(weight.parameter.shape))
+            starts = {start for module in weight.target.modules for start in calls.get(module, ())}
+            reason = LayerProduct.obstacle(weight.module)
+            if len(starts) != 1:
+                reason = "its weight is not used by exactly one call of the layer"
+            elif not weight.profile.keeps_zeros:
+                reason = "its weight is standardised before use"
+            if reason:
+                self.left[name] = reason
+                continue
+            yield (
+                starts.pop(),
+                LayerStop(
+                    name=name,
+                    weight=weight,
+                    product=product,
+                    dense=dense.get_parameter(weight.profile.parameter).detach(),
+                    freedom=applied.freedoms[name],
+                    aimed=self._update.aimed and product.groups == 1,
+                    seed=self._seed,
+                ),
+            )
+
+
+def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
+    """Return what ``matrix`` (G, O, K) makes of mean inputs (G, K): (G O,)."""
+    return torch.einsum("gok,gk->go", matrix, mean).flatten()
+
+
+def _aimed(dense: Tensor, sums: InputSums) -> Tensor:
+    """Return weights (G, O, K) whose outputs come nearest to the uncompressed network's; ridge towards ``dense``."""
+    ridged = obs.damped(sums.second, sums.count, least=_RIDGE)
+    change: Tensor = torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2))
+    return dense + change.transpose(1, 2)
+
+
+def _bias_of(module: nn.Module) -> Tensor | None:
+    name = "in_proj_bias" if isinstance(module, nn.MultiheadAttention) else "bias"
+    return cast(Tensor | None, getattr(module, name, None))

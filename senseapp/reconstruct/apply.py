@@ -1,0 +1,164 @@
+"""Compress all layers of a schedule at once, for good, on a private copy of the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from torch import Tensor, nn
+
+from senseapp.compressions.base import (
+    ChannelCompressor,
+    CompressionRequest,
+    Freedom,
+    WeightCompressor,
+    build_compressor,
+)
+from senseapp.core.errors import InvalidSchedule, MeasurementFailed
+from senseapp.descriptions import DENSE_BITS, CompressionConfig, Effect, all_descriptions, get
+from senseapp.networks.profile import profile_model
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Schedule, ScheduleEntry, check_schedule
+
+
+def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
+    """Return how each kind of compression is carried out: as runs measured it, by default what they did not."""
+    usual = (description.config() for description in all_descriptions())
+    return {config.kind: config for config in (*usual, *measured)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedModel:
+    """A compressed private copy of a model, in ``eval()`` mode; its weights hold what the schedule says.
+
+    Attributes:
+        before: profile of the model as it was.
+        after: as it is; differs in shapes where channels were removed.
+        reached: the entries that were carried out, with the level truly reached.
+        notes: sentences on entries that could not be carried out, and on what a file of weights does not hold.
+        kept_channels: by layer or norm that lost output channels, the positions of those that stayed.
+        rounded_inputs: contexts inside which layers round their inputs; weights alone are always rounded.
+        freedoms: by layer, which other weights would be compressed as much; where channels went, none.
+    """
+
+    model: nn.Module
+    before: ModelProfile
+    after: ModelProfile
+    reached: tuple[ScheduleEntry, ...]
+    notes: tuple[str, ...] = ()
+    kept_channels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    rounded_inputs: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
+    freedoms: Mapping[str, Freedom] = field(default_factory=dict)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Round the inputs of layers as well inside, where the schedule's compression includes them."""
+        with ExitStack() as stack:
+            for rounding in self.rounded_inputs:
+                stack.enter_context(rounding())
+            yield
+
+    def bits(self, layer: str) -> float:
+        """Return the bits of each weight of ``layer``; 32 where none were taken away."""
+        return next((entry.level for entry in self.reached_by(Effect.BITS) if layer in entry.members), DENSE_BITS)
+
+    def reached_by(self, effect: Effect) -> tuple[ScheduleEntry, ...]:
+        """Return the entries of :attr:`reached` whose compression has ``effect`` on weights."""
+        return tuple(entry for entry in self.reached if get(entry.compression).effect is effect)
+
+
+def apply_schedule(
+    model: nn.Module,
+    schedule: Schedule,
+    *,
+    profile: ModelProfile,
+    configs: Mapping[str, CompressionConfig],
+    calibration: Sequence[Tensor],
+    seed: int = 0,
+) -> AppliedModel:
+    """Return a copy of ``model`` with every layer of ``schedule`` compressed as it was measured.
+
+    Sparsity leaves zeros in the weights, quantization leaves the rounded values, pruning leaves smaller tensors.
+    ``configs`` say how each kind is carried out, see :func:`configs_for`; ``calibration`` are batches (N, C, H, W), at
+    least one, for data-driven criteria and activation ranges.
+
+    Raises:
+        InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
+    """
+    check_schedule(schedule, profile)
+    applying = _Applying(copy.deepcopy(model).eval().requires_grad_(False), profile, tuple(calibration), seed)
+    for kind in sorted({entry.compression for entry in schedule.entries} - {"none"}, key=lambda kind: get(kind).order):
+        entries, config = [entry for entry in schedule.entries if entry.compression == kind], configs[kind]
+        if config.description.removes_channels:
+            applying.prune(entries, config)
+        else:
+            applying.change_weights(entries, config)
+    return AppliedModel(
+        model=applying.model,
+        before=profile,
+        after=applying.profile,
+        reached=tuple(applying.reached),
+        notes=tuple(applying.notes),
+        kept_channels=applying.kept,
+        rounded_inputs=tuple(applying.rounded_inputs),
+        freedoms=applying.freedoms,
+    )
+
+
+class _Applying:
+    """The copy while it is being compressed."""
+
+    def __init__(self, model: nn.Module, profile: ModelProfile, calibration: tuple[Tensor, ...], seed: int) -> None:
+        self.model, self.profile = model, profile
+        self._calibration, self._seed = calibration, seed
+        self.reached: list[ScheduleEntry] = []
+        self.notes: list[str] = []
+        self.kept: dict[str, tuple[int, ...]] = {}
+        self.rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
+        self.freedoms: dict[str, Freedom] = {}
+
+    def _request(self, names: set[str]) -> CompressionRequest:
+        layers = tuple(layer for layer in self.profile.layers if layer.name in names)
+        return CompressionRequest(model=self.model, layers=layers, calibration=self._calibration, seed=self._seed)
+
+    def prune(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
+        ratios = {entry.layer: entry.level for entry in entries}
+        request = self._request({layer.name for layer in self.profile.layers})
+        compressor = cast(ChannelCompressor, build_compressor(config, request))
+        self.kept = compressor.kept_channels(ratios)
+        done = compressor.prune(ratios)
+        for entry in entries:
+            if entry.layer in done:
+                self.reached.append(replace(entry, level=done[entry.layer].achieved_level))
+            else:
+                self.notes.append(f"{entry.layer} keeps all channels: {100 * entry.level:g} % is less than one.")
+        smaller = profile_model(self.model, self._calibration[0][:1])
+        self.profile = replace(
+            smaller, title=self.profile.title, pretrained=self.profile.pretrained, notes=self.profile.notes
+        )
+
+    def change_weights(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
+        compressor = cast(WeightCompressor, build_compressor(config, self._request({e.layer for e in entries})))
+        targets = {target.layer: target for target in compressor.targets}
+        for entry in entries:
+            if entry.layer not in targets:
+                reason = compressor.not_applicable.get(entry.layer, "it is not among the layers that can be.")
+                raise InvalidSchedule(f"{entry.layer} has a {entry.compression} level and cannot take one: {reason}")
+            try:
+                prepared = compressor.prepare(targets[entry.layer], entry.level)
+            except MeasurementFailed as error:
+                self.notes.append(f"{entry.layer} was left as it is. {error}")
+                continue
+            parameter = self.model.get_parameter(self.profile.layer(entry.layer).parameter)
+            with prepared.active():
+                compressed = parameter.data
+            parameter.data = compressed
+            self.reached.append(replace(entry, level=prepared.applied.achieved_level))
+            self.freedoms[entry.layer] = self.freedoms.get(entry.layer, Freedom()) | prepared.freedom
+            if prepared.inputs is not None:
+                self.rounded_inputs.append(prepared.inputs)
+        if self.rounded_inputs:
+            self.notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")

@@ -1,0 +1,255 @@
+"""Win accuracy back without training: match the moments of a compressed network to those of the uncompressed one.
+
+A pass over a batch stops for a moment at every BatchNorm and at every layer to be corrected: what arrives there has
+been through repaired norms and layers only, and is compared with what the uncompressed network had there on the same
+images. Batches are as large as memory allows and their moments add up: a site is matched, at every batch, to all
+batches seen so far. So memory is that of one batch however many images there are, and with one batch the result is
+exact. A second pass, in which each batch's part is replaced, follows where batches are small or a module is called more
+than once. On EfficientNet-Lite0, 256 photographs in four batches did as well as in one, and a second pass made no
+difference.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.wording import plural
+from senseapp.reconstruct.apply import AppliedModel
+from senseapp.reconstruct.repair_sites import (
+    LayerSite,
+    Moments,
+    NormSite,
+    Site,
+    batch_norms,
+    correctable_layers,
+    pooled,
+)
+
+_NOT_FINITE = "Nothing was repaired: on the calibration images, the compressed model's activations are not finite."
+_SETTLED_IMAGES = 32  # in a batch: with fewer, early batches go through norms that are matched to too little
+
+Part = tuple[int, int]
+"""A batch, and which call of a module in its pass."""
+
+
+class Reference:
+    """What passes each BatchNorm and each layer with a bias of the uncompressed network, on calibration ``batches``.
+
+    Attributes:
+        widths: channels by norm and layer.
+        shapes: of the weight of each layer with a bias.
+        norms: names of the norms.
+        moments: by name of the norm or layer, then by batch and call.
+    """
+
+    def __init__(self, model: nn.Module, batches: Sequence[Tensor]) -> None:
+        self.batches = tuple(batches)
+        self.norms = tuple(batch_norms(model))
+        self.shapes = {name: _weight_shape(model, name) for name in correctable_layers(model)}
+        sites: dict[str, Site] = {name: NormSite(module) for name, module in batch_norms(model).items()}
+        for name in self.shapes:
+            sites[name] = LayerSite(model.get_submodule(name), scale=False)
+        self.widths = {name: site.width for name, site in sites.items()}
+        self.moments: dict[str, dict[Part, Moments]] = {name: {} for name in sites}
+
+        def note(name: str, part: Part, values: Tensor) -> Tensor:
+            self.moments[name][part] = sites[name].moments(values)
+            return values
+
+        _pass(model, sites, self.batches, range(len(self.batches)), note)
+
+
+class Repair(ABC):
+    """Makes up, in place, for what compression took from a network, and can be undone.
+
+    Attributes:
+        title: what is done, as a person reads it.
+    """
+
+    title: str
+
+    @abstractmethod
+    def fit(self, batches: Sequence[int] | None = None) -> bool:
+        """Repair the network as it was at first, by all or some batches; if not finite, undo and return False."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Put the network back as it was."""
+
+    @abstractmethod
+    def sentences(self, *, fitted: bool) -> tuple[str, ...]:
+        """Return sentences on what was done, and on what was not."""
+
+    @contextmanager
+    def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
+        """Repair the network inside only; yields whether every value is finite, see :meth:`fit`."""
+        try:
+            yield self.fit(batches)
+        finally:
+            self.undo()
+
+
+class Matching(Repair):
+    """Matches a compressed network, in ``eval()`` mode, to a :class:`Reference`, and undoes it.
+
+    Args:
+        layers: names of layers whose outputs are corrected, where they have a bias, besides those that lost channels.
+        kept: positions of the channels that stayed, by norm or layer that lost some.
+        scale: whether each output channel of a layer may have a scale of its own.
+
+    Attributes:
+        sites: what is matched, by name.
+        kept: as it was given.
+        skipped: norms whose channels went, without it being known which.
+    """
+
+    title = "Statistics matched"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        reference: Reference,
+        *,
+        layers: Collection[str] = (),
+        kept: Mapping[str, Sequence[int]] | None = None,
+        scale: bool = True,
+    ) -> None:
+        self._model, self._reference, self.kept = model, reference, kept or {}
+        found: dict[str, Site] = {name: NormSite(module) for name, module in batch_norms(model).items()}
+        for name, may_scale in correctable_layers(model).items():
+            if name in layers or _weight_shape(model, name) != reference.shapes.get(name):
+                found[name] = LayerSite(model.get_submodule(name), scale=scale and may_scale)
+        self.sites = {name: site for name, site in found.items() if self._is_comparable(name, site)}
+        self.skipped = tuple(name for name in reference.norms if name not in self.sites)
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Names of the norms that are matched and run."""
+        return tuple(name for name in self._used() if name in self._reference.norms)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that are corrected and called."""
+        return tuple(name for name in self._used() if name not in self._reference.norms)
+
+    def fit(self, batches: Sequence[int] | None = None) -> bool:
+        """Match the network as it was at first on all or some batches; if not finite, undo and return False."""
+        chosen = range(len(self._reference.batches)) if batches is None else batches
+        self.undo()
+        found: dict[str, dict[Part, Moments]] = {name: {} for name in self.sites}
+        images = sum(len(self._reference.batches[index]) for index in chosen)
+
+        def match(name: str, part: Part, values: Tensor) -> Tensor:
+            wanted, site = self._reference.moments[name], self.sites[name]
+            if part not in wanted:
+                return values
+            found[name][part] = site.moments(values)
+            goal = pooled([wanted[seen] for seen in found[name]])
+            kept = self.kept.get(name)
+            goal = goal if kept is None else goal.kept(kept)
+            return site.match(goal, pooled(list(found[name].values())), values, images)
+
+        for _ in range(self._passes(chosen)):
+            _pass(self._model, self.sites, self._reference.batches, chosen, match)
+        finite = all(site.is_finite() for site in self.sites.values())
+        if not finite:
+            self.undo()
+        return finite
+
+    def undo(self) -> None:
+        """Put the network back as it was."""
+        with torch.no_grad():
+            for site in self.sites.values():
+                site.undo()
+
+    def sentences(self, *, fitted: bool) -> tuple[str, ...]:
+        """Return sentences on what was matched, and on norms that were not."""
+        if not fitted:
+            return (_NOT_FINITE,)
+        done = []
+        if self.norms:
+            done.append(f"the statistics of {len(self.norms)} BatchNorms")
+        if self.layers:
+            done.append(f"the outputs of {plural(len(self.layers), 'compressed layer')}")
+        if not done:
+            return ("Nothing could be repaired: no BatchNorm runs, and no compressed layer has a bias.",)
+        notes = [
+            f"Repair matched {' and '.join(done)} to the uncompressed network's on the same "
+            f"{sum(map(len, self._reference.batches))} unlabelled images."
+        ]
+        if self.skipped:
+            notes.append(
+                f"{len(self.skipped)} BatchNorms were left as they are, since which of their channels went is not "
+                f"known (first: {self.skipped[0]})."
+            )
+        return tuple(notes)
+
+    def _used(self) -> Iterator[str]:
+        return (name for name in self.sites if self._reference.moments[name])
+
+    def _is_comparable(self, name: str, site: Site) -> bool:
+        width = self._reference.widths.get(name)
+        return width is not None and (len(self.kept[name]) if name in self.kept else width) == site.width
+
+    def _passes(self, chosen: Sequence[int]) -> int:
+        repeated = any(call for name in self.sites for _, call in self._reference.moments[name])
+        small = len(chosen) > 1 and min(len(self._reference.batches[index]) for index in chosen) < _SETTLED_IMAGES
+        return 2 if repeated or small else 1
+
+
+def _weight_shape(model: nn.Module, name: str) -> tuple[int, ...]:
+    weight = model.get_submodule(name).weight  # a parameter, or what a parametrization makes of some
+    return tuple(weight.shape) if isinstance(weight, Tensor) else ()
+
+
+def _pass(
+    model: nn.Module,
+    sites: Mapping[str, Site],
+    batches: Sequence[Tensor],
+    chosen: Sequence[int],
+    at_site: Callable[[str, Part, Tensor], Tensor],
+) -> None:
+    """Run ``model`` on the chosen batches; what passes a site goes on as ``at_site`` returns it."""
+    calls: Counter[str] = Counter()
+    batch = 0
+
+    def hook_of(name: str) -> Callable[..., Any]:
+        def passing(values: Tensor) -> Tensor:
+            part = batch, calls[name]
+            calls[name] += 1
+            return at_site(name, part, values)
+
+        def before(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (passing(inputs[0]), *inputs[1:]) if inputs else inputs
+
+        def after(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+            return passing(output)
+
+        return before if sites[name].reads_input else after
+
+    handles = []
+    try:
+        for name, site in sites.items():
+            module = model.get_submodule(name)
+            add = module.register_forward_pre_hook if site.reads_input else module.register_forward_hook
+            handles.append(add(hook_of(name)))
+        with torch.no_grad():
+            for batch in chosen:
+                calls.clear()
+                model(batches[batch].clone())  # some networks write into their input
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def matching_of(applied: AppliedModel, reference: Reference, *, scale: bool) -> Matching:
+    """Return what matches the norms and the compressed layers of ``applied`` to ``reference``."""
+    members = {member for entry in applied.reached for member in entry.members}
+    return Matching(applied.model, reference, layers=members, kept=applied.kept_channels, scale=scale)

@@ -1,0 +1,223 @@
+"""Where a compressed network is repaired: at BatchNorms and layers, which get back their outputs' mean and spread.
+
+A norm gets new running statistics, a layer a new bias (and weight); moments of several batches add up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from timm.layers import FrozenBatchNormAct2d
+from torch import Tensor, nn
+from torchvision.ops import FrozenBatchNorm2d
+
+from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
+
+_PRIOR_IMAGES = 64  # with so many images, a channel's own ratio counts as much as the common one
+_MOST_RATIO = 16.0  # of variances: a channel that changed more is noise, which more scaling would only raise
+_MOST_FACTOR = 2.0  # a channel that lost more of its spread than this is noise, which scaling would only raise
+_DEAD = 1e-6  # of the old spread: less is rounding, not a signal
+_LINEAR_IN_WEIGHT = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Mean and variance of ``count`` values per channel.
+
+    Attributes:
+        mean: float64 (C,).
+        variance: float64 (C,), with divisor ``count``.
+    """
+
+    count: int
+    mean: Tensor
+    variance: Tensor
+
+    def kept(self, channels: Sequence[int]) -> Moments:
+        """Return the moments of these channels."""
+        index = torch.as_tensor(list(channels), dtype=torch.long, device=self.mean.device)
+        return Moments(count=self.count, mean=self.mean[index], variance=self.variance[index])
+
+
+def moments_of(values: Tensor, axis: int) -> Moments:
+    """Return the moments of ``values``, float (...), for each entry of ``axis``."""
+    channels = axis % values.dim()
+    others = [other for other in range(values.dim()) if other != channels]
+    count, rows = values.numel() // values.shape[channels], values.detach().float().movedim(channels, -1)
+    if rows.is_contiguous():  # in a third of the time
+        flat = rows.reshape(count, -1)
+        mean = flat.mean(0)
+        variance = (flat - mean).square_().mean(0)
+    else:
+        variance, mean = torch.var_mean(values.detach().float(), others, correction=0)
+    return Moments(count=count, mean=mean.double(), variance=variance.double())
+
+
+def pooled(parts: Sequence[Moments]) -> Moments:
+    """Return the moments of all values of ``parts`` together; at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    count = sum(part.count for part in parts)
+    mean = torch.stack([part.mean * (part.count / count) for part in parts]).sum(0)
+    spread = [(part.variance + (part.mean - mean).square()) * (part.count / count) for part in parts]
+    return Moments(count=count, mean=mean, variance=torch.stack(spread).sum(0))
+
+
+def shrunk_ratio(ratio: Tensor, images: int) -> Tensor:
+    """Shrink ratios of variances, (C,), towards their geometric mean; channels that did not change stay at 1.
+
+    What few images say about a single channel does not hold on others: with n images a channel's own share of the
+    logarithm is n / (n + 64).
+    """
+    own = images / (images + _PRIOR_IMAGES)
+    logarithm = ratio.log()
+    return torch.where(ratio == 1, 1.0, (logarithm.mean() + own * (logarithm - logarithm.mean())).exp())
+
+
+def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Return, by name, the modules of ``model`` that normalise by running statistics, frozen ones included."""
+    norms = (*BATCH_NORMS, FrozenBatchNorm2d, FrozenBatchNormAct2d)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, norms) and isinstance(module.running_mean, Tensor)
+    }
+
+
+class NormSite:
+    """One BatchNorm, whose running statistics are matched to the moments of its input."""
+
+    reads_input = True
+
+    def __init__(self, module: nn.Module) -> None:
+        self._mean, self._variance = module.get_buffer("running_mean"), module.get_buffer("running_var")
+        self._old = self._mean.clone(), self._variance.clone()
+        self._eps = float(getattr(module, "eps", 0.0))
+
+    @property
+    def width(self) -> int:
+        """The number of channels."""
+        return len(self._mean)
+
+    def moments(self, values: Tensor) -> Moments:
+        """Return the moments of the input ``values``, (N, C) or (N, C, ...)."""
+        return moments_of(values, 1)
+
+    def match(self, goal: Moments, found: Moments, values: Tensor, images: int) -> Tensor:
+        """Let the input ``values``, whose moments are ``found``, come out with the moments that ``goal`` gave."""
+        old_mean, old_variance = (old.double() for old in self._old)
+        ratio = shrunk_ratio(_ratio(found.variance, goal.variance, _MOST_RATIO), images)
+        ratio = torch.maximum(ratio, self._eps / (old_variance + self._eps).clamp_min(self._eps))  # no variance below 0
+        # Written as changes of the old values, so that no change at all leaves every bit as it is.
+        variance = old_variance + (old_variance + self._eps) * (ratio - 1)
+        mean = old_mean + (found.mean - goal.mean) + (goal.mean - old_mean) * (1 - ratio.sqrt())
+        self._variance.copy_(torch.where(ratio == 1, old_variance, variance.clamp_min(0)))  # 0 but for rounding
+        self._mean.copy_(mean)
+        return values
+
+    def undo(self) -> None:
+        """Put the old statistics back."""
+        self._mean.copy_(self._old[0])
+        self._variance.copy_(self._old[1])
+
+    def is_finite(self) -> bool:
+        """Whether every statistic is a number."""
+        return bool(self._mean.isfinite().all() and self._variance.isfinite().all())
+
+
+def _ratio(found: Tensor, goal: Tensor, most: float) -> Tensor:
+    """Return found / goal within 1/most to most; 1 where both are zero."""
+    ratio = torch.where(goal > 0, found / goal.clamp_min(torch.finfo(goal.dtype).tiny), torch.full_like(goal, most))
+    return torch.where(found == goal, 1.0, ratio).clamp(1 / most, most)
+
+
+def correctable_layers(model: nn.Module) -> dict[str, bool]:
+    """Return the layers that have a bias of their own, and whether their weight may be scaled too.
+
+    A weight that several modules share cannot be; nor can one that is standardised before use, where it would have no
+    effect.
+    """
+    owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+    found = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, (*CONVOLUTIONS, nn.Linear)):
+            continue
+        own = {key: value for key, value in module.named_parameters(recurse=False) if owners[id(value)] == 1}
+        if "bias" in own:
+            found[name] = "weight" in own and type(module).forward in _LINEAR_IN_WEIGHT
+    return found
+
+
+class LayerSite:
+    """One layer, whose bias (and weight) take up what brings its output back.
+
+    Zeros stay zeros, and weights that lie on a grid per output channel stay on one. ``scale`` corrects the spread as
+    well as the mean; it is only true where each channel may have a scale of its own.
+    """
+
+    reads_input = False
+
+    def __init__(self, module: nn.Module, *, scale: bool) -> None:
+        self._weight, self._bias, self._scale = module.get_parameter("weight"), module.get_parameter("bias"), scale
+        self._axis = 1 if isinstance(module, CONVOLUTIONS) else -1
+        self.start_from_now()
+
+    def start_from_now(self) -> None:
+        """Take weight and bias as they are for those without a correction."""
+        self._old = (self._weight.detach().clone() if self._scale else None), self._bias.detach().clone()
+        self._factor = torch.ones_like(self._bias, dtype=torch.float64)
+        self._shift = torch.zeros_like(self._factor)
+
+    @property
+    def width(self) -> int:
+        """The number of output channels."""
+        return len(self._bias)
+
+    def moments(self, values: Tensor) -> Moments:
+        """Return the moments that the output ``values`` would have had without a correction."""
+        found = moments_of(values, self._axis)
+        return Moments(
+            count=found.count,
+            mean=(found.mean - self._shift) / self._factor,
+            variance=found.variance / self._factor.square(),
+        )
+
+    def match(self, goal: Moments, found: Moments, values: Tensor, images: int) -> Tensor:
+        """Correct the layer, fitted to so many ``images``, and return its output ``values`` as it is with that."""
+        factor = torch.ones_like(self._factor)
+        if self._scale:
+            alive = (found.variance > _DEAD**2 * goal.variance) & (goal.variance > 0)
+            tiny = torch.finfo(torch.float64).tiny
+            ratio = torch.where(alive, goal.variance / found.variance.clamp_min(tiny), 1.0)
+            ratio = ratio.clamp(1 / _MOST_FACTOR**2, _MOST_FACTOR**2)  # before the mean, which one outlier would move
+            factor = shrunk_ratio(ratio, images).sqrt()
+        shift = (goal.mean - found.mean) + found.mean * (1 - factor)
+        again, offset = factor / self._factor, shift - self._shift * (factor / self._factor)
+        self._factor, self._shift = factor, shift
+        self._write()
+        if bool(((again == 1) & (offset == 0)).all()):
+            return values
+        shape = [1] * values.dim()
+        shape[self._axis] = -1
+        return values * again.to(values.dtype).view(shape) + offset.to(values.dtype).view(shape)
+
+    def undo(self) -> None:
+        """Put the old weight and bias back."""
+        self._factor, self._shift = torch.ones_like(self._factor), torch.zeros_like(self._shift)
+        self._write()
+
+    def is_finite(self) -> bool:
+        """Whether weight and bias are numbers."""
+        return bool(self._weight.isfinite().all() and self._bias.isfinite().all())
+
+    def _write(self) -> None:
+        weight, bias = self._old
+        self._bias.data.copy_(bias.double() * self._factor + self._shift)
+        if weight is not None:
+            self._weight.data.copy_(weight * self._factor.to(weight.dtype).view(-1, *[1] * (weight.dim() - 1)))
+
+
+Site = NormSite | LayerSite

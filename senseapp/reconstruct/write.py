@@ -1,0 +1,153 @@
+"""Write the compressed model to files that other programs read without senseapp."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from senseapp.compat.torch_internals import activations_out_of_place, without_source_paths, without_stack_traces
+from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
+from senseapp.reconstruct.apply import AppliedModel
+from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
+from senseapp.records.model_files import ONNX, PROGRAM
+from senseapp.records.schedule import ValidationResult
+
+CHECKPOINT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+
+
+def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Write the state dict to ``path``, beside it a small file of it, and where channels were removed the network.
+
+    The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
+    ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
+    :mod:`senseapp.records.model_files` for what reads it. A structurally pruned network no longer fits its
+    architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
+    Return the files written, the state dict first, and sentences on those that could not be.
+
+    Raises:
+        InvalidSpec: ``path`` ends in none of :data:`CHECKPOINT_SUFFIXES`.
+        StorageFailed: a file cannot be written.
+    """
+    check_suffix(path.suffix)
+    state, integers, notes = plain_state(applied)
+    files = {path: _serialized(state, path.suffix)}
+    small, small_notes = small_file(applied, state, integers, plain_bytes=len(files[path]))
+    files |= {path.with_suffix(suffix): content for suffix, content in small.items()}
+    notes += small_notes
+    if applied.kept_channels:
+        writers: dict[str, Callable[[nn.Module, Tensor], bytes]] = {
+            PROGRAM.suffix: exported_program,
+            ONNX.suffix: onnx_model,
+        }
+        for suffix, write in writers.items():
+            try:
+                files[path.with_suffix(suffix)] = write(applied.model, example)
+            except SenseError as error:
+                notes += (str(error),)
+    with storage_errors(f"the folder of {path.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for target, content in files.items():
+        replace_file(target, content)
+    return tuple(files), notes
+
+
+def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: nn.Module) -> ValidationResult:
+    """Return ``validation`` with the sizes of the files written, and of ``dense`` in the form of the first."""
+    plain = files[0]
+    with storage_errors(plain.name):
+        sizes = {path.name.removeprefix(plain.stem): path.stat().st_size for path in files}
+    before = len(_serialized(separate_state(dense), plain.suffix))
+    return replace(
+        validation,
+        files=sizes,
+        sizes=validation.sizes | {"file_bytes": (float(before), float(sizes[plain.suffix]))},
+    )
+
+
+def check_suffix(suffix: str) -> None:
+    """Raise InvalidSpec unless ``suffix`` is one of :data:`CHECKPOINT_SUFFIXES`."""
+    if suffix not in CHECKPOINT_SUFFIXES:
+        raise InvalidSpec(
+            f"A checkpoint's name ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {suffix or 'no suffix'!r}."
+        )
+
+
+def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:
+    if suffix == ".safetensors":
+        return safetensors.torch.save(dict(state))
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return buffer.getvalue()
+
+
+def exported_program(model: nn.Module, example: Tensor) -> bytes:
+    """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails."""
+    buffer = io.BytesIO()
+    with without_stack_traces():
+        torch.export.save(_export(model, example), buffer)
+    return buffer.getvalue()
+
+
+def onnx_model(model: nn.Module, example: Tensor) -> bytes:
+    """Return ``model`` as ONNX, for any number of images where torch can export it so."""
+    return optimized(onnx_program(model, example))
+
+
+def onnx_copy(model: nn.Module, example: Tensor) -> bytes:
+    """Return :func:`onnx_model` of a copy on the processor; ``model`` stays where it is, and as it lies in memory."""
+    with torch.no_grad():
+        return onnx_model(copy.deepcopy(model).cpu(), example)
+
+
+def onnx_program(model: nn.Module, example: Tensor) -> torch.onnx.ONNXProgram:
+    """Return ``model`` as an ONNX program with each parameter under its own name, before constants are folded."""
+    try:
+        with without_stack_traces():
+            traced = _export(model, example)
+            activations_out_of_place(traced)
+            program = torch.onnx.export(traced, dynamo=True, verbose=False, optimize=False)
+        if program is None:
+            raise RuntimeError("nothing was exported")
+        return program
+    except SenseError:
+        raise
+    except Exception as error:
+        raise _no_onnx(error) from error
+
+
+def optimized(program: torch.onnx.ONNXProgram) -> bytes:
+    """Return ``program`` as ONNX after its constants are folded; it is changed."""
+    try:
+        program.optimize()
+        return bytes(program.model_proto.SerializeToString())
+    except Exception as error:
+        raise _no_onnx(error) from error
+
+
+def _no_onnx(error: Exception) -> InvalidSpec:
+    """Return the error for a failed export; the exporter raises errors of many packages."""
+    return InvalidSpec(f"This network cannot be written as ONNX: {type(error).__name__}: {first_line_of(error)}.")
+
+
+def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    pair = torch.cat([example, example])[:2].contiguous()  # torch takes one image for a fixed number
+    plain = model.to(memory_format=torch.contiguous_format)
+    try:
+        return without_source_paths(
+            torch.export.export(plain, (pair,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        )
+    except Exception:  # a network that reads its batch size cannot be exported for any; one image always has its size
+        try:
+            return without_source_paths(torch.export.export(plain, (pair[:1],)))
+        except Exception as error:  # as above
+            raise InvalidSpec(
+                f"This network cannot be exported by torch: {type(error).__name__}: {first_line_of(error)}."
+            ) from error

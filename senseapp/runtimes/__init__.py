@@ -1,0 +1,1 @@
+"""Runtimes that deployed files run in."""

@@ -1,0 +1,1 @@
+"""All that is peculiar to onnxruntime: files, int8, times, kits."""

@@ -1,0 +1,103 @@
+"""Weights of linear layers in 4 bits, in onnxruntime's operator for them; activations stay in float.
+
+``MatMulNBits`` (domain ``com.microsoft``) holds a weight (N, K) as blocks of :data:`_BLOCK` inputs of one output, each
+with a scale and values of 4 bits, the zero of which is 8. A scale for a whole row is one for each of its blocks, so
+weights of at most 4 bits are held exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import NodeProto, helper, numpy_helper
+from torch import Tensor
+
+from senseapp.runtimes.onnxruntime.rounding.products import Product, products
+
+BITS = 4
+_DOMAIN = "com.microsoft"
+_BLOCK = 32
+_ZERO = 8
+_LARGEST = 7
+_NEAR = 1e-3  # of a step
+
+
+def with_four_bits(network: bytes, nodes: Collection[str]) -> tuple[bytes, list[str]]:
+    """Return ``network`` with those of ``nodes`` in 4 bits that can be, and which they are.
+
+    They are matrix products whose weights are at most 7 steps of one size in each row, as rounding to 4 bits or fewer
+    leaves them. The network computes the same as before, up to the order of its sums.
+    """
+    model = onnx.load_from_string(network)
+    graph, stored = model.graph, {}
+    for product in products(model):
+        if product.node in nodes and product.kind != "Conv":
+            steps = _steps(product.matrix(product.values)[0])
+            if steps is not None:
+                stored[product.node] = product, *steps
+    if not stored:
+        return network, []
+    gone = {product.weight for product, _, _ in stored.values()}
+    kept = [each for each in graph.initializer if each.name not in gone]
+    before = list(graph.node)
+    del graph.node[:], graph.initializer[:]
+    graph.initializer.extend(kept)
+    for node in before:
+        if (found := stored.get(node.name)) is None:
+            graph.node.append(node)
+            continue
+        product, values, scale = found
+        packed: dict[str, NDArray[Any]] = {
+            f"{product.weight}.q4": _packed(values),
+            f"{product.weight}.scales": _scales(values, scale),
+        }
+        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in packed.items())
+        graph.node.extend(_written(node, product, list(packed)))
+    if all(each.domain != _DOMAIN for each in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+    return bytes(model.SerializeToString()), list(stored)
+
+
+def _steps(weight: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return ``weight``, (N, K), as integers up to 7 and a scale for each row, (N, 1); None where it is no such."""
+    largest = weight.abs().amax(1, keepdim=True)
+    values, scale = torch.zeros_like(weight), torch.ones_like(largest)
+    done = largest == 0
+    for most in range(1, _LARGEST + 1):
+        tried = torch.where(done, scale, largest / most)
+        steps = weight / tried
+        fits = ~done & ((steps - steps.round()).abs().amax(1, keepdim=True) < _NEAR)
+        values, scale = torch.where(fits, steps.round(), values), torch.where(fits, tried, scale)
+        done = done | fits
+    return (values, scale) if bool(done.all()) else None
+
+
+def _packed(values: Tensor) -> NDArray[np.uint8]:
+    """Return integers (N, K) as (N, blocks, bytes), the first of two in the lower half of a byte."""
+    rows, width = values.shape
+    blocks = -(-width // _BLOCK)
+    unsigned = np.full((rows, blocks * _BLOCK), _ZERO, np.uint8)
+    unsigned[:, :width] = (values + _ZERO).numpy().astype(np.uint8)
+    pairs = unsigned.reshape(rows, blocks, _BLOCK // 2, 2)
+    return np.bitwise_or(pairs[..., 0], np.left_shift(pairs[..., 1], BITS), dtype=np.uint8)
+
+
+def _scales(values: Tensor, scale: Tensor) -> NDArray[np.float32]:
+    """Return the scale of each block, (N, blocks)."""
+    return scale.expand(-1, -(-values.shape[1] // _BLOCK)).contiguous().numpy()
+
+
+def _written(node: NodeProto, product: Product, packed: list[str]) -> list[NodeProto]:
+    """Return what takes the place of ``node``, with the same output."""
+    outputs, inputs = product.matrix(product.values)[0].shape
+    result = f"{node.output[0]}.product" if product.bias is not None else node.output[0]
+    settings: dict[str, Any] = {"K": inputs, "N": outputs, "bits": BITS, "block_size": _BLOCK}
+    found = [helper.make_node("MatMulNBits", [product.given, *packed], [result], node.name, domain=_DOMAIN, **settings)]
+    if product.bias is not None:
+        found.append(helper.make_node("Add", [result, product.bias], list(node.output), f"{node.name}.bias"))
+    return found

@@ -1,0 +1,212 @@
+"""Int8 ONNX files by onnxruntime's own quantizer, with any of their nodes in float."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from torch import Tensor
+
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8
+from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
+
+PLUMBING = ("QuantizeLinear", "DequantizeLinear")
+"""What turns values into integers and back."""
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """What an int8 file rounds to where it is not onnxruntime's quantizer that decides.
+
+    Attributes:
+        ranges: by tensor, the smallest and the largest value that 8 bits span.
+        products: by node, weights and biases.
+    """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    products: Mapping[str, RoundedProduct] = field(default_factory=dict)
+
+
+class Int8Writer:
+    """Writes one float network as QDQ ONNX, any of its nodes in float; onnxruntime's quantizer runs once per rounding.
+
+    Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
+    tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
+    has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it. ``reduce_range`` gives
+    weights without a rounding 7 bits.
+
+    Raises:
+        InvalidSpec: onnxruntime cannot quantize it.
+    """
+
+    def __init__(
+        self,
+        network: bytes,
+        calibration: Sequence[Tensor],
+        *,
+        rounding: Rounding | None = None,
+        per_channel: bool = True,
+        reduce_range: bool = False,
+    ) -> None:
+        self._settings: dict[str, Any] = {
+            "quant_format": QuantFormat.QDQ,
+            "activation_type": QuantType.QUInt8,
+            "weight_type": QuantType.QInt8,
+            "per_channel": per_channel,
+            "reduce_range": reduce_range,
+        }
+        self._folder = tempfile.TemporaryDirectory()
+        self.network, self.reduce_range, self._path = network, reduce_range, Path(self._folder.name) / "float.onnx"
+        self._input, self._calibration = onnx.load_from_string(network).graph.input[0].name, calibration
+        self._rounding = rounding
+        self._all: tuple[bytes, PartlyInt8] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """What files round to; None as onnxruntime's quantizer has it."""
+        return self._rounding
+
+    @rounding.setter
+    def rounding(self, rounding: Rounding | None) -> None:
+        before, self._rounding = self._rounding, rounding
+        known, self._all = self._all, None
+        if known is None or before is None or rounding is None or rounding.products is not before.products:
+            return
+        changed = {name: ends for name, ends in rounding.ranges.items() if ends != before.ranges.get(name)}
+        self._all = known[0], known[1].with_ranges(changed, _biases(self.network, rounding))
+
+    def write(self, *, but: Collection[str] = ()) -> bytes:
+        """Return the network with every node in int8 that can be, ``but`` not these."""
+        if self._all is None:
+            int8 = self._quantized()
+            self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8))
+        int8, parts = self._all
+        return parts.content(but) if but or self._rounding else int8
+
+    def _quantized(self) -> bytes:
+        """Return the network all in int8."""
+        target = Path(self._folder.name) / "int8.onnx"
+        model = onnx.load_from_string(self.network)
+        overrides = _apply(self._rounding, model) if self._rounding else {}
+        self._path.write_bytes(model.SerializeToString())  # a model in memory would be changed by the quantizer
+        try:
+            with _without_warnings():
+                quantize_static(
+                    self._path,
+                    target,
+                    _Images(self._input, self._calibration),
+                    calibration_cache_path=Path(self._folder.name) / "ranges.json",
+                    extra_options={"TensorQuantOverrides": overrides},
+                    **self._settings,
+                )
+        except Exception as error:  # it raises errors of many packages
+            if is_about_memory(error):
+                raise
+            raise InvalidSpec(
+                f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
+            ) from error
+        return target.read_bytes()
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hush the quantizer, which recommends at each file to shape it first."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _apply(rounding: Rounding, model: onnx.ModelProto) -> dict[str, list[dict[str, Any]]]:
+    """Put the rounded weights into ``model``; return what its quantizer must keep to, by tensor."""
+    overrides: dict[str, list[dict[str, Any]]] = {
+        tensor: [{"rmin": np.float32(low), "rmax": np.float32(high)}] for tensor, (low, high) in rounding.ranges.items()
+    }
+    constants = {each.name: each for each in model.graph.initializer}
+    for found in rounding.products.values():
+        product = found.product
+        constants[product.weight].CopyFrom(numpy_helper.from_array(found.weight.numpy(), product.weight))
+        if product.bias is not None and found.offsets is not None:
+            constants[product.bias].CopyFrom(numpy_helper.from_array(found.offsets.numpy(), product.bias))
+        overrides[product.weight] = [
+            {"axis": product.channel_axis, "quant_type": QuantType.QInt8, "scale": scale, "zero_point": np.int8(0)}
+            for scale in found.scale.numpy()
+        ]
+    return overrides
+
+
+def _biases(network: bytes, rounding: Rounding) -> dict[str, NDArray[np.float32]]:
+    """Return the bias of each node in float, as it is before it is rounded."""
+    found = {name: each.offsets.numpy() for name, each in rounding.products.items() if each.offsets is not None}
+    graph = onnx.load_from_string(network).graph
+    constants = {each.name: each for each in graph.initializer}
+    return found | {
+        node.name: numpy_helper.to_array(constants[node.input[2]])
+        for node in graph.node
+        if node.op_type in _BIASED and node.name not in found and len(node.input) > 2 and node.input[2] in constants
+    }
+
+
+class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types
+    """Shows images to onnxruntime's calibration, batch by batch."""
+
+    def __init__(self, name: str, batches: Sequence[Tensor]) -> None:
+        self._feeds: Iterator[dict[str, Any]] = ({name: batch.cpu().contiguous().numpy()} for batch in batches)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """Return the next batch by the name of the input; None after the last."""
+        return next(self._feeds, None)
+
+
+def int8_nodes(content: bytes) -> list[str]:
+    """Return the names of the nodes of a QDQ file that compute on int8 values, weights included, in order."""
+    graph = onnx.load_from_string(content).graph
+    dequantized = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    real = onnx.TensorProto.FLOAT
+    in_float = {each.name for each in graph.initializer if len(each.dims) > 1 and each.data_type == real}
+    return [
+        node.name
+        for node in graph.node
+        if node.op_type not in PLUMBING and dequantized & set(node.input) and not in_float & set(node.input)
+    ]
+
+
+def layers_of_nodes(network: bytes, layers: Collection[str]) -> dict[str, str]:
+    """Return the layer, one of ``layers``, that each node of a network exported by torch belongs to, where one does.
+
+    A node's weight is called as in the network, also where a norm was folded into it; the weight of a linear layer is
+    turned and renamed, and the scopes of the node say where it comes from.
+    """
+    found = {}
+    for node in onnx.load_from_string(network).graph.node:
+        scopes = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
+        owners = [name.rpartition(".")[0] for name in node.input]
+        for candidate in (*owners, *reversed(ast.literal_eval(scopes))):
+            if candidate in layers:
+                found[node.name] = candidate
+                break
+    return found

@@ -1,0 +1,213 @@
+"""Int8 files of which some nodes compute in float, put together from a network and its file all in int8.
+
+onnxruntime's quantizer works through the whole network for each file. Here it has done so once: what it rounds, how,
+and which activations it folds into ranges is read from its file, and nodes are put back into float by rewiring. What
+passes from one node in float to another is not rounded between them, nor is the network's output. A pooling and the
+like rounds to the range of what it is given, also where that is not rounded.
+
+Source of the rules by which a tensor is rounded: ``onnxruntime/quantization/operators`` (classes ``QDQ…``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, numpy_helper
+from onnxruntime.quantization.quant_utils import compute_scale_zp
+from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+from senseapp.runtimes.onnxruntime.true_float import compute_in_float
+
+PRODUCTS_WITH_FLOAT_OUTPUT = ("Gemm", "MatMul")
+"""What onnxruntime computes in int8 also where the output is not rounded."""
+FUSED = ("Clip", "Relu")
+"""What is computed with the node before it."""
+QUANTIZED = {*QDQRegistry, *QLinearOpsRegistry}
+"""Kinds of nodes that onnxruntime's quantizer puts into int8."""
+_AS_GIVEN = (
+    *("AveragePool", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze"),
+    *("TopK", "Transpose", "Unsqueeze", "Where", *FUSED),
+)
+"""What rounds its output only where its input is rounded."""
+_BEFORE, _AFTER = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
+_IN_FLOAT = ".float"
+_LEAST_SCALE = np.finfo(np.float32).tiny  # of a bias: products of two small scales come to 0
+_Range = tuple[float, float]
+
+
+class PartlyInt8:
+    """A float ``network`` and the file in which onnxruntime's quantizer put all of it into ``int8``."""
+
+    def __init__(self, network: onnx.GraphProto, int8: onnx.ModelProto) -> None:
+        self._float, self._int8 = network, int8
+        graph = self._int8.graph
+        self._given = {each.name: each for each in self._float.initializer}
+        self._made = {each.name: each for each in graph.initializer}
+        self._outputs = {each.name for each in graph.output}
+        by_source = {node.input[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+        self._constants = {node.output[0]: node for source, node in by_source.items() if source in self._made}
+        self._dequantizing = {node.output[0]: node for node in by_source.values()}
+        self._rounded = {
+            node.input[0].removesuffix(_BEFORE): (node, by_source[node.output[0]])
+            for node in graph.node
+            if node.op_type == "QuantizeLinear"
+        }
+        self._nodes = {node.name: node for node in graph.node}
+        self._folded = {node.name for node in self._float.node if node.name not in self._nodes}
+        self._maker = {name: node for node in self._float.node for name in node.output}
+
+    def with_ranges(self, ranges: Mapping[str, _Range], biases: Mapping[str, NDArray[np.float32]]) -> PartlyInt8:
+        """Return it with other ranges of these tensors; ``biases`` are in float by the name of their node."""
+        int8 = onnx.ModelProto()
+        int8.CopyFrom(self._int8)
+        constants = {each.name: each for each in int8.graph.initializer}
+        changed = set()
+        for name, ends in ranges.items():
+            scale, zero_point = self._rounded[name][0].input[1:] if name in self._rounded else ("", "")
+            if scale != f"{name}_scale":  # that of what it is made from
+                continue
+            for target, value in zip((zero_point, scale), activation_grid(*ends), strict=True):
+                _set(constants[target], value)
+            changed.add(scale)
+        for node in self._nodes.values():
+            dequantized = [self._dequantizing[name] for name in node.input if name in self._dequantizing]
+            if node.name not in biases or len(dequantized) != 3:
+                continue
+            given, weight, bias = dequantized
+            if given.input[1] not in changed:
+                continue
+            scale = numpy_helper.to_array(constants[given.input[1]]) * numpy_helper.to_array(constants[weight.input[1]])
+            limit, scale = np.iinfo(np.int32), np.maximum(scale, _LEAST_SCALE)
+            steps = (biases[node.name].astype(np.float64) / scale).round().clip(limit.min, limit.max)
+            _set(constants[bias.input[0]], steps)
+            _set(constants[bias.input[1]], scale)
+        return PartlyInt8(self._float, int8)
+
+    def content(self, in_float: Collection[str] = ()) -> bytes:
+        """Return the file in which the nodes ``in_float`` compute in float, and all others as in the int8 file."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self._skeleton)
+        state = self._marked(self._with_fused(in_float))
+        nodes = [(node, self._rewired(node, state)) for node in self._float.node if node.name not in state.folded]
+        read = {name for _, own in nodes for name in own.input} | self._outputs
+        graph = model.graph
+        graph.node.extend(each for name, each in self._constants.items() if name in read)
+        for name in [each.name for each in graph.input]:
+            graph.node.extend(self._rounding(name, state, read))
+        for node, own in nodes:
+            graph.node.append(own)
+            for name in node.output:
+                graph.node.extend(self._rounding(state.folded_into.get(name, name), state, read))
+        self._add_constants(graph)
+        compute_in_float(graph)
+        return bytes(model.SerializeToString())
+
+    @property
+    def _skeleton(self) -> onnx.ModelProto:
+        """The int8 file without nodes and constants."""
+        found = onnx.ModelProto()
+        found.CopyFrom(self._int8)
+        del found.graph.node[:], found.graph.initializer[:]
+        return found
+
+    def _with_fused(self, in_float: Collection[str]) -> set[str]:
+        """Return the nodes in float with the activations that follow them."""
+        found = set(in_float) - self._folded
+        for node in self._float.node:  # in order, so that what follows what follows is reached too
+            maker = self._maker.get(node.input[0]) if node.op_type in FUSED else None
+            if maker is not None and maker.name in found:
+                found.add(node.name)
+        return found
+
+    def _marked(self, in_float: set[str]) -> _Marked:
+        state = _Marked(in_float=in_float)
+        between = {node.input[0] for node in self._float.node if node.name in self._folded}
+        for node in self._float.node:
+            if node.name in in_float or node.op_type not in QUANTIZED:
+                continue
+            needed = node.input[1:3] if node.op_type == "Where" else node.input[:1]
+            if node.op_type in _AS_GIVEN and not state.rounded.issuperset(needed):
+                continue
+            state.in_int8.add(node.name)
+            if node.name in self._folded:
+                state.folded.add(node.name)
+                state.folded_into[node.input[0]] = node.output[0]
+                state.rounded.discard(node.input[0])
+            touched = {*node.input, *node.output} & (self._rounded.keys() | between)
+            state.rounded |= touched - state.folded_into.keys()
+        for name in self._outputs & state.rounded:
+            maker, readers = self._maker[name], (name in node.input for node in self._float.node)
+            if maker.op_type in PRODUCTS_WITH_FLOAT_OUTPUT and not any(readers):
+                state.rounded.discard(name)
+        return state
+
+    def _rewired(self, node: NodeProto, state: _Marked) -> NodeProto:
+        own, int8 = NodeProto(), node.name in state.in_int8
+        own.CopyFrom(self._nodes[node.name] if int8 else node)
+        for place, name in enumerate(node.input):
+            if name in self._given:
+                if not int8 or own.input[place] not in self._constants:
+                    own.input[place] = self._float_name(name)
+            else:
+                maker = self._maker.get(name)
+                apart = node.name in state.in_float and maker is not None and maker.name in state.in_float
+                own.input[place] = self._exact(name, state) if apart else self._seen(name, state)
+        own.output[:] = [self._exact(state.folded_into.get(name, name), state) for name in node.output]
+        return own
+
+    def _float_name(self, name: str) -> str:
+        """Return how a constant of the network is called where the int8 file has rounded it under its name."""
+        return name + _IN_FLOAT if name in self._constants else name
+
+    def _exact(self, name: str, state: _Marked) -> str:
+        return name + _BEFORE if name in state.rounded & self._outputs else name
+
+    def _seen(self, name: str, state: _Marked) -> str:
+        return name + _AFTER if name in state.rounded - self._outputs else name
+
+    def _rounding(self, name: str, state: _Marked, read: Collection[str]) -> Iterator[NodeProto]:
+        """Yield the nodes that round a tensor, where it is and something reads it."""
+        if name not in state.rounded or self._seen(name, state) not in read:
+            return
+        yield from self._rounded[name]
+
+    def _add_constants(self, graph: onnx.GraphProto) -> None:
+        for name in dict.fromkeys(name for node in graph.node for name in node.input):
+            if name in self._made:
+                graph.initializer.append(self._made[name])
+            elif name not in self._constants and (given := self._given.get(name.removesuffix(_IN_FLOAT))) is not None:
+                graph.initializer.append(given)
+                graph.initializer[-1].name = name
+
+
+def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return zero point and scale of a range of activations as onnxruntime's quantizer has them; 0 and 1 of none."""
+    ends = (np.array(end, np.float32) for end in (low, high))
+    zero_point, scale = compute_scale_zp(*ends, np.array(0, np.uint8), np.array(255, np.uint8))
+    return zero_point, scale
+
+
+def _set(constant: onnx.TensorProto, value: NDArray[Any]) -> None:
+    """Give a constant another value, of its type and shape."""
+    known = numpy_helper.to_array(constant)
+    constant.CopyFrom(numpy_helper.from_array(value.astype(known.dtype).reshape(known.shape), constant.name))
+
+
+@dataclass
+class _Marked:
+    """Which nodes compute in float and in int8, which tensors are rounded, and which activations go into ranges.
+
+    Attributes:
+        folded_into: by what an activation is given, what it makes.
+    """
+
+    in_float: set[str]
+    in_int8: set[str] = field(default_factory=set)
+    rounded: set[str] = field(default_factory=set)
+    folded: set[str] = field(default_factory=set)
+    folded_into: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,166 @@
+"""What calibration images tell of a float ONNX network: ranges of its tensors, and what its weights multiply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import onnx
+import torch
+from onnx import helper
+from torch import Tensor
+
+from senseapp.compressions.quantization import ActivationObserver
+from senseapp.compressions.quantization.activations import OBSERVERS
+from senseapp.compressions.quantization.grid import fake_quantize_input
+from senseapp.core.steps import Trying
+from senseapp.runtimes.onnxruntime.partly_int8 import activation_grid
+from senseapp.runtimes.onnxruntime.rounding.products import Product
+from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, rounded
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+
+Range = tuple[float, float]
+_BITS = 8
+_AT_ONCE = 8  # images whose tensors are held
+_ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
+_ROWS_OF_A_COLUMN = 16
+_VALUES = 4096  # of a tensor for each image, that ranges are taken from
+_BIAS_STEPS = 2.0**30  # half of what int32 holds, so that a bias and what is added to it fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedProduct:
+    """Weights of one node as an int8 file holds them.
+
+    Attributes:
+        product: the node as the float network has it.
+        steps: the integers, as the weight lies.
+        scale: by output channel, (O,).
+        offsets: the bias (O,), which also takes up what rounding changes of the output's mean; None without one.
+    """
+
+    product: Product
+    steps: Tensor
+    scale: Tensor
+    offsets: Tensor | None
+
+    @property
+    def weight(self) -> Tensor:
+        """What the integers stand for."""
+        shape = [1] * self.steps.dim()
+        shape[self.product.channel_axis] = -1
+        return self.steps * self.scale.view(shape)
+
+
+def ranges(
+    network: bytes,
+    batches: Sequence[Tensor],
+    tensors: Sequence[str],
+    observers: Sequence[ActivationObserver],
+    *,
+    bits: int = _BITS,
+    trying: Trying = lambda _improvement: nullcontext(),
+) -> dict[ActivationObserver, dict[str, Range]]:
+    """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite.
+
+    An observer that fails is left out where ``trying`` takes its error.
+    """
+    generator = torch.Generator().manual_seed(0)
+    watching = {name: {tensor: OBSERVERS[name]() for tensor in tensors} for name in observers}
+    for values in tensors_of(network, batches, tensors):
+        for tensor, given in values.items():
+            flat = given.reshape(-1)
+            most = _VALUES * len(given)
+            if len(flat) > most:
+                flat = flat[torch.randint(len(flat), (most,), generator=generator)]
+            for name in observers:
+                watching[name][tensor].update(given if name == "minmax" else flat)
+    rounding = partial(fake_quantize_input, bits=bits)
+    found: dict[ActivationObserver, dict[str, Range]] = {}
+    for name, each in watching.items():
+        with trying(f"ranges of activations by the observer {name}"):
+            ends = {tensor: observer.value_range(rounding) for tensor, observer in each.items()}
+            found[name] = {tensor: both for tensor, both in ends.items() if both}
+    return found
+
+
+def rounded_products(
+    network: bytes,
+    batches: Sequence[Tensor],
+    products: Sequence[Product],
+    inputs: Mapping[str, Range],
+    *,
+    largest: int = LARGEST,
+    progress: Callable[[str], None],
+) -> dict[str, RoundedProduct]:
+    """Return by node the weights and biases that change its output least, given that inputs are rounded to ``inputs``.
+
+    The bias takes up the difference that rounded inputs and weights make to the mean of the output, so weights are
+    fitted to the covariance of inputs where there is one (Nagel et al. 2019, "Data-free quantization", section 4.2).
+    """
+    wanted = [each for each in products if each.given in inputs]
+    sums = {each.node: _Sums(each, inputs[each.given]) for each in wanted}
+    generator = torch.Generator().manual_seed(0)
+    images = sum(map(len, batches))
+    for values in tensors_of(network, batches, sorted({each.given for each in wanted})):
+        for each in wanted:
+            sums[each.node].add(values[each.given], images, generator)
+    found = {}
+    for index, each in enumerate(wanted):
+        progress(f"Rounding weights · {index} of {len(wanted)}")
+        found[each.node] = sums[each.node].rounded(largest)
+    return found
+
+
+class _Sums:
+    """Sums over rows of inputs of one node: their second moments, and their means before and after rounding."""
+
+    def __init__(self, product: Product, ends: Range) -> None:
+        self._product, self._ends = product, ends
+        groups, _, width = product.matrix(product.values).shape
+        self._second = torch.zeros(groups, width, width)
+        self._first = torch.zeros(groups, width, dtype=torch.float64)
+        self._first_rounded = torch.zeros_like(self._first)
+        self._count = 0
+
+    def add(self, given: Tensor, images: int, generator: torch.Generator) -> None:
+        wanted = min(max(_ROWS_OF_A_COLUMN * self._second.shape[1], _ROWS[0]), _ROWS[1])
+        rows = self._product.rows(given, math.ceil(wanted / images) * len(given), generator)
+        seen = fake_quantize_input(rows, *self._ends, bits=_BITS)
+        self._second += seen.transpose(1, 2) @ seen
+        self._first += rows.sum(1)
+        self._first_rounded += seen.sum(1)
+        self._count += rows.shape[1]
+
+    def rounded(self, largest: int) -> RoundedProduct:
+        product, offsets = self._product, self._product.offsets
+        weight = product.matrix(product.values)
+        second, mean, seen = (each / self._count for each in (self._second, self._first, self._first_rounded))
+        if offsets is not None:
+            second = second - (seen[:, :, None] * seen[:, None, :]).float()
+        input_scale = float(activation_grid(*self._ends)[1])
+        least = torch.zeros_like(weight[:, :, :1])
+        if offsets is not None:
+            least = least.maximum(offsets.abs().view_as(least) / (_BIAS_STEPS * input_scale))
+        steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=not product.depthwise)
+        if offsets is not None:
+            kept = weight.double() @ mean[:, :, None] - (steps * scale).double() @ seen[:, :, None]
+            offsets = offsets + kept.float().reshape(-1)
+        return RoundedProduct(product=product, steps=product.tensor(steps), scale=scale.reshape(-1), offsets=offsets)
+
+
+def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """Yield what ``wanted`` tensors of ``network`` are on a few images after the other."""
+    model = onnx.load_from_string(network)
+    given, shown = model.graph.input[0].name, {each.name for each in model.graph.output}
+    model.graph.output.extend(
+        helper.make_empty_tensor_value_info(name) for name in wanted if name not in {given, *shown}
+    )
+    opened = RuntimeModel(model.SerializeToString())
+    for batch in batches:
+        for part in torch.split(batch, opened.fixed_batch or _AT_ONCE):
+            found = opened.tensors(part)
+            yield {name: part if name == given else found[name] for name in wanted}

@@ -1,1 +1,0 @@
-"""Schedules per layer: solve, apply, prove, repair, write."""

@@ -1,0 +1,347 @@
+"""What all visitors of one server share: the store, the job runner, and what running jobs have found so far."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from senseapp.core.disk import remove_temporaries
+from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFailed
+from senseapp.core.home import lock_home
+from senseapp.metrics import METRICS
+from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.disk_space import check_run_room, disk_use, remove_untouched, sweep_uploads
+from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
+from senseapp.server.leaderboard import Leaderboard, headline
+from senseapp.server.memory import MemoryGuard, free_bytes
+from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
+from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.process.pool import JobProcesses
+from senseapp.server.process.processes import carry_out_on_cluster
+from senseapp.server.question import Question
+from senseapp.server.questions import DescribeModel
+from senseapp.server.run_log import RunLogs, during_run
+from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
+from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
+from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
+from senseapp.server.tasks import FinishedRunTask, RunTask, TaskContext
+from senseapp.server.time_estimate import (
+    MachineSpeed,
+    RuntimePredictor,
+    recommendation_work,
+    time_convolutions,
+    work_of,
+)
+from senseapp.server.worker import JobControl, JobRunner
+from senseapp.store.run_store import RunStore
+
+_log = logging.getLogger(__name__)
+_USUAL_SETTINGS = ServerSettings()
+_IDLE_LOOK_SECONDS = 2.0
+UNDO_SECONDS = 60.0
+"""For which a deleted run can be restored."""
+_LATER_SECONDS = 5.0  # after that, when its files are removed
+_SHORT_SECONDS = 60.0
+"""Of a run or a recommendation, as predicted, that goes to the lane of short jobs."""
+_SEARCHES_PER_FILE = 10
+"""How many times longer than a recommendation that follows by itself one may take after which a file still does."""
+_SHORT_JOB_BYTES = 1_000_000_000
+"""Free memory with which a short job may start beside another: a process takes 600 MB, a small network the rest."""
+AnswerT = TypeVar("AnswerT")
+
+
+class Backend:
+    """One per process and senseapp home.
+
+    Args:
+        home: folder of the database and the runs; made if it is missing.
+        open_session: prepares the engine for a run, in this process; None measures on the cluster that the environment
+            names, or where ``settings`` say.
+        data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
+        workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
+        max_queue: None as in ``settings``.
+        settings: how much is done at once, and how much is kept.
+        calibrate: times this machine, on first use; None lets the process do it that has the engine loaded first.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        open_session: OpenSession | None = None,
+        data_roots: tuple[Path, ...] | None = None,
+        workers: int | None = None,
+        max_queue: int | None = None,
+        settings: ServerSettings = _USUAL_SETTINGS,
+        calibrate: Callable[[], MachineSpeed] | None = None,
+    ) -> None:
+        self.home = home
+        self.settings = settings
+        self.store = RunStore(home)
+        self.store.recover()
+        self.cards = ModelCards(self._describe)
+        self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
+        self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
+        self._open_session = open_session
+        self.leaderboard = Leaderboard(self.store)
+        self._local: set[str] = set()  # runs that do without the cluster
+        self._data_roots = configured_data_roots() if data_roots is None else data_roots
+        self._live: dict[str, LiveRun] = {}
+        self._tasks: dict[str, FinishedRunTask[Any]] = {}
+        self._assigning = threading.Lock()
+        self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
+        self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
+        self.rate_limiter = RateLimiter(
+            {
+                "runs": settings.runs_per_minute,
+                "jobs on runs": settings.jobs_per_minute,
+                "uploads": settings.uploads_per_minute,
+            }
+        )
+        self._warming = threading.Lock()
+        self._memory = MemoryGuard(settings.job_memory_mb)
+        self.states = StateKeeper(self.store)
+        self._run_logs = RunLogs(self.store)
+        self.tidy()
+        self.runner = JobRunner(
+            self._work,
+            on_change=self._keep_state,
+            max_queue=settings.max_queue if max_queue is None else max_queue,
+            workers=settings.workers if workers is None else workers,
+            short_workers=settings.short_workers if self.processes and workers is None else 0,
+            may_run_short=lambda: free_bytes() >= _SHORT_JOB_BYTES,
+        )
+
+    def readable_folders(self, owner: str) -> tuple[Path, ...]:
+        """Return the folders that runs of ``owner`` may read files from."""
+        return (*self._data_roots, uploads_folder(self.home, owner))
+
+    def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
+        """Answer a question about uploaded files, in a further process where there are any; may wait.
+
+        Raises ReadingStopped where the file takes too long, and Abandoned where ``asker`` is gone before.
+        """
+        return self.processes.answer(question, asker) if self.processes else question.answer()
+
+    def _describe(self, model: ModelSpec, asker: Asker) -> ModelCard:
+        return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model), asker)
+
+    def _time_machine(self) -> MachineSpeed:
+        return (self.processes and self.processes.machine_speed()) or time_convolutions()
+
+    def so_far(self, run_id: str) -> SensitivityResult | None:
+        """Return the result of a run, or what it has found until now; None before its model was loaded."""
+        live = self._live.get(run_id)
+        found = live.so_far() if live is not None else None
+        return found or self.store.folder(run_id).so_far()
+
+    def carry_out(self, task: FinishedRunTask[Any]) -> None:
+        """Put work on a finished run in the queue; what waits or runs already stays where it is."""
+        known = self.runner.snapshot(task.job_id)
+        if known is None or known.state.finished:
+            self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
+        self._submit(task)
+
+    def _submit(self, task: FinishedRunTask[Any]) -> None:
+        with self._assigning:
+            for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
+                del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files
+            folder = self.store.folder(task.run_id)
+            self._tasks[task.job_id] = task
+            folder.begin(task.key)
+            try:
+                self.runner.submit(task.job_id, short=self._is_short(task))
+            except QueueFull:
+                folder.end(task.key)
+                raise
+
+    def _is_short(self, task: FinishedRunTask[Any]) -> bool:
+        if not isinstance(task, RecommendationTask):
+            return task.is_short
+        result = self.store.folder(task.run_id).load_result()
+        return self.recommendation_seconds(result) <= _SHORT_SECONDS
+
+    def is_short_run(self, spec: RunSpec, seconds: float | None) -> bool:
+        """Tell whether a run that is predicted to take ``seconds`` goes to the lane of short jobs."""
+        return seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(spec)
+
+    def recommendation_seconds(self, result: SensitivityResult) -> float:
+        """Return how long the recommendation for a finished run will take."""
+        adapted = result.spec.sensitivity.adapted
+        work = recommendation_work(result.profile, num_images=result.num_samples, adapted=adapted)
+        return self.speeds.predict(work, kind=kind_of(result.spec))
+
+    def stop_all(self, run_id: str) -> None:
+        """End a run and all work on it."""
+        self.runner.cancel(run_id)
+        for job_id, task in list(self._tasks.items()):
+            if task.run_id == run_id:
+                self.runner.cancel(job_id)
+
+    def remove_deleted_later(self) -> None:
+        """Remove the files of a run that was deleted just now, once that can no longer be undone."""
+        waited = threading.Timer(UNDO_SECONDS + _LATER_SECONDS, self._remove_deleted)
+        waited.daemon = True
+        waited.start()
+
+    def _remove_deleted(self) -> None:
+        with suppress(StorageFailed):  # the next deletion, or the next start, removes it
+            self.store.remove_deleted(older_seconds=UNDO_SECONDS)
+
+    def tidy(self) -> None:
+        """Delete the runs that the settings no longer keep."""
+        for run_id in remove_untouched(self.store, self.settings.keep_days):
+            _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
+
+    def warm_up(self) -> None:
+        """Load torch and time this machine in the background; later calls do nothing."""
+        if self._warming.acquire(blocking=False):  # never released: once is enough
+            threading.Thread(target=self._warm_up, name="senseapp-warm-up", daemon=True).start()
+
+    def set_local(self, run_id: str, *, local: bool) -> None:
+        """Let a run do without the cluster from its next start on, or with it again."""
+        (self._local.add if local else self._local.discard)(run_id)
+
+    def close(self) -> None:
+        """Interrupt what runs and waits; everything measured is already on the disk."""
+        self.runner.close()
+        if self.processes:
+            self.processes.close()
+        self._run_logs.close()
+
+    def _warm_up(self) -> None:
+        try:
+            if self.processes:
+                self.processes.warm_up()  # whoever presses Run at once waits for that one, not for this one
+            self.speeds.calibrate()
+            while self.processes and any(self.runner.load()):  # this process needs the engine for little
+                time.sleep(_IDLE_LOOK_SECONDS)
+            load_engine()
+        except Exception:
+            _log.exception("the warm-up failed; the first run will show why")
+
+    def _work(self, job_id: str, control: JobControl) -> None:
+        known = self._tasks.get(job_id)
+        record = self.store.record(known.run_id if known else job_id)
+        task = known or Measurement(run_id=record.run_id, spec=record.spec)
+        folders = self.readable_folders(record.owner)
+        check_paths(record.spec, folders)  # an imported run may name any file
+        local = record.run_id in self._local
+        live = LiveRun(control, on_plan=partial(self._keep_plan, record.run_id))
+        context = TaskContext(
+            folder=self.store.folder(record.run_id),
+            observer=live,
+            data_roots=folders,
+            earlier_runs=StoredRuns(self.store, record.run_id),
+            open_session=open_local_session if local else self._open_session or open_local_session,
+        )
+        self._live[job_id] = live
+        try:
+            with during_run(record.run_id):
+                word = "Run" if isinstance(task, Measurement) else type(task).__name__
+                _log.info("%s of %s begins", word, record.spec.model.title)
+                self._carry_out(task, context, record.spec, local=local)
+            if isinstance(task, Measurement):
+                result = context.folder.load_result()
+                self._conclude(record, result)
+                self._recommend(record, result)
+        finally:
+            del self._live[job_id]
+            remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed
+            with suppress(StorageFailed):  # of no importance beside what ended the job
+                self.store.update_size(record.run_id)
+
+    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, local: bool) -> None:
+        """Do the task on the cluster, in a further process, or in this one with its memory limited."""
+        device, measures = spec.sensitivity.device, isinstance(task, Measurement)
+        given = measures and self._open_session is not None
+        address = cluster_for(spec) if measures and not (given or local) else ""
+        if address:
+            carry_out_on_cluster(task, context, device=device, address=address)
+        elif self.processes and not given:
+            self.processes.carry_out(task, context, device=device)
+        else:
+            with self._memory.job(limited=runs_on_processor(device)):
+                task.carry_out(context)
+
+    def _conclude(self, record: RunRecord, result: SensitivityResult) -> None:
+        spec = record.spec
+        self.store.update(record.run_id, headline=headline(result))
+        self.cards.keep(spec.model, result.profile)
+        if result.passes.workers:
+            return  # says nothing about this machine
+        members = {member for item in result.shown for member in item.members or (item.layer,)}
+        work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
+        self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
+
+    def _recommend(self, record: RunRecord, result: SensitivityResult) -> None:
+        """Let the recommendation follow where it is quick and there is room; else the original's file in int8 alone.
+
+        The page offers the recommendation where it does not follow.
+        """
+        longest = self.settings.recommend_seconds
+        if not longest or result.spec.sensitivity.mode == "quick" or self._open_session is not None:
+            return
+        seconds = self.recommendation_seconds(result)
+        task: FinishedRunTask[Any] = RecommendationTask(run_id=record.run_id)
+        if seconds > longest:
+            task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
+        if seconds > longest * _SEARCHES_PER_FILE:
+            return
+        with suppress(QueueFull, QuotaExceeded):
+            check_run_room(disk_use(self.store, record.owner, self.settings))
+            self._submit(task)
+
+    def _keep_plan(self, run_id: str, done: int, total: int) -> None:
+        self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
+
+    def _keep_state(self, snapshot: JobSnapshot) -> None:
+        task = self._tasks.get(snapshot.run_id)
+        if task is None:
+            self.states.keep(snapshot)
+        elif snapshot.state.finished and snapshot.state is not RunState.INTERRUPTED:
+            with suppress(NotFound):  # the run was deleted; the outcome of a task is a file, and a run keeps its state
+                self.store.folder(task.run_id).end(task.key)
+
+
+def kind_of(spec: RunSpec) -> str:
+    """Return what runs with alike speed have in common: model, compression, mode and precision."""
+    settings = spec.sensitivity
+    return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
+
+
+_shared: dict[Path, Backend] = {}
+_shared_lock = threading.Lock()
+
+
+def backend_at(home: Path) -> Backend:
+    """Return this process's backend of ``home``, made on first use and closed when the process ends.
+
+    The home is this process's alone, so that uploads without a run are those of a server that has ended. Raises
+    StorageFailed where it cannot be used, and InvalidSpec where a setting of the server makes no sense.
+    """
+    key = home.expanduser().resolve()
+    with _shared_lock:
+        if key not in _shared:
+            lock_home(key)
+            made = Backend(key, settings=ServerSettings.configured())
+            sweep_uploads(key / "uploads", is_read=made.store.reads_upload, unused_seconds=0)
+            _shared[key] = made
+            atexit.register(_shared[key].close)
+        return _shared[key]
+
+
+def close_backends() -> None:
+    """Interrupt what runs and waits in all of this process's backends; for servers that end without an atexit."""
+    with _shared_lock:
+        for backend in _shared.values():
+            backend.close()

@@ -1,0 +1,183 @@
+"""Disk quotas of runs and uploads, room for new ones, and removal of those that are no longer needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import QuotaExceeded
+from senseapp.server.settings import ServerSettings, whole_number
+from senseapp.store.run_store import RunStore
+
+_MB = 1_000_000
+_DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """How much is used and how much there may be, in bytes.
+
+    Attributes:
+        own_bytes, own_limit_bytes: of one person's runs.
+        all_bytes, all_limit_bytes: of everybody's runs.
+        free_bytes: on the disk that holds them.
+        keep_days: see :class:`~senseapp.server.settings.ServerSettings`.
+    """
+
+    own_bytes: int
+    own_limit_bytes: int
+    all_bytes: int
+    all_limit_bytes: int
+    free_bytes: int
+    keep_days: int
+
+
+def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
+    """Return what the runs of ``owner`` and of everybody take."""
+    return DiskUse(
+        own_bytes=store.bytes_used(owner),
+        own_limit_bytes=settings.person_mb * _MB,
+        all_bytes=store.bytes_used(),
+        all_limit_bytes=settings.server_mb * _MB,
+        free_bytes=shutil.disk_usage(store.folder_of_runs).free,
+        keep_days=settings.keep_days,
+    )
+
+
+def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
+    """Raise QuotaExceeded unless a new run, or ``num_bytes`` more, may be kept."""
+    more = f", and this adds {_megabytes(num_bytes)}" if num_bytes else ""
+    if use.own_bytes + num_bytes >= use.own_limit_bytes:
+        raise QuotaExceeded(
+            f"Your runs may take {_megabytes(use.own_limit_bytes)} and take {_megabytes(use.own_bytes)}{more}. "
+            "Delete some on the Runs page; those with compressed models are the largest."
+        )
+    if use.all_bytes + num_bytes >= use.all_limit_bytes:
+        raise QuotaExceeded(
+            f"The runs on this server may take {_megabytes(use.all_limit_bytes)} in all, and there is no room left"
+            f"{more}. Delete runs that you no longer need, or ask whoever runs it."
+        )
+
+
+def remove_untouched(store: RunStore, keep_days: int) -> tuple[str, ...]:
+    """Delete runs that ended and were not touched for ``keep_days``, and return their ids; 0 days keeps all."""
+    if not keep_days:
+        return ()
+    old = store.unchanged_since(time.time() - keep_days * _DAY_SECONDS)
+    for run_id in old:
+        store.remove(run_id)
+    return old
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / _MB:,.1f} MB" if num_bytes < 10 * _MB else f"{num_bytes // _MB:,} MB"
+
+
+_UNUSED_SECONDS = 6 * 3600.0
+
+IsRead = Callable[[str], bool]
+"""Whether some run, of anybody, reads the upload in the folder of this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadLimits:
+    """Megabytes that one file, all files of one person and those of everybody may take."""
+
+    file_mb: int = 2048
+    person_mb: int = 8192
+    server_mb: int = 32768
+
+    @classmethod
+    def configured(cls) -> UploadLimits:
+        """Return the limits from the environment."""
+        return cls(
+            file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
+            person_mb=whole_number("SENSEAPP_UPLOADS_PER_PERSON_MB", cls().person_mb, unit="megabytes"),
+            server_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", cls().server_mb, unit="megabytes"),
+        )
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that one file may have."""
+        return self.file_mb * _MB
+
+
+def reserve_upload(
+    folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits, announced_bytes: int = 0
+) -> Path:
+    """Make the file that an upload will be written to, ``num_bytes`` large, and return its path.
+
+    It lies in a folder of its own in ``folder`` (of this person, beside everybody else's), whose name cannot be
+    guessed, and has its size without taking up the disk: uploads that come at the same time count against the quotas.
+    What the sender announces must fit in, and is not reserved. Old uploads that no run reads are removed first.
+
+    Raises:
+        QuotaExceeded: the file is too large, or a quota would be passed.
+        StorageFailed: the disk refuses.
+    """
+    wanted = max(num_bytes, announced_bytes)
+    if wanted > limits.file_bytes:
+        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {wanted // _MB:,} MB.")
+    with storage_errors("the folder uploads"):
+        sweep_uploads(folder.parent, is_read=is_read)
+        _check_quotas(folder, wanted, limits)
+        path = folder / uuid.uuid4().hex / "upload"
+        path.parent.mkdir(parents=True)
+        with path.open("xb") as stream:
+            stream.truncate(num_bytes)
+    return path
+
+
+def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
+    """Reserve ``num_bytes`` more for an upload; raises as :func:`reserve_upload` does."""
+    with storage_errors("the folder uploads"):
+        _check_quotas(path.parent.parent, num_bytes, limits)
+        os.truncate(path, path.stat().st_size + num_bytes)
+
+
+def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
+    used, in_all = bytes_in(folder), bytes_in(folder.parent)
+    if used + num_bytes > limits.person_mb * _MB:
+        raise QuotaExceeded(
+            f"Your uploads may take {limits.person_mb:,} MB and take {used // _MB:,} MB; this file adds "
+            f"{num_bytes // _MB:,} MB. Delete runs whose files you no longer need, or bring a smaller file."
+        )
+    if in_all + num_bytes > limits.server_mb * _MB:
+        raise QuotaExceeded(
+            f"The uploads on this server may take {limits.server_mb:,} MB in all, and there is no room for "
+            f"{num_bytes // _MB:,} MB more. Try again later, or ask whoever runs it."
+        )
+
+
+def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
+    """Remove the upload ``path`` with its own folder, unless it lies elsewhere or a run reads it."""
+    own = path.parent
+    if own.parent == folder and not is_read(own.name):
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = _UNUSED_SECONDS) -> None:
+    """Remove what was last written at least ``unused_seconds`` ago and that no run reads."""
+    oldest = time.time() - unused_seconds
+    for own in everybodys.glob("*/*/"):
+        with suppress(FileNotFoundError):  # somebody else's upload may end, and be removed, at any time
+            written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
+            if max(written) <= oldest:
+                discard_upload(own / "upload", own.parent, is_read=is_read)
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the size of all files in ``folder``; those that are removed meanwhile do not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total

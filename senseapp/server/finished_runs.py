@@ -1,0 +1,232 @@
+"""One person's finished runs: proofs, files, searches and histograms of them, and what their schedules need."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import NotFound
+from senseapp.records.candidate import Candidate
+from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.file_answers import FileAnswers
+from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.picture_answers import PictureAnswers
+from senseapp.records.profile import CoupledGroup
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.records.spec import RunSpec
+from senseapp.server.backend import Backend
+from senseapp.server.disk_space import check_run_room, discard_upload, disk_use
+from senseapp.server.graph_files import GraphFiles, export_graph, zipped_formats
+from senseapp.server.model_cards import same_model
+from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.run_questions import ShowPictures, SolveSchedule, TryPicture
+from senseapp.server.schedule_tasks import Verification
+from senseapp.server.session import load_engine
+from senseapp.server.settings import check_paths, uploads_folder
+from senseapp.server.tasks import FinishedRunTask
+from senseapp.store.run_folder import RunFolder
+
+_INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
+OutcomeT = TypeVar("OutcomeT")
+TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
+
+
+class Work:
+    """Tasks name a run by its id, or, to look at what came of them, by its link.
+
+    Each call raises NotFound unless this person may read the run, or, to start and cancel, owns it.
+    """
+
+    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
+        self._backend = backend
+        self._store = backend.store
+        self._owner = owner
+        self._asker = asker
+
+    def start(self, task: TaskT) -> str:
+        """Put a task in the queue and return the id of its job; what was done before is not done again.
+
+        Raises:
+            QueueFull: too many jobs wait.
+            QuotaExceeded: there is no room for the files that it leaves.
+            RateLimited: this person asks for too much in a minute.
+        """
+        self._store.owned(task.run_id, self._owner)
+        if task.keeps_model:
+            check_run_room(disk_use(self._store, self._owner, self._backend.settings))
+        self._backend.carry_out(task)
+        return task.job_id
+
+    def progress(self, task: TaskT) -> JobSnapshot | None:
+        """Return this moment of a task; None if it was not asked for since the app started.
+
+        One that an earlier start of the app was asked for, and did not end, is interrupted.
+        """
+        known = self._readable(task)
+        snapshot = self._backend.runner.snapshot(known.job_id)
+        if snapshot is None and self._store.folder(known.run_id).begun(known.key):
+            return JobSnapshot(run_id=known.job_id, state=RunState.INTERRUPTED, error=_INTERRUPTED)
+        return snapshot
+
+    def cancel(self, task: TaskT) -> None:
+        """Ask a task to stop."""
+        self._store.owned(task.run_id, self._owner)
+        self._backend.runner.cancel(task.job_id)
+
+    def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
+        """Return what came of a task, or None before it is done."""
+        return task.outcome(self._store.folder(self._store.readable(task.run_id, self._owner)))
+
+    def changed(self, proof: Verification) -> ChangedAnswers | None:
+        """Return which answers a proven model changes; None where that is unknown."""
+        known = self._readable(proof)
+        return known.changed(self._store.folder(known.run_id))
+
+    def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
+        """Return the files of the compressed model: its state dict, and where channels were removed the network."""
+        known = self._readable(proof)
+        return known.files(self._store.folder(known.run_id))
+
+    def candidates(self, run_id: str) -> tuple[Candidate, ...]:
+        """Return every file that was made of a run, with its figures."""
+        return self._store.folder(self._store.readable(run_id, self._owner)).candidates()
+
+    def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
+        """Return the file of a candidate; raises NotFound where only its figures are on this server."""
+        return self._store.folder(self._store.readable(run_id, self._owner)).candidate_file(candidate)
+
+    def answers(self, run_id: str, candidate: Candidate) -> FileAnswers | None:
+        """Return what a file answers to each image that it was measured on; None where that was not kept."""
+        return self._store.folder(self._store.readable(run_id, self._owner)).answers(candidate)
+
+    def pictures(self, run_id: str, names: Sequence[str]) -> dict[str, bytes]:
+        """Return pictures of a run as its network sees them, as PNG, by name; of inputs of noise none. Takes seconds.
+
+        Raises:
+            NotFound: this person does not own the run.
+            InvalidInput: its model or its images cannot be read any more.
+        """
+        spec = self._store.folder(self._store.owned(run_id, self._owner).run_id).load_result().spec
+        roots = self._backend.readable_folders(self._owner)
+        check_paths(spec, roots)
+        asked = ShowPictures(spec=spec, names=tuple(names), data_roots=tuple(map(str, roots)))
+        return {each.name: each.png for each in self._backend.answer(asked, self._asker).pictures}
+
+    def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
+        """Return what the original network and every ONNX file of a run answer to an uploaded picture; takes seconds.
+
+        The picture is removed from the disk, whatever comes of it.
+
+        Raises:
+            NotFound: none of the run's ONNX files is on this server.
+            InvalidInput: the file is no picture, or the model of the run cannot be loaded any more.
+        """
+        try:
+            folder, result = readable_model(self._backend, run_id, self._owner)
+            files = {each.file: folder.path / each.file for each in folder.candidates() if each.runs}
+            here = tuple((name, str(path)) for name, path in files.items() if path.is_file())
+            if not here:
+                raise NotFound("There is no ONNX file of this run on this server. Make it first.")
+            return self._backend.answer(TryPicture(spec=result.spec, picture=str(picture), files=here), self._asker)
+        finally:
+            discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
+
+    def pack_kit(self, run_id: str, candidate: Candidate, name: str, target: Path) -> Path:
+        """Write a zip of a file for a runtime, called ``name`` in it, and how it is used; return ``target``."""
+        from senseapp.runtimes.onnxruntime.kit.metadata import kit_files  # onnx loads here
+
+        content = self.candidate_file(run_id, candidate)
+        with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(content, name)
+            for beside, text in kit_files(name).items():
+                archive.writestr(beside, text)
+            if candidate.deployment is not None:
+                archive.writestr("README.txt", candidate.deployment.readme(name))
+        return target
+
+    def _readable(self, task: TaskT) -> TaskT:
+        return replace(task, run_id=self._store.readable(task.run_id, self._owner))
+
+
+class Scheduling:
+    """What schedules of finished runs need to know, and their files.
+
+    Each call raises NotFound unless this person may read the run and it is finished; those that load its model raise
+    InvalidInput where that is no longer possible.
+    """
+
+    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
+        self._backend = backend
+        self._store = backend.store
+        self._owner = owner
+        self._asker = asker
+
+    def partners(self, run_id: str) -> tuple[RunRecord, ...]:
+        """Return this person's finished runs of the same network whose compression goes together with this run's."""
+        own = self._store.get(run_id, self._owner).spec
+        wanted = own.sensitivity.compression.description.partners
+        return tuple(
+            other
+            for other in map(self._backend.states.up_to_date, self._store.list(self._owner))
+            if other.state is RunState.DONE
+            and other.spec.sensitivity.compression.kind in wanted
+            and other.spec.model.library != "imported"
+            and same_model(other.spec.model, own.model)
+        )
+
+    def recommendation_seconds(self, result: SensitivityResult) -> float:
+        """Return how long the recommendation for a run with this result will take, as predicted."""
+        return self._backend.recommendation_seconds(result)
+
+    def solved(
+        self,
+        run_id: str,
+        budget: ResourceBudget,
+        *,
+        method: str,
+        limits: Limits,
+        gamma: float,
+        groups: Sequence[CoupledGroup] = (),
+    ) -> Schedule:
+        """Return :func:`~senseapp.solve.trade_off.schedule_for` of a run, in a process that can be ended."""
+        folder = self._store.folder(self._store.readable(run_id, self._owner))
+        solve = SolveSchedule(
+            folder=str(folder.path), budget=budget, method=method, limits=limits, gamma=gamma, groups=tuple(groups)
+        )
+        return self._backend.answer(solve, self._asker)
+
+    def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
+        """Return which layers shrink together when channels go; loads the model of the run, which may take seconds."""
+        _, result = readable_model(self._backend, run_id, self._owner)
+        load_engine()
+        from senseapp.networks.sources.load import load_model
+        from senseapp.prove.strongest import couplings_of
+
+        return couplings_of(load_model(result.spec.model).module, result)
+
+    def graph(self, run_id: str) -> GraphFiles:
+        """Return the network of the run as a graph for Model Explorer; exporting it, once, may take seconds."""
+        return export_graph(*readable_model(self._backend, run_id, self._owner))
+
+    def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
+        """Return :func:`~senseapp.server.graph_files.zipped_formats` of ``schedule``, for commands about ``run``."""
+        _, result = self._readable_result(run_id)
+        return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule), run=run or run_id)
+
+    def _readable_result(self, run_id: str) -> tuple[RunFolder, SensitivityResult]:
+        folder = self._store.folder(self._store.readable(run_id, self._owner))
+        return folder, folder.load_result()
+
+
+def readable_model(backend: Backend, run_id: str, owner: str) -> tuple[RunFolder, SensitivityResult]:
+    """Return the folder and the result of a finished run that ``owner`` may read, with a model that its own may."""
+    true_id = backend.store.readable(run_id, owner)
+    folder = backend.store.folder(true_id)
+    result = folder.load_result()
+    check_paths(RunSpec(model=result.spec.model), backend.readable_folders(backend.store.record(true_id).owner))
+    return folder, result

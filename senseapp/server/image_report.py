@@ -1,0 +1,129 @@
+"""What a set of images holds and how the model sees it, told before anything is measured."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from senseapp.metrics import METRICS
+from senseapp.records.inputs import PreviewReport, SeenPicture
+from senseapp.records.spec import RunSpec
+from senseapp.server.session import load_engine
+from senseapp.tasks import Task, task_named
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from senseapp.data.images import ImageSet
+    from senseapp.networks.loaded import LoadedModel
+
+
+_SHOWN = 12
+_MOST_SCORED = 256
+_SCORING_SECONDS = 8.0
+_BATCH = 32
+
+
+def sample_zip() -> bytes:
+    """Return the demo's pictures in class folders, as a zip file: what images for this app look like."""
+    load_engine()
+    from senseapp.data.load import write_demo_zip  # torch loads on first use, not when the app starts
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sample.zip"
+        write_demo_zip(path)
+        return path.read_bytes()
+
+
+def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
+    """Load the model and some images of ``spec``, and run the one on the other; takes seconds.
+
+    Where their preparation is to be chosen, it is, and everything is shown with what was chosen. ``num_images`` is None
+    where it is not known beforehand; no ``data_roots`` allow images from anywhere.
+    """
+    load_engine()
+    from senseapp.data.images import PreparedImages, follow  # torch loads on first use, not when the app starts
+    from senseapp.data.load import load_images
+    from senseapp.measure.preparation_search import choose_class_order, choose_preparation
+    from senseapp.networks.sources.load import load_model
+
+    choice = None
+    if spec.data.preparation == "auto":
+        choice = choose_preparation(spec, data_roots=data_roots)
+        spec = choice.spec
+    model, task = load_model(spec.model), task_named(spec.model.task)
+    load = partial(
+        load_images,
+        preprocessing=model.preprocessing,
+        num_classes=model.num_classes,
+        task=task,
+        num_samples=_MOST_SCORED if num_images is not None and num_images > 2 * _MOST_SCORED else None,
+        seed=spec.sensitivity.seed,
+        data_roots=data_roots,
+        class_names=model.class_names,
+        with_labels=not model.fresh_head,
+    )
+    images = load(spec.data)
+    if choice is None:
+        by_order = choose_class_order(spec, model, images, data_roots=data_roots)
+        if by_order.chosen is not None:
+            choice, spec = by_order, by_order.spec
+            images = images if follow(images, spec.data.class_map) else load(spec.data)
+    scored, score = _score(task, model, images)
+    return PreviewReport(
+        pictures=_seen(spec, task, model, images),
+        num_scored=scored,
+        score=score,
+        warning="" if score is None else task.preview_warning(score, scored, task.outputs_of_head(model.num_classes)),
+        notes=images.notes,
+        choice=choice,
+        num_marked=images.num_marked if isinstance(images, PreparedImages) else 0,
+    )
+
+
+def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
+    from senseapp.data.images import effective_preprocessing
+    from senseapp.data.pictures import png_of, preview
+
+    chosen = preview(images, effective_preprocessing(spec.data, model.preprocessing), count=_SHOWN)
+    outputs = _outputs(task, model, images.subset(chosen.indices).batch(0, len(chosen.indices)))
+    names = model.class_names or images.class_names
+    return tuple(
+        SeenPicture(
+            name=images.names[index],
+            png=png_of(picture),
+            label="" if images.labels is None else task.target_text(images.labels[index], names),
+            prediction=task.output_text(output, names),
+        )
+        for index, picture, output in zip(chosen.indices, chosen.pictures, outputs, strict=True)
+    )
+
+
+def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float | None]:
+    """Return how many images were scored, in random order until the time is up, and the task's shown metric."""
+    if images.labels is None or not task.shown_metric:
+        return 0, None
+    import torch
+
+    from senseapp.data.images import draw
+
+    metric = METRICS[task.shown_metric]
+    chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)
+    order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).tolist()
+    end, total, scored = time.monotonic() + _SCORING_SECONDS, 0.0, 0
+    while scored < len(order) and time.monotonic() < end:
+        batch = chosen.subset(order[scored : scored + _BATCH])
+        output = _outputs(task, model, batch.batch(0, len(batch)))
+        total += metric.moments(output, output, batch.labels)[1]
+        scored += len(batch)
+    return scored, total / scored
+
+
+def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Tensor:
+    import torch
+
+    with torch.inference_mode():
+        return task.output(model.module(batch))

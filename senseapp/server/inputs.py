@@ -1,0 +1,225 @@
+"""What a page asks about a model and images before a run: cards, reports, previews, and room for uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from senseapp.core.errors import NotFound
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport, num_held_out
+from senseapp.records.jobs import RunRecord
+from senseapp.records.layer_times import LayerTimes
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile, select_layers
+from senseapp.records.schedule import Schedule
+from senseapp.records.spec import MOST_RANDOM_INPUTS, NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
+from senseapp.server.backend import Backend, kind_of
+from senseapp.server.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
+from senseapp.server.model_cards import CheckpointReport
+from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.questions import (
+    CompareCheckpoint,
+    FindGroups,
+    IdentifyCheckpoint,
+    PreviewImages,
+    SurveyImages,
+)
+from senseapp.server.run_questions import ReadSchedule, ReadTimes
+from senseapp.server.settings import check_paths, uploads_folder
+from senseapp.server.time_estimate import work_of
+
+UploadPurpose: TypeAlias = Literal["checkpoint", "images"]
+_KEPT_COUNTS = 512
+_LONGEST_NAME = 200
+_NOTHING_COUNTED: Mapping[DataSpec, int] = {}
+
+
+class Inputs:
+    """One person's models and images. Calls may take seconds: make them where nobody waits.
+
+    Each raises InvalidInput where a file may not be read here, or a model or images cannot be used.
+    """
+
+    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
+        self._backend = backend
+        self._owner = owner
+        self._asker = asker
+
+    def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
+        """Return the folders that this person's runs may read, once ``spec`` is seen to keep to them."""
+        folders = self._backend.readable_folders(self._owner)
+        check_paths(spec, folders)
+        return folders
+
+    def model_card(self, model: ModelSpec) -> ModelProfile:
+        """Return what is known about a model; the first time this loads it."""
+        self._checked(RunSpec(model=model))
+        return self._backend.cards.card(model, self._asker)
+
+    def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
+        """Return the layers that a run of pruning takes together, by group; loads the model, takes seconds."""
+        self._checked(RunSpec(model=spec.model))
+        if not spec.sensitivity.compression.description.removes_channels:
+            return ()
+        return self._backend.answer(FindGroups(spec=spec), self._asker).groups
+
+    def identify_checkpoint(self, path: str, *, network: str = "") -> CheckpointReport:
+        """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
+        self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, network=network)))
+        return self._backend.answer(IdentifyCheckpoint(path=path, network=network), self._asker)
+
+    def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
+        """Compare a checkpoint with one architecture, name by name; may take seconds."""
+        self._checked(RunSpec(model=model))
+        return self._backend.answer(CompareCheckpoint(model=model), self._asker)
+
+    def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
+        """List a folder or archive and propose what each of its labels means to ``model``.
+
+        The first time for a model this loads it, as :meth:`model_card` does.
+        """
+        roots = self._checked(RunSpec(model=model, data=data))
+        survey = self._backend.answer(
+            SurveyImages(
+                data=data,
+                task=model.task,
+                num_classes=self.model_card(model).num_classes,
+                class_names=self._backend.cards.class_names(model, self._asker),
+                data_roots=tuple(map(str, roots)),
+            ),
+            self._asker,
+        )
+        counts = self._backend.image_counts
+        counts[replace(data, class_map=())] = survey.num_images
+        while len(counts) > _KEPT_COUNTS:
+            counts.pop(next(iter(counts)))
+        return survey
+
+    def preview(self, spec: RunSpec) -> PreviewReport:
+        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds."""
+        roots = self._checked(spec)
+        return self._backend.answer(
+            PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots))),
+            self._asker,
+        )
+
+    def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
+        """Read a schedule file of senseapp's own; InvalidSchedule unless it is one, for the model of ``profile``."""
+        return self._backend.answer(ReadSchedule(content=content, profile=profile), self._asker)
+
+    def read_times(
+        self, content: bytes, result: SensitivityResult, *, name: str, level: float | None = None
+    ) -> LayerTimes:
+        """Read times of layers from a file called ``name``; InvalidFile, in one sentence, where it has none."""
+        compression = result.spec.sensitivity.compression
+        return self._backend.answer(
+            ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level),
+            self._asker,
+        )
+
+    def _num_pictures(self, spec: RunSpec) -> int | None:
+        if not (spec.data.path or spec.data.name):
+            return num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
+        survey = self.survey_images(spec.data, spec.model)
+        kept = dict(spec.data.class_map) or dict(survey.label_counts)
+        counted: int = sum(count for name, count in survey.label_counts if name in kept)
+        return counted or survey.num_images
+
+    def estimate_time(self, spec: RunSpec) -> float | None:
+        """Predict the seconds a run takes here; None where images were not counted, or this machine not timed yet.
+
+        Asks for :meth:`model_card`.
+        """
+        count = num_images(spec, self._backend.image_counts)
+        if count is None or not self.machine_timed:
+            return None
+        profile = self.model_card(spec.model)
+        settings = spec.sensitivity
+        selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
+        work = work_of(profile, settings, num_images=count, selected=selected)
+        return self._backend.speeds.predict(work, kind=kind_of(spec))
+
+    def num_available(self, data: DataSpec) -> int | None:
+        """Return how many images ``data`` has; None where they were not counted, and for inputs drawn at random."""
+        return num_available(data, self._backend.image_counts)
+
+    def most_images(self, data: DataSpec) -> int | None:
+        """Return how many images of ``data`` may be asked for; None where they were not counted."""
+        return MOST_RANDOM_INPUTS if data.kind == "random" else self.num_available(data)
+
+    @property
+    def machine_timed(self) -> bool:
+        """Whether times can be predicted without waiting; a process that loads the engine times the machine."""
+        return self._backend.speeds.known or self._backend.processes is None
+
+    def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
+        """Return a new file among this person's uploads; see :func:`~senseapp.server.disk_space.reserve_upload`.
+
+        Raises RateLimited where this person sends too many files in a minute.
+        """
+        self._backend.rate_limiter.count(self._owner, "uploads")
+        with self._backend.receiving:
+            return reserve_upload(
+                uploads_folder(self._backend.home, self._owner),
+                num_bytes,
+                is_read=self._backend.store.reads_upload,
+                limits=UploadLimits.configured(),
+                announced_bytes=announced_bytes,
+            )
+
+    def extend_upload(self, path: Path, num_bytes: int) -> None:
+        """Reserve ``num_bytes`` more for an upload of this person."""
+        with self._backend.receiving:
+            extend_upload(path, num_bytes, limits=UploadLimits.configured())
+
+    def upload_name(self, path: str) -> str:
+        """Return what names an upload of this person, its folder and its file; empty for any other path."""
+        file = Path(path)
+        own = uploads_folder(self._backend.home, self._owner)
+        return f"{file.parent.name}/{file.name}" if file.parent.parent == own else ""
+
+    def upload_named(self, name: str) -> Path:
+        """Return the upload that :meth:`upload_name` named; NotFound where this person has none of that name."""
+        own = uploads_folder(self._backend.home, self._owner)
+        for file in own.glob("*/*") if len(name) <= _LONGEST_NAME else ():  # looked up, never made a path of
+            if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
+                return file
+        raise NotFound("This upload is no longer there. Upload the file again.")
+
+    def used_uploads(self, runs: Sequence[RunRecord], purpose: UploadPurpose) -> tuple[Path, ...]:
+        """Return the uploads that ``runs`` of this person read as checkpoint or as images, each once."""
+        files = (run.spec.model.checkpoint if purpose == "checkpoint" else run.spec.data.path for run in runs)
+        named = dict.fromkeys(name for file in files if file and (name := self.upload_name(file)))
+        own = uploads_folder(self._backend.home, self._owner)
+        return tuple(path for name in named if (path := own / name).is_file())
+
+    def discard_upload(self, path: Path) -> None:
+        """Remove an upload of this person, unless a run reads it."""
+        with self._backend.receiving:
+            discard_upload(
+                path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
+            )
+
+
+def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return how many images a run measures on; None where that is known only after counting them.
+
+    ``counted`` has the images that were looked at, by their spec without a class map.
+    """
+    if spec.sensitivity.num_samples is not None:
+        return spec.sensitivity.num_samples
+    count = num_available(spec.data, counted)
+    return None if count is None else count - num_held_out(count)
+
+
+def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return how many images ``data`` has; None where that is known only after counting, and for random inputs."""
+    if data.kind == "demo":
+        return NUM_DIGITS
+    if data.kind == "photographs":
+        return NUM_PHOTOGRAPHS
+    count = counted.get(replace(data, class_map=()))
+    return IMAGE_SETS[data.name].num_images if count is None and data.name else count

@@ -1,0 +1,276 @@
+"""Results in one sentence, and runs side by side: how good each model is, and how small it gets for one point."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from senseapp.core.csv_cells import csv_text
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.core.wording import plural
+from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.records.candidate import Candidate, recommended
+from senseapp.records.jobs import RunRecord, RunState
+from senseapp.records.measurement import SensitivityResult, counted
+from senseapp.records.resolution import (
+    baseline_warning,
+    can_show,
+    opening_level,
+    smallest_visible_loss,
+    visible_words,
+)
+from senseapp.store.run_store import RunStore
+
+
+def headline_level(result: SensitivityResult) -> float:
+    """Return the level that a summary speaks about: the one that charts show first."""
+    return opening_level(result, shown_metric(result))
+
+
+def compared_levels(results: Sequence[SensitivityResult]) -> list[float]:
+    """Return the level at which each run is compared first: the same one for runs of one compression, where there is.
+
+    ``results`` are one or more; the first decides which of the common levels it is.
+    """
+    first, *others = results
+    common = [level for level in first.levels if all(level in other.levels for other in others)]
+    if common and len({result.compression.kind for result in results}) == 1:
+        return [opening_level(first, shown_metric(first), common)] * len(results)
+    return [headline_level(result) for result in results]
+
+
+def shown_metric(result: SensitivityResult) -> str:
+    """Return the ranking metric, or KL where nothing but a quick scan ran, which cannot estimate every metric."""
+    found = result.shown_metrics
+    return result.metric if result.metric in found else divergence_among(found) or result.metric
+
+
+def headline(result: SensitivityResult) -> str:
+    """Say which layer is the most fragile and what the images can show of the others, at :func:`headline_level`.
+
+    A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where images cannot show a tolerable
+    loss, that is the answer. Estimates have no interval, so a run of estimates alone says that it is estimated. A model
+    that does not do its task uncompressed is the headline itself.
+    """
+    if warning := baseline_warning(result):
+        return warning
+    level, metric = headline_level(result), shown_metric(result)
+    ranked = result.ranked(level, metric)
+    if not ranked:
+        return f"No layer could be measured at {result.compression.scale.text(level)}."
+    worst, change = ranked[0]
+    drop = f"{worst.layer}{_loses(change)} at {result.compression.scale.text(level)}"
+    if worst.estimated:
+        return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
+    measured = [pair for pair in ranked if not pair[0].estimated]
+    if not all(found.has_interval for _, found in measured):
+        return f"Most fragile: {drop}. Which losses are more than chance is unknown."
+    every = [item.members for item, _ in measured]
+    intact = sum(found.ci_low <= 0 for _, found in measured)
+    if not intact:
+        return f"Most fragile: {drop}. Every layer measured loses something."
+    visible = smallest_visible_loss(result, metric, level) or 0.0
+    if intact == len(every):
+        return _nothing_seen(result, level, metric, visible, counted(every)) + _first_stronger_loss(result, level)
+    some = f"{intact} of {counted(every)}"
+    if visible > METRICS[metric].notable:
+        return f"Most fragile: {drop}. Too few images to say for {some}: {_too_few(result, metric, visible)}."
+    lose = "lose" if intact != 1 else "loses"
+    return f"Most fragile: {drop}. {some} {lose} nothing measurable{_shown(result, metric, visible)}."
+
+
+def _nothing_seen(result: SensitivityResult, level: float, metric: str, visible: float, every: str) -> str:
+    """Return what it means that no layer of ``every`` ("23 layers") loses for sure."""
+    at, layers = result.compression.scale.text(level), f"{every} measured"
+    if visible <= METRICS[metric].notable:
+        return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
+    finer = divergence_among(result.shown_metrics)
+    instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
+    few = _too_few(result, metric, visible)
+    return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
+
+
+def _too_few(result: SensitivityResult, metric: str, visible: float) -> str:
+    return f"{_images(result)} cannot show losses under about {visible_words(metric, visible)}"
+
+
+def _shown(result: SensitivityResult, metric: str, visible: float) -> str:
+    """Return how small a loss the images show; nothing where even a loss of nothing is seen."""
+    if not visible:
+        return ""
+    return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")
+
+
+def _images(result: SensitivityResult) -> str:
+    return plural(result.num_samples, "image") if result.num_samples else "these images"
+
+
+def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
+    """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
+    scale = result.compression.scale
+    for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
+        ranked = result.ranked(other, shown_metric(result))
+        if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
+            worst, change = ranked[0]
+            return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {scale.text(other)}."
+    return ""
+
+
+def _loses(change: MetricChange) -> str:
+    """Return the change as people say it, to follow the name of a layer."""
+    metric = METRICS[change.metric]
+    return metric.finding.format(metric.change_text(change.delta))
+
+
+ALLOWED_DROP = 0.01
+"""One point of a hundred."""
+
+_log = logging.getLogger(__name__)
+_COLUMNS = (
+    *("run", "model", "compression", "levels", "params", "images", "metric", "baseline"),
+    *("bytes_removable", "drop_metric", "source", "measured_saving", "measured_file", "headline"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderboardRow:
+    """One run in a leaderboard.
+
+    Attributes:
+        run: its id, or the name of its folder.
+        levels: that were measured, as fractions or bits.
+        num_params, num_images: 0 where unknown.
+        metric: that ranks its layers.
+        baseline: of the uncompressed model in that metric; None where it says nothing (KL) or is unknown.
+        bytes_removable: the largest share of bytes, of the schedules of the trade-off, that is predicted to cost at
+            most :data:`ALLOWED_DROP`; 0 if none is that gentle, None where it cannot be said.
+        drop_metric: what that drop is counted in: top-1, or agreement with the uncompressed model.
+        headline: the result in one sentence.
+        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
+        candidate: the recommended file among those that were made and measured; None while there is none.
+    """
+
+    run: str
+    model: str
+    compression: str
+    levels: tuple[float, ...]
+    num_params: int
+    num_images: int
+    metric: str
+    baseline: float | None
+    bytes_removable: float | None
+    drop_metric: str
+    headline: str
+    unknown_because: str = ""
+    candidate: Candidate | None = None
+
+    @property
+    def saved(self) -> float | None:
+        """Share of the original file's bytes that the measured candidate saves; None without one."""
+        found = self.candidate
+        return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
+
+
+def leaderboard_row(result: SensitivityResult, *, run: str, candidates: Sequence[Candidate] = ()) -> LeaderboardRow:
+    """Return what a leaderboard says about a finished run of which these files were made."""
+    measured = {change.metric for item in result.measurements for change in item.changes}
+    counted = primary_among(measured) or ""
+    baseline = result.baseline.get(result.metric)
+    unknown = _cannot_be_told(result, counted)
+    return LeaderboardRow(
+        run=run,
+        model=result.profile.title,
+        compression=result.compression.kind,
+        levels=result.levels,
+        num_params=result.profile.num_params,
+        num_images=result.num_samples,
+        metric=result.metric,
+        baseline=baseline if METRICS[result.metric].needs_labels else None,
+        bytes_removable=bytes_removable(result, counted) if counted and not unknown else None,
+        drop_metric=counted,
+        headline=headline(result),
+        unknown_because=unknown,
+        candidate=best_file(candidates),
+    )
+
+
+def best_file(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the smallest measured file whose loss its metric tolerates; None where there is none."""
+    if not candidates:
+        return None
+    return recommended(candidates, goal="smaller", allowed_drop=METRICS[candidates[0].metric].tolerable)
+
+
+def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Return runs with a measured file first, by what it saves, then predictions; the rest last, in their order."""
+
+    def place(row: LeaderboardRow) -> tuple[int, float]:
+        if row.saved is not None:
+            return 2, row.saved
+        return (0, 0.0) if row.bytes_removable is None else (1, row.bytes_removable)
+
+    return sorted(rows, key=place, reverse=True)
+
+
+def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
+    """Return the rows as a table with the columns of :data:`_COLUMNS`; unknown figures are empty."""
+    return csv_text(_COLUMNS, map(_cells, rows))
+
+
+def _cells(row: LeaderboardRow) -> list[str | int | None]:
+    known = "" if row.bytes_removable is None else f"{row.bytes_removable:.4f}"
+    return [
+        *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
+        *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
+        *(known, row.drop_metric, "predicted" if known else row.unknown_because),
+        *(
+            "" if row.saved is None else f"{row.saved:.4f}",
+            row.candidate.headline if row.candidate else "",
+            row.headline,
+        ),
+    ]
+
+
+def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
+    """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
+    if not metric or can_show(result, metric, ALLOWED_DROP):
+        return ""
+    return f"too few images to say: {plural(result.num_samples, 'image')}"
+
+
+def bytes_removable(result: SensitivityResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:
+    """Return the largest share of bytes predicted to lose at most ``allowed``; None if that cannot be said."""
+    from senseapp.solve.trade_off import trade_off  # it loads scipy, which the app starts without
+
+    try:
+        points = trade_off(result, "bytes", metric=metric)
+    except (InvalidSchedule, InvalidSpec, InfeasibleBudget):  # no layer has a curve, or no budget can be asked for
+        return None
+    return max((point.figure for point in points if point.damage <= allowed), default=0.0)
+
+
+class Leaderboard:
+    """Rows of stored runs; each is made once, for that takes about half a second."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._known: dict[tuple[str, float], LeaderboardRow | None] = {}
+
+    def rows(self, records: Sequence[RunRecord]) -> tuple[LeaderboardRow, ...]:
+        """Return a row for each finished run of ``records``, except where its files are damaged."""
+        found = (self._row(record) for record in records if record.state is RunState.DONE)
+        return tuple(ranked([row for row in found if row is not None]))
+
+    def _row(self, record: RunRecord) -> LeaderboardRow | None:
+        key = record.run_id, record.updated_seconds
+        folder = self._store.folder(record.run_id)
+        try:
+            if key not in self._known:
+                self._known[key] = leaderboard_row(folder.load_result(), run=record.run_id)
+            known, best = self._known[key], best_file(folder.candidates())
+            return known if known is None or best is None else replace(known, candidate=best)
+        except Exception:  # figures of an imported run may break anything; the other runs are shown all the same
+            _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
+            self._known[key] = None
+            return None

@@ -1,0 +1,277 @@
+"""Models and checkpoints before a run: profiles, pruning groups, fitting architectures, whether two are the same."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from senseapp.core.codec import loads, register
+from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
+from senseapp.core.site import SITE
+from senseapp.networks.checkpoints.recognise import Candidate
+from senseapp.records.inputs import MatchReport
+from senseapp.records.profile import ModelProfile, select_layers
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.session import load_engine
+from senseapp.tasks import task_named
+
+_KEPT = 64
+_EXAMPLE_IMAGES = 2
+_Key: TypeAlias = tuple[ModelSpec, float, int]
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """A model's layers and their cost, and the names of its outputs (empty where unknown)."""
+
+    profile: ModelProfile
+    class_names: tuple[str, ...] = ()
+
+
+register(ModelCard)
+
+
+def load_card(model: ModelSpec) -> ModelCard:
+    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds."""
+    load_engine()
+    import torch  # here and below: torch loads on first use, not when the app starts
+
+    from senseapp.networks.profile import profile_model
+    from senseapp.networks.sources.load import load_model
+
+    loaded = load_model(model)
+    sample = torch.zeros(1, *loaded.preprocessing.input_shape)
+    profile = profile_model(
+        loaded.module,
+        sample,
+        task=task_named(model.task),
+        title=loaded.title,
+        pretrained=loaded.pretrained,
+        notes=loaded.notes,
+    )
+    return ModelCard(profile=profile, class_names=loaded.class_names)
+
+
+SHIPPED_CARD = SITE / "assets" / "demo_card.json"
+
+
+def shipped_card() -> ModelCard:
+    """Return the card of the demo network, written beforehand: the first page waits for nothing."""
+    return loads(SHIPPED_CARD.read_bytes(), ModelCard)
+
+
+def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
+    """Load the model of ``spec`` and return the members of each of its groups; none for other compressions."""
+    settings = spec.sensitivity
+    if not settings.compression.description.removes_channels:
+        return ()
+    load_engine()
+    import torch
+
+    from senseapp.compressions.base import CompressionRequest, build_compressor
+    from senseapp.networks.profile import profile_model
+    from senseapp.networks.sources.load import load_model
+
+    loaded = load_model(spec.model)
+    images = torch.randn(_EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
+    profile = profile_model(loaded.module, images)
+    layers = select_layers(profile, settings.layers, settings.layer_types)
+    request = CompressionRequest(model=loaded.module, layers=layers, calibration=(images,), seed=settings.seed)
+    return tuple(target.members for target in build_compressor(settings.compression, request).targets)
+
+
+class ModelCards:
+    """Profiles by model; a checkpoint that changed on disk is read again.
+
+    ``load`` describes one not known yet, for whoever asks.
+    """
+
+    def __init__(self, load: Callable[[ModelSpec, Asker], ModelCard] = lambda model, _: load_card(model)) -> None:
+        self._describe = load
+        self._loading: dict[_Key, threading.Lock] = {}
+        self._profiles: dict[_Key, ModelProfile] = {}
+        self._class_names: dict[_Key, tuple[str, ...]] = {}
+
+    def card(self, model: ModelSpec, asker: Asker = ANYBODY) -> ModelProfile:
+        """Return the profile of ``model``; the first time this loads it and blocks."""
+        if (known := self._profiles.get(_key(model))) is not None:
+            return known
+        with self._one_at_a_time(model):
+            return self._profiles.get(_key(model)) or self._load(model, asker).profile
+
+    def class_names(self, model: ModelSpec, asker: Asker = ANYBODY) -> tuple[str, ...]:
+        """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
+        with self._one_at_a_time(model):
+            known = self._class_names.get(_key(model))
+            return self._load(model, asker).class_names if known is None else known
+
+    def _one_at_a_time(self, model: ModelSpec) -> threading.Lock:
+        """Return the lock of one network, so that it is not loaded twice; others are loaded meanwhile."""
+        key = _key(model)
+        _put(self._loading, key, self._loading.get(key) or threading.Lock())
+        return self._loading[key]
+
+    def knows(self, model: ModelSpec) -> bool:
+        """Tell whether :meth:`card` answers at once."""
+        return model == ModelSpec() or _key(model) in self._profiles
+
+    def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
+        """Remember a profile, for example one that a run made anyway."""
+        _put(self._profiles, _key(model), profile)
+
+    def _load(self, model: ModelSpec, asker: Asker) -> ModelCard:
+        card = self._describe(model, asker)
+        self.keep(model, card.profile)
+        _put(self._class_names, _key(model), card.class_names)
+        return card
+
+
+def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:
+    """Keep a value, and at most so many: the oldest goes."""
+    known[key] = value
+    if len(known) > _KEPT:
+        known.pop(next(iter(known)), None)
+
+
+def _key(model: ModelSpec) -> _Key:
+    if not model.checkpoint or not Path(model.checkpoint).is_file():
+        return model, 0.0, 0
+    status = Path(model.checkpoint).stat()
+    return model, status.st_mtime, status.st_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReport:
+    """What was found in a checkpoint.
+
+    Attributes:
+        spec: the checkpoint, as a model whose architecture is to be recognised.
+        candidates: architectures that it may belong to, the likeliest first; none where nothing is alike.
+        network: the one that this is about, by what stands before the names of its weights in the file, and
+        networks: all of the file, in its order.
+        num_tensors: weights by name.
+        notes: sentences a person should read.
+        verdict: in one sentence, which architecture fits exactly, or that none does.
+    """
+
+    spec: ModelSpec
+    candidates: tuple[Candidate, ...]
+    network: str
+    networks: tuple[str, ...]
+    num_tensors: int
+    notes: tuple[str, ...]
+    verdict: str
+
+    def model(self, candidate: Candidate) -> ModelSpec:
+        """Return how the checkpoint is loaded as that architecture."""
+        return replace(self.spec, library=candidate.library, name=candidate.name)  # type: ignore[arg-type]
+
+    @property
+    def proposal(self) -> ModelSpec | None:
+        """The architecture to confirm; None where none fits."""
+        return self.model(self.candidates[0]) if self.candidates and self.candidates[0].fits else None
+
+    @property
+    def look_alikes(self) -> tuple[Candidate, ...]:
+        """The likeliest architecture and those that fit equally well; none where none fits."""
+        if self.proposal is None:
+            return ()
+        return tuple(item for item in self.candidates if item.fits and item.score == self.candidates[0].score)
+
+
+def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
+    """Read a checkpoint and rank the architectures that one of its networks fits, the first by default.
+
+    This may take seconds.
+    """
+    load_engine()
+    from senseapp.networks.checkpoints.checkpoint import (
+        read_checkpoint,  # torch loads on first use, not when the app starts
+    )
+    from senseapp.networks.checkpoints.fitting import networks_in, propose
+    from senseapp.networks.checkpoints.stored_networks import choose_network
+
+    checkpoint = read_checkpoint(path)
+    spec = ModelSpec(library="auto", checkpoint=path, network=network)
+    networks = networks_in(spec, checkpoint)
+    chosen = choose_network(networks, network, file_name=checkpoint.file_name)
+    notes = list(checkpoint.notes)
+    try:
+        verdict, *notes = propose(spec, checkpoint, networks).notes
+    except InvalidCheckpoint as error:
+        verdict = str(error)
+    return CheckpointReport(
+        spec=spec,
+        candidates=chosen.candidates,
+        network=chosen.title if chosen.prefix else "",
+        networks=tuple(item.title for item in networks),
+        num_tensors=len(chosen.tensors),
+        notes=tuple(notes),
+        verdict=verdict,
+    )
+
+
+def compare_checkpoint(model: ModelSpec) -> MatchReport:
+    """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds."""
+    load_engine()
+    from senseapp.networks.checkpoints.checkpoint import (
+        read_checkpoint,  # torch loads on first use, not when the app starts
+    )
+    from senseapp.networks.checkpoints.fitting import propose
+    from senseapp.networks.checkpoints.misfits import match_state_dict
+    from senseapp.networks.loaded import skip_weight_init
+    from senseapp.networks.sources.load import build_network
+
+    checkpoint = read_checkpoint(model.checkpoint)
+    proposal = propose(model, checkpoint)
+    with skip_weight_init():
+        module = build_network(proposal.spec).module
+    return match_state_dict(module, proposal.fitted(module), fresh_head=proposal.fresh_head)
+
+
+def same_model(first: ModelSpec, second: ModelSpec) -> bool:
+    """Return whether both are of one network: equal settings, and checkpoints of equal content.
+
+    A checkpoint that is not on this machine, or no longer, is the same as one of an equal path only.
+    """
+    if first == second:
+        return True
+    if replace(first, checkpoint="") != replace(second, checkpoint="") or not (first.checkpoint and second.checkpoint):
+        return False
+    contents = [_content(model.checkpoint) for model in (first, second)]
+    return contents[0] is not None and contents[0] == contents[1]
+
+
+def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
+    """Raise InvalidSchedule unless two runs are of one network; of imported figures only the layers are known."""
+    if "imported" not in (first.library, second.library) and not same_model(first, second):
+        names = " and ".join(Path(model.checkpoint).name or model.title for model in (first, second))
+        raise InvalidSchedule(
+            f"The two runs are of different models, or their checkpoints are no longer there to be compared ({names}). "
+            "Choose two runs of one model."
+        )
+
+
+def _content(path: str) -> str | None:
+    """Return a hash of the file at ``path``; None where there is none to be read."""
+    file = Path(path)
+    if not file.is_absolute():  # of a run from another server, of which only the file's name is known
+        return None
+    try:
+        found = file.stat()
+        return _hash(file, found.st_size, found.st_mtime_ns)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _hash(file: Path, _size: int, _changed: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

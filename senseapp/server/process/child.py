@@ -1,0 +1,149 @@
+"""The process that works for the app: ``python -m senseapp.server.process.child``, started by the app.
+
+It carries out a task and tells what it finds line by line (``protocol.py``); then it waits for the next. The
+interpreter that makes the pages is not the one that measures, and what takes too much memory, or crashes in a library,
+takes only this process with it. So does Ray, which ends the process that asks when the head of its cluster is gone.
+It ends when the app does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from senseapp.core.codec import encode
+from senseapp.core.errors import SenseError
+from senseapp.core.home import PRIVATE
+from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
+from senseapp.server.memory import MemoryGuard
+from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
+from senseapp.server.session import load_engine, runs_on_processor
+from senseapp.server.time_estimate import MachineSpeed, time_convolutions
+
+if TYPE_CHECKING:
+    from senseapp.measure.executor import Executor
+
+
+_ORPHANED = 3
+_GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
+_IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
+
+
+class _Conversation(logging.Handler):
+    """Takes the app's requests, in the order in which they come, and passes on what is logged meanwhile."""
+
+    def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
+        super().__init__(logging.INFO)
+        self._answers = answers
+        self._saying = threading.Lock()
+        self._requests: queue.Queue[Line] = queue.Queue()
+        threading.Thread(target=self._listen, args=(requests,), daemon=True).start()
+
+    def say(self, kind: str, body: object = None) -> None:
+        with self._saying:
+            write_line(self._answers, kind, body)
+
+    def next(self, idle: Callable[[], None] = lambda: None) -> Line:
+        """Return the next request; call ``idle`` once, should none come for a while."""
+        try:
+            return self._requests.get(timeout=_IDLE_SECONDS)
+        except queue.Empty:
+            idle()
+            return self._requests.get()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say("log", [record.name, record.levelno, self.format(record)])
+
+    def _listen(self, requests: BinaryIO) -> None:
+        while (line := read_line(requests)) is not None:
+            self._requests.put(line)
+        os._exit(_ORPHANED)  # the app is gone, or wants no more
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer the app until it leaves; what goes wrong is told to it."""
+    talk = _Conversation(requests, answers)
+    logging.getLogger("senseapp").addHandler(talk)
+    logging.getLogger("senseapp").setLevel(logging.INFO)
+    while True:
+        request = talk.next(idle=PROCESS_CACHE.clear)
+        PROCESS_CACHE.keep()
+        try:
+            _ANSWERS[request.kind](talk, request.body)
+        except SenseError as error:
+            talk.say("refused", [type(error).__name__, str(error)])
+        except BaseException:  # an exit of some library too: it is the app that ends this process
+            talk.say("crashed", traceback.format_exc())
+
+
+def _warm(talk: _Conversation, request: None) -> None:
+    load_engine()
+    talk.say("warm", encode(_machine_speed()))
+
+
+@cache
+def _machine_speed() -> MachineSpeed:
+    return time_convolutions()
+
+
+def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
+    app, device = AppObserver(talk.say, lambda: talk.next().body), request["device"]
+    if request["address"]:
+        with _executor(app, request["address"], device) as executor:
+            carry_out_here(request, app, executor=executor)
+    else:
+        with MemoryGuard(request["job_mb"]).job(limited=runs_on_processor(device)):
+            carry_out_here(request, app)
+    talk.say("done")
+
+
+def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
+    from senseapp.server.questions import answer_here  # what runs do without
+
+    signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that lets no thread run
+    try:
+        with MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"]).job():
+            talk.say("answer", answer_here(request["question"]))
+    finally:
+        signal.alarm(0)
+        give_back_freed_memory()  # the next question is of another file
+
+
+@contextmanager
+def _executor(app: AppObserver, address: str, device: str) -> Iterator[Executor]:
+    """Make passes on the cluster at ``address`` inside the block."""
+    from senseapp.measure.cluster.cluster import connected
+
+    with connected(address, device=device) as cluster:
+        from senseapp.measure.cluster.executor import RayExecutor  # a cluster that does not answer needs no torch
+
+        yield RayExecutor(cluster, app.phase)
+
+
+_ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {
+    "warm": _warm,
+    "task": _carry_out,
+    "question": _answer,
+}
+
+
+def main() -> None:
+    """Serve the app at the other end of standard input and output; what libraries print goes to standard error."""
+    os.umask(PRIVATE)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

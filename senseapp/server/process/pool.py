@@ -1,0 +1,167 @@
+"""The processes that are kept with the engine loaded, and lent out."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from senseapp.core.errors import SenseError
+from senseapp.server.process.asking import ANYBODY, Asker, Slots
+from senseapp.server.process.processes import ASK_SECONDS, JobProcess, ask_in, carry_out_in
+from senseapp.server.tasks import RunTask, TaskContext
+from senseapp.server.time_estimate import MachineSpeed
+
+if TYPE_CHECKING:
+    from senseapp.server.question import Question
+
+AnswerT = TypeVar("AnswerT")
+
+_MOST_QUESTIONS, _MOST_OF_ONE_PERSON = 4, 2  # at a time: each takes memory
+_MOST_ANSWERS = 100  # of one process: what libraries keep of each file is some 200 kB
+_ANSWER_SECONDS = 1.0  # for which work waits for a process that answers a question with the engine loaded
+
+
+class JobProcesses:
+    """Lends processes out, one piece of work each at a time.
+
+    Args:
+        most: processes that are kept while they have nothing to do.
+        job_mb: see :class:`~senseapp.server.memory.MemoryGuard`.
+        start: starts a process.
+    """
+
+    def __init__(self, most: int = 1, job_mb: int = 0, start: Callable[[], JobProcess] = JobProcess) -> None:
+        self._most = most
+        self._job_mb = job_mb
+        self._start = start
+        self._lock = threading.Lock()
+        self._given_back = threading.Condition(self._lock)
+        self._slots = Slots(_MOST_QUESTIONS, _MOST_OF_ONE_PERSON)
+        self._idle: list[JobProcess] = []
+        self._busy: set[JobProcess] = set()
+        self._asked: set[JobProcess] = set()  # of the busy ones, those that answer questions
+        self._closed = False
+
+    def pids(self) -> tuple[int, ...]:
+        """Return the numbers of the processes that live now."""
+        with self._lock:
+            return tuple(process.pid for process in (*self._idle, *self._busy) if process.alive)
+
+    def warm_up(self) -> None:
+        """Start a process that has the engine loaded when it is first asked; returns at once."""
+        with self._lock:
+            if not self._closed and sum(process.successor is None for process in self._idle) < self._most:
+                process = self._start()
+                process.ask("warm")
+                self._idle.append(process)
+
+    def machine_speed(self) -> MachineSpeed | None:
+        """Return how fast a process found this machine to be, once one has loaded the engine; None if none is to."""
+        with self._lock:
+            known = [process for process in (*self._idle, *self._busy) if process.warms]
+        for process in known:
+            process.warm.wait()
+        return next((process.speed for process in known if process.speed), None)
+
+    def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
+        """Do a task in one of the processes, see :func:`carry_out_in`."""
+        self._wait_for_answers(context.observer.phase)
+        process, done = self._take(), False
+        try:
+            carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
+            done = True
+        finally:
+            self._give_back(process, done)
+
+    def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
+        """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
+        with self._slots.hold(asker, question.subject):
+            process = self._take(asked=True)
+            process.answered += 1
+            try:
+                return ask_in(process, question, asker=asker, job_mb=self._job_mb)
+            finally:
+                self._give_back(process, process.alive)
+
+    def close(self) -> None:
+        """End all processes, those at work too."""
+        with self._lock:
+            self._closed = True
+            ended = [*self._idle, *self._busy]
+            self._idle.clear()
+        for process in ended:
+            process.close()
+
+    def _wait_for_answers(self, progress: Callable[[str], None]) -> None:
+        """Wait for a process that is only asked something: it is free sooner than another has loaded the engine."""
+        end = math.inf
+        while True:
+            with self._lock:
+                asked = [process for process in self._asked if process.alive]
+                if self._idle or not asked or time.monotonic() > end:
+                    return
+                if any(process.warm.is_set() for process in asked):
+                    end = min(end, time.monotonic() + _ANSWER_SECONDS)
+                self._given_back.wait(ASK_SECONDS)
+            progress("")  # where a cancel takes effect
+
+    def _take(self, *, asked: bool = False) -> JobProcess:
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop(self._best_place())
+                if process.alive:
+                    break
+                process.close()
+            else:
+                process = self._start()
+            self._busy.add(process)
+            if asked:
+                self._asked.add(process)
+            return process
+
+    def _best_place(self) -> int:
+        """Return the place among the idle of the last one that is warm and is not to end, or nearly so."""
+        idle = self._idle
+        return max(range(len(idle)), key=lambda at: (idle[at].warm.is_set(), idle[at].successor is None, at))
+
+    def _give_back(self, process: JobProcess, reusable: bool) -> None:
+        with self._lock:
+            self._busy.discard(process)
+            self._asked.discard(process)
+            if (successor := process.successor) is None:
+                keep = sum(other.successor is None for other in self._idle) < self._most
+            else:
+                keep = not successor.warm.is_set()
+            if keep := keep and reusable and not self._closed:
+                self._idle.append(process)
+            self._given_back.notify_all()
+        if not keep:
+            process.close()
+        with suppress(OSError, SenseError):  # what ended the work is told; the next piece starts one, or says why not
+            if not keep:
+                self.warm_up()
+            elif process.answered >= _MOST_ANSWERS and successor is None:
+                self._replace(process)
+
+    def _replace(self, worn: JobProcess) -> None:
+        """Start the successor of an idle process; whoever asks before that one is warm need not wait for the engine."""
+        with self._lock:
+            if worn not in self._idle or worn.successor:  # closed, or lent already: it comes back
+                return
+            successor = self._start()
+            successor.ask("warm")
+            worn.successor = successor
+            self._idle.append(successor)
+        threading.Thread(target=self._end_after, args=(worn, successor.warm), daemon=True).start()
+
+    def _end_after(self, worn: JobProcess, warm: threading.Event) -> None:
+        warm.wait()
+        with self._lock:
+            if worn not in self._idle:  # at work: ends when it is given back
+                return
+            self._idle.remove(worn)
+        worn.close()

@@ -1,0 +1,297 @@
+"""A process that works for the app, and the messages exchanged with it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+
+import senseapp.core.errors as known_errors
+from senseapp.core.codec import decode, encode
+from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
+from senseapp.core.process import measuring_environment
+from senseapp.core.quiet import QUIET_FILE
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.process.protocol import Line, read_line, write_line
+from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
+from senseapp.server.time_estimate import MachineSpeed
+
+if TYPE_CHECKING:
+    from senseapp.server.question import Question
+
+AnswerT = TypeVar("AnswerT")
+
+_TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
+_log = logging.getLogger(__name__)
+ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
+MOST_DELAY = 4
+"""How many times as long as its processor time a question may take, where other processes are busy."""
+_LEAVE_SECONDS = 2.0  # a server that is asked to end has five for everything
+_HEAD_LOST_SECONDS = "20"  # Ray's own patience with a head that does not answer is a minute
+_KEPT = "What was measured is kept"
+
+
+def cluster_lost(status: int) -> ClusterFailed:
+    """Return what to say of a process that talked to a cluster, and ended."""
+    return ClusterFailed(
+        f"The connection to the cluster was lost. {_KEPT}: try again once it is back, or go on on this machine alone."
+    )
+
+
+def process_lost(status: int) -> ProcessLost:
+    """Return what to say of a process that worked on this machine, and ended with ``status``."""
+    if status == -signal.SIGKILL:
+        reason, advice = "was killed, most often because memory ran out", "with fewer images or a smaller input size"
+    else:
+        reason, advice = f"ended unexpectedly (status {status})", "with other settings if it happens again"
+    return ProcessLost(f"The process that did this work {reason}. {_KEPT}: try again, {advice}.")
+
+
+class JobProcess:
+    """One such process.
+
+    Args:
+        lost: returns what to raise once the process has ended by itself, from its exit status (negative for a signal).
+    """
+
+    def __init__(self, lost: Callable[[int], SenseError] = process_lost) -> None:
+        self.warm = threading.Event()  # set once the engine is loaded, or never will be
+        self.warms = False  # whether it was asked to load the engine
+        self.speed: MachineSpeed | None = None  # of this machine, known with that
+        self.answered = 0  # questions
+        self.successor: JobProcess | None = None  # at the end of its time: ends it once that one has the engine loaded
+        self._lost_with = lost
+        self._heard: queue.Queue[Line | None] = queue.Queue()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        self._process = _started(self._errors)
+        threading.Thread(target=self._listen, name="senseapp-job-process", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked anything."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its number in the system."""
+        return self._process.pid
+
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time of the process since it started; 0 once it has ended."""
+        try:
+            times = psutil.Process(self.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
+
+    def ask(self, kind: str, body: Any = None) -> None:
+        """Send a message.
+
+        Raises:
+            SenseError: the process has ended.
+        """
+        assert self._process.stdin is not None
+        self.warms |= kind == "warm"
+        try:
+            write_line(self._process.stdin, kind, body)
+        except (OSError, ValueError) as error:  # gone, or closed by us
+            raise self._lost() from error
+
+    def hear(self, *wanted: str, progress: Callable[[str], None]) -> Line:
+        """Return the next message of a wanted kind; the others are dealt with on the way.
+
+        ``progress`` is told what begins, and several times a second "" for nothing new; it may raise. What the process
+        refuses, and its loss, is raised as a SenseError; what nobody foresaw as a RuntimeError.
+        """
+        while True:
+            try:
+                line = self._heard.get(timeout=ASK_SECONDS)
+            except queue.Empty:
+                progress("")  # where a cancel takes effect
+                continue
+            if line is None:
+                self._heard.put(None)  # for whoever asks next: nothing will be heard any more
+                raise self._lost()
+            if line.kind in wanted:
+                return line
+            self._deal_with(line, progress)
+
+    def kill(self) -> None:
+        """End the process at once; one that computes in C would not hear that it should."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._end()
+        self._errors.close()
+
+    def _deal_with(self, line: Line, progress: Callable[[str], None]) -> None:
+        if line.kind == "phase":
+            progress(str(line.body))
+        elif line.kind == "log":
+            name, level, message = line.body
+            logging.getLogger(name).log(level, "%s", message)
+        elif line.kind == "refused":
+            name, sentence = line.body
+            kind = getattr(known_errors, name, SenseError)
+            raise (SenseError if kind is known_errors.InfeasibleBudget else kind)(sentence)
+        else:
+            raise RuntimeError(f"the process that works for the app failed:\n{line.body}")
+
+    def _end(self) -> int:
+        """Return the exit status of the process, which ends by itself once it can hear nothing more."""
+        process = self._process
+        assert process.stdin is not None
+        try:
+            process.stdin.close()
+            return process.wait(_LEAVE_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            process.kill()
+            return process.wait()
+
+    def _lost(self) -> SenseError:
+        status = self._end()
+        if not self._errors.closed:
+            self._errors.seek(0)
+            said = self._errors.read()[-4000:].decode("utf-8", "replace")
+            _log.error("the process that works for the app ended with status %d: %s", status, said)
+        return self._lost_with(status)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as answers:
+            while (line := read_line(answers)) is not None:
+                if line.kind == "warm":
+                    self.speed = decode(line.body, MachineSpeed)
+                    self.warm.set()
+                else:
+                    self._heard.put(line)
+        self.warm.set()
+        self._heard.put(None)
+
+
+@cache
+def _folder_of_locks() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of the locks with which processes of this server leave each other quiet moments."""
+    return tempfile.TemporaryDirectory(prefix="senseapp-")
+
+
+def _started(errors: Any) -> subprocess.Popen[bytes]:
+    environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_LOST_SECONDS} | measuring_environment()
+    environment[QUIET_FILE] = str(Path(_folder_of_locks().name) / "quiet")
+    return subprocess.Popen(
+        [sys.executable, "-m", "senseapp.server.process.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env=environment,
+        cwd=Path(__file__).parents[3],
+        start_new_session=True,  # Ctrl-C is for the command line alone; it then closes this
+    )
+
+
+def carry_out_in(
+    process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
+) -> None:
+    """Have ``process``, which does nothing else meanwhile, do the task; its outcome is in the folder.
+
+    How a session is opened is for the process to know; everything else of ``context`` counts. The memory of runs on
+    this machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures.
+    Raises as :meth:`JobProcess.hear` does.
+    """
+    process.ask(
+        "task",
+        {
+            "task": encode(task),
+            "folder": str(context.folder.path),
+            "data_roots": [str(root) for root in context.data_roots],
+            "device": device,
+            "address": address,
+            "job_mb": job_mb,
+        },
+    )
+    while (line := process.hear(*_TOLD, progress=context.observer.phase)).kind != "done":
+        _pass_on(line, process, context.observer, context.earlier_runs)
+
+
+def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
+    """Return whether a question has used up its ``limit``, in seconds of processor time.
+
+    Where its process rarely gets a processor, or waits for a disk, it ends after ``MOST_DELAY`` times as long.
+
+    >>> [takes_too_long(elapsed=9, processor=spent, limit=8) for spent in (8.5, 2)]
+    [True, False]
+    """
+    return elapsed > limit and (processor > limit or elapsed > MOST_DELAY * limit)
+
+
+def ask_in(process: JobProcess, question: Question[AnswerT], *, asker: Asker = ANYBODY, job_mb: int = 0) -> AnswerT:
+    """Have ``process`` answer a question, and end it where that takes too long or nobody waits for it any more.
+
+    Raises:
+        ReadingStopped: the process was busy for too long, or ended; Abandoned where the asker is gone.
+    """
+    begun, spent = math.inf, 0.0
+
+    def watch(_: str) -> None:
+        if asker.is_gone():
+            process.kill()
+            asker.check(question.subject)
+        elapsed, processor = time.monotonic() - begun, process.processor_seconds - spent
+        if takes_too_long(elapsed=elapsed, processor=processor, limit=question.seconds):
+            process.kill()
+            raise ReadingStopped(
+                f"{question.subject} kept the process that reads it busy for {question.seconds:.0f} s, so it was "
+                "stopped. Choose another file, or save this one again with the program that made it."
+            )
+
+    try:
+        process.ask("warm")
+        process.warm.wait()
+        begun, spent = time.monotonic(), process.processor_seconds
+        request = {"question": encode(question), "seconds": MOST_DELAY * question.seconds}
+        process.ask("question", request | {"job_mb": job_mb, "most_bytes": question.memory_bytes})
+        answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
+    except ProcessLost as error:
+        raise ReadingStopped(
+            f"{question.subject} ended the process that read it, most often because it needs more memory than there "
+            "is. Try again, or choose another file."
+        ) from error
+    return answer
+
+
+def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
+    if line.kind == "opened":
+        head, figures = line.body
+        observer.opened(decode(head, SensitivityResult), **figures)
+    elif line.kind == "estimated":
+        observer.estimated(decode(line.body, LayerMeasurement))
+    elif line.kind == "measured":
+        observer.measured(decode(line.body, LayerMeasurement))
+    elif line.kind == "find":
+        found = earlier_runs.find(line.body)
+        process.ask("answer", None if found is None else encode(found))
+    else:
+        process.ask("answer", encode(earlier_runs.taken(*line.body)))
+
+
+def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:
+    """Do a task on the cluster at ``address``, in a process that Ray may end when the cluster is gone."""
+    with closing(JobProcess(cluster_lost)) as process:
+        carry_out_in(process, task, context, device=device, address=address)

@@ -1,0 +1,200 @@
+"""Questions about finished runs: their schedules, times of their layers, and one picture that a person tries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from senseapp.descriptions import CompressionConfig
+from senseapp.records.layer_times import LayerTimes
+from senseapp.records.picture_answers import PictureAnswers
+from senseapp.records.profile import CoupledGroup, ModelProfile
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.records.spec import RunSpec
+from senseapp.server.question import BYTES_PER_SECOND, COPIES, MODEL_BYTES, MODEL_SECONDS, Question, num_bytes
+from senseapp.server.session import load_engine
+from senseapp.store.layer_times import read_layer_times
+from senseapp.store.run_folder import RunFolder
+from senseapp.tasks import task_named
+
+_SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSchedule(Question[Schedule]):
+    """What does a schedule file say?"""
+
+    answer_type: ClassVar[type[Any]] = Schedule
+    content: bytes
+    profile: ModelProfile
+
+    def answer(self) -> Schedule:
+        """Read it."""
+        from senseapp.formats.plain import read_schedule  # loads yaml, which other questions do without
+
+        return read_schedule(self.content, self.profile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveSchedule(Question[Schedule]):
+    """Which levels meet a budget with the least damage, in a run of very many layers, whose folder is given?"""
+
+    answer_type: ClassVar[type[Any]] = Schedule
+    folder: str
+    budget: ResourceBudget
+    method: str
+    limits: Limits
+    gamma: float
+    groups: tuple[CoupledGroup, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What is solved."""
+        return "The schedule of this run"
+
+    @property
+    def seconds(self) -> float:
+        """Of the largest run that is imported: 15 s."""
+        return _SOLVE_SECONDS
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of the largest run that is imported: 0.5 GB."""
+        return _SOLVE_BYTES
+
+    def answer(self) -> Schedule:
+        """Read the run's results and solve."""
+        from senseapp.solve.trade_off import schedule_for  # loads scipy's solvers
+
+        return schedule_for(
+            RunFolder(Path(self.folder)).load_result(),
+            self.budget,
+            method=self.method,
+            limits=self.limits,
+            gamma=self.gamma,
+            groups=self.groups,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTimes(Question[LayerTimes]):
+    """How long do layers take, as a file of another program has it? ``level`` is that of a profiled network."""
+
+    answer_type: ClassVar[type[Any]] = LayerTimes
+    content: bytes
+    name: str
+    profile: ModelProfile
+    compression: CompressionConfig
+    level: float | None
+
+    def answer(self) -> LayerTimes:
+        """Read it."""
+        return read_layer_times(self.content, self.profile, self.compression.scale, name=self.name, level=self.level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thumbnail:
+    """One picture as the network sees it, as PNG."""
+
+    name: str
+    png: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thumbnails:
+    """Pictures of a run by their names."""
+
+    pictures: tuple[Thumbnail, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowPictures(Question[Thumbnails]):
+    """What do some of the pictures of a run look like to its network?"""
+
+    answer_type: ClassVar[type[Any]] = Thumbnails
+    spec: RunSpec
+    names: tuple[str, ...]
+    data_roots: tuple[str, ...]
+
+    @property
+    def subject(self) -> str:
+        """The images of the run."""
+        return "The images of this run"
+
+    @property
+    def seconds(self) -> float:
+        """To load the model and read the pictures out of their archive."""
+        return MODEL_SECONDS + num_bytes(self.spec.data.path) / BYTES_PER_SECOND
+
+    @property
+    def memory_bytes(self) -> float:
+        """By the size of the checkpoint."""
+        return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
+
+    def answer(self) -> Thumbnails:
+        """Read the pictures again."""
+        load_engine()
+        from senseapp.data.images import effective_preprocessing  # torch loads on first use
+        from senseapp.data.load import load_named
+        from senseapp.data.pictures import png_of, preview
+        from senseapp.networks.sources.load import load_model
+
+        model = load_model(self.spec.model)
+        images = load_named(
+            self.spec.data,
+            model.preprocessing,
+            self.names,
+            num_classes=model.num_classes,
+            task=task_named(self.spec.model.task),
+            data_roots=tuple(map(Path, self.data_roots)),
+        )
+        if images.indicative:  # noise
+            return Thumbnails(pictures=())
+        how = effective_preprocessing(self.spec.data, model.preprocessing)
+        shown = preview(images, how, count=len(images))
+        return Thumbnails(
+            pictures=tuple(
+                Thumbnail(name=images.names[index], png=png_of(picture))
+                for index, picture in zip(shown.indices, shown.pictures, strict=True)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryPicture(Question[PictureAnswers]):
+    """What do the original network of a run and its ONNX files answer to one uploaded picture?
+
+    ``files`` are (name, path) of each.
+    """
+
+    answer_type: ClassVar[type[Any]] = PictureAnswers
+    spec: RunSpec
+    picture: str
+    files: tuple[tuple[str, str], ...]
+
+    @property
+    def subject(self) -> str:
+        """The name of the picture."""
+        return Path(self.picture).name
+
+    @property
+    def seconds(self) -> float:
+        """To load the model, read the picture and open the files."""
+        return MODEL_SECONDS + self._bytes_to_load / BYTES_PER_SECOND
+
+    @property
+    def memory_bytes(self) -> float:
+        """By the size of the checkpoint and the files; the picture is decoded in a process with its own limit."""
+        return MODEL_BYTES + COPIES * self._bytes_to_load
+
+    @property
+    def _bytes_to_load(self) -> int:
+        return sum(map(num_bytes, (self.spec.model.checkpoint, *(path for _, path in self.files))))
+
+    def answer(self) -> PictureAnswers:
+        """Prepare the picture and run all of them."""
+        load_engine()
+        from senseapp.prove.try_picture import picture_answers  # torch loads on first use
+
+        return picture_answers(self.spec, Path(self.picture), {name: Path(path) for name, path in self.files})

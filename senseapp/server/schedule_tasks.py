@@ -1,0 +1,378 @@
+"""Tasks about schedules of a finished run: proof, file for a runtime, search, recommendation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from senseapp.core.codec import encode
+from senseapp.core.disk import replace_file
+from senseapp.core.errors import NotFound
+from senseapp.descriptions import BudgetKind, CompressionConfig, get
+from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate, Delivery
+from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.deployment import DeploySettings
+from senseapp.records.layer_times import LayerTimes
+from senseapp.records.model_files import MODEL_FILES
+from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
+from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_of, open_evaluator
+from senseapp.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.prove.evaluator import ScheduleEvaluator
+    from senseapp.prove.prove import Proven
+    from senseapp.prove.recommend import Recommended
+    from senseapp.prove.source import Source
+
+ROUNDS = 3
+"""How often a proof solves a schedule at most, unless somebody says otherwise."""
+MOST_CHANGED = 0.5
+"""Share of answers that a file in int8 may change at most, whatever loss is tolerated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification(FinishedRunTask[ValidationResult]):
+    """What is to be proven: a schedule, on images that the curves have not seen, beside a uniform one of equal cost.
+
+    Attributes:
+        repair: whether it is repaired without training, where it measures better so.
+        adapting: whether its layers are given new weights, where it measures better so.
+        other: how the second run compresses, where the schedule was made from two.
+        rounds: how often layers may be measured again and the schedule solved again; 1 keeps the schedule as it is.
+    """
+
+    kind: ClassVar[type] = ValidationResult
+    keeps_model: ClassVar[bool] = True
+
+    schedule: Schedule
+    repair: bool = True
+    adapting: Adapting = "off"
+    other: CompressionConfig | None = None
+    rounds: int = ROUNDS
+
+    @property
+    def is_short(self) -> bool:
+        """Whether no weights are adapted, which takes minutes."""
+        return self.adapting == "off"
+
+    @property
+    def key(self) -> str:
+        """Names its files."""
+        adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
+        repair = REPAIR if self.repair else False
+        rounds = "" if self.rounds == ROUNDS else f" rounds={self.rounds}"
+        return key_of(f"{_text_of(self.schedule)} repair={repair}{_second(self.other)}{adapting}{rounds}")
+
+    def find_out(self, context: TaskContext) -> ValidationResult:
+        """Prove the schedule, and keep the compressed model too."""
+        return self.prove(open_evaluator(context, self.other), context)[0]
+
+    def prove(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[ValidationResult, Proven]:
+        """Prove the schedule on an open evaluator; write the compressed model, and return it with its proof."""
+        from senseapp.prove.prove import prove  # torch loads here
+
+        proven = prove(evaluator, self.schedule, repair=self.repair, rounds=self.rounds, adapting=self.adapting)
+        return self.written(evaluator, proven, context), proven
+
+    def written(self, evaluator: ScheduleEvaluator, proven: Proven, context: TaskContext) -> ValidationResult:
+        """Write the compressed model and its candidates into the folder; return the proof with the sizes of files."""
+        from senseapp.prove.deliver import weights_answers, weights_candidates
+        from senseapp.reconstruct.write import with_file_sizes, write_compressed
+
+        context.observer.phase("Writing the compressed model")
+        files, notes = write_compressed(proven.applied, context.folder.compressed_model(self.key), proven.example)
+        if proven.changed is not None:
+            context.folder.save(self.key, proven.changed)
+        validation = with_file_sizes(proven.result, files, proven.dense)
+        validation = replace(validation, notes=(*validation.notes, *notes))
+        delivery = Delivery(candidates=weights_candidates(evaluator, proven, validation, files, self.key))
+        context.folder.save(self.key, delivery)
+        if (answers := weights_answers(evaluator, proven)) is not None:
+            context.folder.save_answers(delivery.candidates[0].file, answers)
+        return validation
+
+    def changed(self, folder: RunFolder) -> ChangedAnswers | None:
+        """Return which answers the proven model changes; None where that is unknown."""
+        return folder.load(ChangedAnswers, self.key)
+
+    def files(self, folder: RunFolder) -> tuple[Path, ...]:
+        """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
+        weights = folder.compressed_model(self.key)
+        if self.outcome(folder) is None or not weights.is_file():
+            raise NotFound("This schedule is not proven yet, so there is no compressed model. Check it first.")
+        return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
+
+
+def _text_of(schedule: Schedule) -> str:
+    asked = encode(schedule)
+    del asked["data"]["file_notes"]  # younger than proofs that people keep; notes say the same
+    return json.dumps(asked, allow_nan=False, separators=(",", ":"))
+
+
+def _second(other: CompressionConfig | None) -> str:
+    return f" other={other}" if other else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverTask(FinishedRunTask[Delivery]):
+    """Files of one schedule, made from the weights that are proven first; or, without one, of the original weights.
+
+    Attributes:
+        schedule: None for the original weights.
+        repair: whether proven weights may be repaired.
+        adapting: whether proven weights may be adapted.
+        allowed_drop: what may be lost, in the unit of the metric that people judge the model by. Where the proven
+            weights lose more, adapted ones are tried too, and the better are taken. None tries nothing more.
+        settings: of the file in int8; of kind ``float`` asks for none.
+        other: how the second run compresses, where the schedule was made from two.
+    """
+
+    kind: ClassVar[type] = Delivery
+    keeps_model: ClassVar[bool] = True
+
+    schedule: Schedule | None = None
+    repair: bool = True
+    adapting: Adapting = "off"
+    allowed_drop: float | None = None
+    settings: DeploySettings
+    other: CompressionConfig | None = None
+    rounds: int = ROUNDS
+
+    @property
+    def is_short(self) -> bool:
+        """Whether no weights are adapted, which takes minutes."""
+        return self.adapting == "off"
+
+    @property
+    def key(self) -> str:
+        """Names its files; hashes each field by its name, so that a new one with its default changes no key."""
+        settings = self.settings
+        asked = {
+            "version": 1,
+            "schedule": None if self.schedule is None else _text_of(self.schedule),
+            "repair": self.repair and REPAIR,
+            "adapting": self.adapting,
+            "allowed_drop": self.allowed_drop,
+            "other": repr(self.other) if self.other else None,
+            "rounds": self.rounds,
+            "kind": settings.kind,
+            "most_changed": settings.most_changed if settings.kind == "quickest" else None,
+            "most_time": settings.most_time if settings.kind == "mixed" else None,
+            "calls": [settings.threads, settings.batch],
+            "reduce_range": settings.reduce_range,
+        }
+        return key_of(f"deliver {json.dumps(asked, sort_keys=True)}")
+
+    def proof(self, adapting: Adapting) -> Verification:
+        """Return the task that proves the schedule with that way to adapt weights."""
+        assert self.schedule is not None
+        return Verification(
+            run_id=self.run_id,
+            schedule=self.schedule,
+            repair=self.repair,
+            adapting=adapting,
+            other=self.other,
+            rounds=self.rounds,
+        )
+
+    def find_out(self, context: TaskContext) -> Delivery:
+        """Prove, write the files, measure them."""
+        return self.make(open_evaluator(context, self.other), context)
+
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Delivery:
+        """Do the same on an open evaluator."""
+        from senseapp.prove.deliver import runtime_candidates  # torch loads here
+        from senseapp.prove.source import original_source
+
+        candidates: tuple[Candidate, ...] = ()
+        if self.schedule is None:
+            source = original_source(evaluator)
+        else:
+            source, candidates = self._proven(evaluator, context)
+        made = runtime_candidates(
+            evaluator, source, self.settings, lambda form: context.folder.deployed(key_of(f"{self.key} {form}")).name
+        )
+        for candidate, deployed in made.made:
+            replace_file(context.folder.path / candidate.file, deployed.content)
+            if deployed.answers is not None:
+                context.folder.save_answers(candidate.file, deployed.answers)
+        return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
+
+    def _proven(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Source, tuple[Candidate, ...]]:
+        """Return the proven network and the candidates of its weights; what was proven before is read again."""
+        from senseapp.prove.prove import prove_within
+        from senseapp.prove.source import proven_source, stored_source
+
+        folder, proof = context.folder, self.proof(self.adapting)
+        known, delivery = proof.outcome(folder), folder.load(Delivery, proof.key)
+        limit = self.allowed_drop
+        if known is not None and delivery is not None and (limit is None or delivery.candidates[0].within(limit)):
+            return stored_source(evaluator, known, folder.compressed_model(proof.key)), delivery.candidates
+        assert self.schedule is not None
+        proven = prove_within(
+            evaluator,
+            self.schedule,
+            repair=self.repair,
+            rounds=self.rounds,
+            adapting=self.adapting,
+            allowed_drop=self.allowed_drop,
+        )
+        proof = self.proof(proven.result.adapting)
+        proof.keep(folder, proof.written(evaluator, proven, context))
+        delivery = folder.load(Delivery, proof.key)
+        assert delivery is not None  # just written
+        return proven_source(evaluator, proven), delivery.candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingTask(FinishedRunTask[LayerTimes]):
+    """How long the layers of the network of a run take on this machine at the levels of its compression."""
+
+    kind: ClassVar[type] = LayerTimes
+
+    threads: int = 1
+    batch: int = 1
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"times threads={self.threads} batch={self.batch}")
+
+    def find_out(self, context: TaskContext) -> LayerTimes:
+        """Write the network and time its layers."""
+        from senseapp.prove.timed import open_timed  # torch loads here
+
+        evaluator = open_evaluator(context)
+        with open_timed(evaluator, threads=self.threads, batch=self.batch) as network:
+            return network.times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropLimit:
+    """How much may be lost, and what is tightened until that much is.
+
+    Attributes:
+        kind: the budget that is tightened.
+        allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
+        repair: whether schedules are repaired without training, where they measure better so.
+    """
+
+    kind: BudgetKind
+    allowed_drop: float
+    metric: str
+    repair: bool
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrongestSearch(FinishedRunTask[StrongestFound]):
+    """One such search in the results of a run."""
+
+    kind: ClassVar[type] = StrongestFound
+
+    drop: DropLimit
+
+    @property
+    def is_short(self) -> bool:
+        """No: it measures up to seven whole schedules."""
+        return False
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        drop, limits = self.drop, self.drop.limits
+        asked = (
+            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and REPAIR),
+            *(limits.min_level, limits.max_level, sorted(limits.layers.items()), sorted(limits.fixed.items())),
+        )
+        return key_of(repr(asked))
+
+    def find_out(self, context: TaskContext) -> StrongestFound:
+        """Search; raises InfeasibleBudget where even the gentlest schedule drops more."""
+        from senseapp.prove.strongest import strongest_schedule  # torch loads here
+
+        return strongest_schedule(
+            open_evaluator(context),
+            self.drop.kind,
+            self.drop.allowed_drop,
+            metric=self.drop.metric,
+            repair=self.drop.repair,
+            limits=self.drop.limits,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendationTask(FinishedRunTask[Recommendation]):
+    """The recommendation for a run, whose proof is kept like any other.
+
+    ``allowed_drop`` is in the unit of the metric that people judge the model by; None is what that metric tolerates.
+    """
+
+    kind: ClassVar[type] = Recommendation
+    keeps_model: ClassVar[bool] = True
+
+    allowed_drop: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"recommendation allowed={self.allowed_drop} repair={REPAIR}")
+
+    def proof(self, found: Recommendation) -> Verification | None:
+        """Return the task whose outcome is the proof of what is recommended; None where nothing is."""
+        if found.schedule is None or found.validation is None:
+            return None
+        return Verification(run_id=self.run_id, schedule=found.schedule, adapting=found.validation.adapting)
+
+    def find_out(self, context: TaskContext) -> Recommendation:
+        """Look for it on the images of the run; the file of the original weights in int8 comes first."""
+        from senseapp.prove.recommend import recommend  # torch loads here
+
+        evaluator = open_evaluator(context)
+        self.keep_original(evaluator, context)
+        return self.keep_scheduled(recommend(evaluator, allowed_drop=self.allowed_drop), evaluator, context)
+
+    def keep_original(self, evaluator: ScheduleEvaluator, context: TaskContext) -> None:
+        """Make and keep the file of the original weights in int8, which pays on most machines and takes seconds."""
+        from senseapp.prove.recommend import judged_by
+
+        allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
+        task = original_in_int8(self.run_id, allowed)
+        if task.outcome(context.folder) is None:
+            task.keep(context.folder, task.make(evaluator, context))
+
+    def keep_scheduled(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
+        """Keep the proof of what was found, and the files of its schedule; return the finished record.
+
+        Where channels are removed, the schedule gets a file in int8 too. On top of zeros or rounded weights, int8 would
+        lose more than on the original weights and be no smaller or faster, so there it is made on request only.
+        """
+        record, proof = found.record, self.proof(found.record)
+        if proof is None or found.proven is None:
+            return record
+        validation = proof.written(evaluator, found.proven, context)
+        proof.keep(context.folder, validation)
+        record, schedule = replace(record, validation=validation), proof.schedule
+        removes = any(get(each.compression).removes_channels for each in schedule.entries if each.compression != "none")
+        settings = _quickest(record.allowed_drop)
+        task = DeliverTask(
+            run_id=self.run_id,
+            schedule=schedule,
+            adapting=validation.adapting,
+            settings=settings if removes else replace(settings, kind="float"),
+        )
+        task.keep(context.folder, task.make(evaluator, context))
+        return record
+
+
+def original_in_int8(run_id: str, allowed_drop: float) -> DeliverTask:
+    """Return the task that makes the file of the original weights in int8 which may lose ``allowed_drop``."""
+    return DeliverTask(run_id=run_id, settings=_quickest(allowed_drop))
+
+
+def _quickest(allowed_drop: float) -> DeploySettings:
+    return DeploySettings(kind="quickest", most_changed=min(allowed_drop, MOST_CHANGED))

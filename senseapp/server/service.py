@@ -1,0 +1,297 @@
+"""Everything a page can ask for: one call per user action, frozen records back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import NotFound, QueueFull
+from senseapp.core.home import home as default_home
+from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ValidationResult
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.backend import Backend, backend_at
+from senseapp.server.disk_space import DiskUse, UploadLimits, check_run_room, disk_use
+from senseapp.server.finished_runs import Scheduling, Work
+from senseapp.server.inputs import Inputs
+from senseapp.server.leaderboard import LeaderboardRow, headline
+from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.questions import ReadTable, UnpackRunFile
+from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
+from senseapp.server.run_log import LogEntry, read_run_log
+from senseapp.server.settings import check_paths, uploads_folder
+from senseapp.server.system_report import SystemReport, disk_problems, system_report
+from senseapp.store.distiller_reading import notes_on_names
+from senseapp.store.run_file import write_run_file
+
+LOCAL_OWNER = "local"
+"""The one person of a server without login."""
+
+
+class Service:
+    """One person's view of the server: their runs, and parts for everything around them. Cheap to make.
+
+    Ids come from URLs: any text is answered, with NotFound unless this person may see the run (to change it, owns it).
+    Whoever has a run's link may read it through the link in place of its id, and can change nothing.
+
+    Attributes:
+        inputs: models and images, before a run.
+        work: proofs, searches and histograms of finished runs.
+        schedules: what schedules of finished runs need to know, and their files.
+    """
+
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> None:
+        self.owner = owner
+        self.inputs = Inputs(backend, owner, asker)
+        self.work = Work(backend, owner, asker)
+        self.schedules = Scheduling(backend, owner, asker)
+        self._backend = backend
+        self._store = backend.store
+        self._asker = asker
+
+    @classmethod
+    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> Service:
+        """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``."""
+        return cls(backend_at(home or default_home()), owner, asker)
+
+    def run(self, run_id: str) -> RunRecord:
+        """Return what is kept about a run."""
+        return self._backend.states.up_to_date(self._store.get(run_id, self.owner))
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """Return this person's runs, the newest first."""
+        return tuple(self._backend.states.up_to_date(record) for record in self._store.list(self.owner))
+
+    def result(self, run_id: str) -> SensitivityResult | None:
+        """Return the result, or, of a run that has not finished, what it has found so far.
+
+        A partial one has the same form with fewer measurements, so every view can show it; None before the
+        model was loaded.
+        """
+        record = self._store.get(run_id, self.owner)
+        result = self._backend.so_far(self._store.readable(run_id, self.owner))
+        if result is None or not record.read_only:
+            return result
+        return result.without_folders()
+
+    def rename(self, run_id: str, title: str) -> None:
+        """Change the title of a run."""
+        self._store.rename(run_id, self.owner, title)
+
+    def tag(self, run_id: str, tags: Sequence[str]) -> None:
+        """Change the words that its owner finds a run by."""
+        self._store.tag(run_id, self.owner, tags)
+
+    def share(self, run_id: str, *, shared: bool) -> str:
+        """Let anybody with the link read a run, and return the link; or nobody else, for which it is empty.
+
+        A link that was taken back never works again.
+        """
+        return self._store.share(run_id, self.owner, shared=shared)
+
+    def delete(self, run_id: str) -> None:
+        """Stop a run if need be, and take it away; for :data:`UNDO_SECONDS` its owner can :meth:`restore` it."""
+        known = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
+        self._backend.stop_all(known.run_id)
+        if not known.state.finished:
+            self._store.set_state(known.run_id, RunState.CANCELLED)
+        self._store.delete(known.run_id, self.owner)
+        self._backend.remove_deleted_later()
+
+    def restore(self, run_id: str) -> RunRecord:
+        """Undo :meth:`delete`; what was stopped stays stopped. NotFound where its files are removed already."""
+        return self._store.restore(run_id, self.owner)
+
+    def pack(self, run_id: str, stream: BinaryIO) -> None:
+        """Write a finished run as one file, for :meth:`import_run` here or on another server."""
+        folder = self._store.folder(self._store.readable(run_id, self.owner))
+        write_run_file(folder, self.run(run_id).title, stream)
+
+    def import_run(self, path: Path) -> str:
+        """Make a finished run of a file that :meth:`pack` wrote, and return its id; anybody may have made the file.
+
+        Raises:
+            InvalidFile: it is no such file, damaged, too large, or holds anything unexpected.
+            QuotaExceeded: there is no room for it.
+        """
+        self.require_owner()
+        use = self.disk_use()
+        check_run_room(use)
+        most_bytes = UploadLimits.configured().file_bytes
+        uploads = uploads_folder(self._backend.home, self.owner)
+        with storage_errors("the run"):
+            uploads.mkdir(parents=True, exist_ok=True)
+            room = tempfile.TemporaryDirectory(dir=uploads)
+        with room as folder:
+            unpack = UnpackRunFile(path=str(path), folder=folder, most_bytes=most_bytes)
+            run = self._backend.answer(unpack, self._asker)
+            check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
+            return keep_run(self._store, run, Path(folder), owner=self.owner)
+
+    def disk_use(self) -> DiskUse:
+        """Return what this person's runs and everybody's take, and may take."""
+        return disk_use(self._store, self.owner, self._backend.settings)
+
+    def require_owner(self) -> None:
+        """Raise NotFound unless runs can belong to this person: the last guard, should a page let a stranger in."""
+        if not self.owner:
+            raise NotFound("Nobody is logged in, so there is nobody to keep a run for. Log in first.")
+
+    def introduce(self, name: str) -> None:
+        """Keep what this person is called, to be shown beside what they share."""
+        self._store.set_owner_name(self.owner, name)
+
+    def start(self, spec: RunSpec, *, title: str = "") -> str:
+        """Put a run in the queue and return its id; the model is loaded by the worker, never here.
+
+        Raises:
+            InvalidInput: a file lies where this app may not read, or the title is too long.
+            QueueFull: too many runs wait.
+            QuotaExceeded: this person's runs or everybody's take too much disk space.
+            RateLimited: this person starts too many in a minute.
+        """
+        self._backend.rate_limiter.count(self.owner, "runs")
+        self.require_owner()
+        check_paths(spec, self._backend.readable_folders(self.owner))
+        self._backend.tidy()
+        check_run_room(self.disk_use())
+        record = self._store.create(spec, owner=self.owner, title=title)
+        try:
+            self._backend.runner.submit(record.run_id, short=self._is_short(spec))
+        except QueueFull:
+            self._store.remove(record.run_id)
+            raise
+        return record.run_id
+
+    def _is_short(self, spec: RunSpec) -> bool:
+        """Tell whether a run goes to the lane of short jobs, which is so only where its time is known at once."""
+        known = self._backend.cards.knows(spec.model)
+        return self._backend.is_short_run(spec, self.inputs.estimate_time(spec) if known else None)
+
+    def import_csv(
+        self, title: str, content: bytes, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
+    ) -> str:
+        """Make a finished run of another tool's sensitivity table (Distiller's columns), and return its id.
+
+        ``model`` is the one that was measured, for the sizes of its layers; its card may take seconds. What the table
+        names and the model lacks is left out. The run's origin says so, and how the table was read.
+
+        Raises:
+            InvalidInput: the file is not such a table, or ``model`` has none of its parameters or cannot be built.
+        """
+        self.require_owner()
+        profile = self.inputs.model_card(model) if model is not None else None
+        read = ReadTable(content=content, title=title, granularity=granularity, profile=profile)
+        result = self._backend.answer(read, self._asker)
+        check_run_room(self.disk_use())
+        result = replace(result, summary=headline(result))
+        count = len(result.measurements)
+        run = UnpackedRun(title=title, spec=result.spec, headline=result.summary, num_measurements=count)
+        return keep_finished_run(
+            self._store,
+            run,
+            lambda folder: folder.save_result(result),
+            owner=self.owner,
+            origin=notes_on_names(result),
+        )
+
+    def snapshot(self, run_id: str) -> JobSnapshot:
+        """Return this moment of a run, of the worker while it waits or runs, else as it was stored."""
+        record, true_id = self.run(run_id), self._store.readable(run_id, self.owner)
+        if (known := self._backend.runner.snapshot(true_id)) is not None:
+            return replace(known, run_id=run_id)
+        done, total = self._store.progress(true_id)
+        return JobSnapshot(run_id=run_id, state=record.state, done=done, total=total, error=record.error)
+
+    def blocking_run(self, snapshot: JobSnapshot) -> RunRecord | None:
+        """Return the run that the job at work is about, for which a waiting one waits; None unless this person's."""
+        with suppress(NotFound):
+            return self._store.owned(snapshot.behind.split(":")[0], self.owner)
+        return None
+
+    def cancel(self, run_id: str) -> None:
+        """Ask a run to stop; what it measured is kept, and it can be resumed."""
+        self._backend.runner.cancel(self._store.owned(run_id, self.owner).run_id)
+
+    def resume(self, run_id: str, *, here: bool = False) -> None:
+        """Put a run that did not finish in the queue again; it goes on from its last stored measurement.
+
+        A run that is done, waits or runs is left as it is. With ``here`` it goes on on this machine, whatever cluster
+        there is. Raises as :meth:`start` does.
+        """
+        record = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
+        if record.state is RunState.DONE or not record.state.finished:
+            return
+        check_paths(record.spec, self._backend.readable_folders(self.owner))
+        self._backend.rate_limiter.count(self.owner, "runs")
+        self._backend.set_local(record.run_id, local=here)
+        self._store.set_state(record.run_id, RunState.QUEUED)
+        try:
+            self._backend.runner.submit(record.run_id)
+        except QueueFull:
+            self._store.set_state(record.run_id, record.state, error=record.error)
+            raise
+
+    def presets(self, page: str) -> dict[str, dict[str, str]]:
+        """Return this person's presets for ``page``: texts of settings by the name of the preset."""
+        return self._store.presets.of(self.owner, page)
+
+    def save_preset(self, page: str, name: str, settings: Mapping[str, str]) -> None:
+        """Keep settings under a name; InvalidSpec for a name that is none, QuotaExceeded for one preset too many."""
+        self.require_owner()
+        self._store.presets.save(self.owner, page, name, settings)
+
+    def delete_preset(self, page: str, name: str) -> None:
+        """Remove a preset of this person."""
+        self._store.presets.delete(self.owner, page, name)
+
+    def leaderboard(self) -> tuple[LeaderboardRow, ...]:
+        """Return this person's finished runs, the most compressible first; the first time half a second for each."""
+        return self._backend.leaderboard.rows(self.runs())
+
+    def run_log(self, run_id: str) -> tuple[LogEntry, ...]:
+        """Return what was logged about a run, the oldest first; of its owner only: it may name files."""
+        return read_run_log(self._store.folder(self._store.owned(run_id, self.owner).run_id).path)
+
+    def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
+        """Return every proof of the run, the oldest first."""
+        return self._store.folder(self._store.readable(run_id, self.owner)).records(ValidationResult)
+
+    def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
+        """Return every histogram that was made of a run, the oldest first."""
+        return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
+
+    def changed_answers(self, run_id: str) -> tuple[ChangedAnswers, ...]:
+        """Return every comparison of answers that was made of a run, the oldest first."""
+        return self._store.folder(self._store.readable(run_id, self.owner)).records(ChangedAnswers)
+
+    def system(self) -> SystemReport:
+        """Return how the server is right now, for anybody who may open the app."""
+        running, waiting = self._backend.runner.load()
+        processes = self._backend.processes
+        return system_report(
+            self._backend.home,
+            self._store,
+            self._backend.settings,
+            running=running,
+            waiting=waiting,
+            job_pids=processes.pids() if processes else (),
+        )
+
+    def disk_problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the disk, in sentences; raises StorageFailed if the database cannot be read."""
+        self._store.bytes_used()
+        return disk_problems(self._backend.home)
+
+    def warm_up(self) -> None:
+        """Load torch in the background, once; call it after the first page is up."""
+        self._backend.warm_up()

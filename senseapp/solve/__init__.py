@@ -1,0 +1,1 @@
+"""One level per layer for a budget: curves, problems, methods; no torch."""

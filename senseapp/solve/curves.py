@@ -1,0 +1,276 @@
+"""Damage and savings of one layer by level, cleaned for a solver, and what the choices of all layers save together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions import DENSE_BITS, BudgetKind, CompressionDescription, LevelScale, get
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import ResourceBudget
+
+
+def weight_bytes(num_params: float, *, zeros: float = 0.0, bits: float = DENSE_BITS) -> float:
+    """Return the bytes that ``num_params`` weights take, ``zeros`` of which are zero.
+
+    They are stored dense, or as one bit per position and the non-zero values, whichever is smaller.
+    """
+    dense = num_params * bits / 8
+    return min(dense, num_params / 8 + (num_params - zeros) * bits / 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One compression of a choice: which, to what level (fraction or bits), and its predicted damage."""
+
+    compression: str
+    level: float
+    damage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What may be done to one layer or coupled group of ``num_params`` weights.
+
+    Attributes:
+        parts: the compressions applied, in that order; empty leaves the layer alone.
+        zeros: weights set to zero, which stay in the tensor.
+        removed_params: weights removed with their channels.
+        removed_macs: multiply-accumulates saved for one image.
+        bits: of each weight afterwards.
+    """
+
+    num_params: int
+    parts: tuple[Part, ...] = ()
+    zeros: float = 0.0
+    removed_params: float = 0.0
+    removed_macs: float = 0.0
+    bits: float = DENSE_BITS
+
+    @property
+    def damage(self) -> float:
+        """Sum over the parts: two compressions of one layer are taken to add up."""
+        return sum(part.damage for part in self.parts)
+
+    def saving(self, kind: BudgetKind) -> float:
+        """Return what it saves: weights, bytes, MACs, or bits summed over weights."""
+        if kind == "params":
+            return self.zeros + self.removed_params
+        if kind == "macs":
+            return self.removed_macs
+        if kind == "bits":
+            return self.num_params * (DENSE_BITS - self.bits)
+        kept = self.num_params - self.removed_params
+        return weight_bytes(self.num_params) - weight_bytes(kept, zeros=self.zeros, bits=self.bits)
+
+    def combined_with(self, other: Choice) -> Choice:
+        """Return this choice and ``other`` for the same layer together; their damage adds up."""
+        return replace(
+            self,
+            parts=(*self.parts, *other.parts),
+            zeros=max(self.zeros, other.zeros),
+            removed_macs=max(self.removed_macs, other.removed_macs),
+            bits=min(self.bits, other.bits),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """One measured level: its damage, and the weights and MACs it takes away."""
+
+    level: float
+    damage: float
+    removed_params: float = 0.0
+    removed_macs: float = 0.0
+
+
+def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
+    """Make damage non-negative and never falling, from the gentlest point to the most aggressive.
+
+    Negative damage is noise and counts as none; a fall is noise too, and the running maximum stands in its place.
+    """
+    worst = 0.0
+    result = []
+    for point in points:
+        worst = max(worst, point.damage)
+        result.append(replace(point, damage=worst))
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCurve:
+    """What one layer (or coupled group, called by its first member) suffers and saves, by level.
+
+    Attributes:
+        members: all layers that the choice holds for.
+        num_params: weights of all members.
+        points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and never falling.
+        continuous: whether levels between the measured ones can be chosen (not for 2:4 and fp8).
+    """
+
+    layer: str
+    members: tuple[str, ...]
+    compression: str
+    num_params: int
+    points: tuple[CurvePoint, ...]
+    continuous: bool = True
+
+    @property
+    def description(self) -> CompressionDescription:
+        """The compression."""
+        return get(self.compression)
+
+    @property
+    def scale(self) -> LevelScale:
+        """Of its levels."""
+        return self.description.scale
+
+    @property
+    def strongest(self) -> float:
+        """The most aggressive level with a finite measurement."""
+        return self.points[-1].level
+
+    def grid(self) -> tuple[float, ...]:
+        """Return levels to choose from, gentlest first, the untouched one included."""
+        measured = [point.level for point in self.points]
+        return self.scale.grid(measured) if self.continuous else (self.scale.untouched, *measured)
+
+    def choices(self, levels: Sequence[float]) -> tuple[Choice, ...]:
+        """Return the choice of each level; damage and savings between measured levels are interpolated.
+
+        Savings are linear in the level; for damage see :meth:`~senseapp.compressions.LevelScale.damage`.
+        """
+        damages = self.scale.damage(tuple((point.level, point.damage) for point in self.points), levels).tolist()
+        return tuple(self._choice(level, damage) for level, damage in zip(levels, damages, strict=True))
+
+    def choice(self, level: float) -> Choice:
+        """Return the choice of one level; see :meth:`choices`."""
+        return self.choices([level])[0]
+
+    def saving(self, level: float, kind: BudgetKind) -> float:
+        """Return what ``level`` saves, without the work of predicting its damage."""
+        return self._choice(level, 0.0).saving(kind)
+
+    def _choice(self, level: float, damage: float) -> Choice:
+        compression = self.description
+        if level == compression.scale.untouched:
+            return Choice(num_params=self.num_params)
+        part = Part(compression=self.compression, level=level, damage=damage)
+        if compression.sets_bits:
+            return Choice(num_params=self.num_params, parts=(part,), bits=level)
+        removed_params, removed_macs = self._removed(level)
+        return Choice(
+            num_params=self.num_params,
+            parts=(part,),
+            zeros=removed_params if compression.zeroes_weights else 0.0,
+            removed_params=removed_params if compression.removes_channels else 0.0,
+            removed_macs=removed_macs,
+        )
+
+    def _removed(self, level: float) -> tuple[float, float]:
+        """Interpolate the weights and MACs removed; beyond the last measurement they go on at the slope from zero."""
+        gentler, stronger = CurvePoint(level=0.0, damage=0.0), self.points[0]
+        for point in self.points[1:]:
+            if level <= stronger.level:
+                break
+            gentler, stronger = stronger, point
+        if level > stronger.level:
+            gentler = CurvePoint(level=0.0, damage=0.0)
+        share = (level - gentler.level) / (stronger.level - gentler.level)
+        return (
+            gentler.removed_params + share * (stronger.removed_params - gentler.removed_params),
+            gentler.removed_macs + share * (stronger.removed_macs - gentler.removed_macs),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """Totals of a model, measured or not: weights of all its compressible layers, MACs of the whole.
+
+    Removing channels from two neighbouring layers overlaps: the weights between them are counted by both. If every
+    weight were touched by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to
+    the fraction S would together save S − (coverage − 1)(S / coverage)². That estimate is used where channels go; only
+    applying the schedule gives the exact figure. For other compressions savings add up exactly.
+
+    Attributes:
+        other_macs: how many of the MACs no layer does; no compression of layers saves them.
+        coverage: by budget kind, from 1 (no overlap) to 2.
+    """
+
+    num_params: int
+    macs: int
+    other_macs: int = 0
+    coverage: dict[BudgetKind, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, profile: ModelProfile, curves: Sequence[LayerCurve]) -> Accounting:
+        """Take totals from ``profile`` and, where channels go, the overlap from the gentlest point of each curve."""
+        num_params = sum(layer.num_params for layer in profile.layers)
+        other_macs = max(0, profile.macs - profile.layer_macs)
+        totals = cls(num_params=num_params, macs=profile.macs, other_macs=other_macs)
+        if not curves or not curves[0].description.removes_channels:
+            return totals
+        coverage = {kind: totals._coverage(kind, curves) for kind in curves[0].description.budgets}
+        return replace(totals, coverage=coverage)
+
+    def total(self, kind: BudgetKind) -> float:
+        """Return the total that fractions of ``kind`` refer to; for bits, 32 per weight."""
+        if kind == "macs":
+            return float(self.macs)
+        if kind == "bytes":
+            return weight_bytes(self.num_params)
+        return self.num_params * (DENSE_BITS if kind == "bits" else 1.0)
+
+    def required(self, budget: ResourceBudget) -> float:
+        """Return the summed saving of single choices that meets ``budget``."""
+        if budget.kind == "bits":
+            return self.num_params * (DENSE_BITS - budget.target)
+        bend = self._bend(budget.kind)
+        removed = budget.target * self.total(budget.kind)
+        if bend == 0:
+            return removed
+        layers = self._layers_total(budget.kind)
+        return layers * (1 - math.sqrt(max(0.0, 1 - 4 * bend * removed / layers))) / (2 * bend)
+
+    def figure(self, kind: BudgetKind, saving: float) -> float:
+        """Return what ``saving`` means in the unit of the budget: the fraction removed, or the average bits."""
+        if kind == "bits":
+            return DENSE_BITS - saving / self.num_params
+        layers = self._layers_total(kind)
+        if not layers:
+            return 0.0
+        share = saving / layers
+        return (share - self._bend(kind) * share**2) * layers / self.total(kind)
+
+    def figures(self, choices: Iterable[Choice]) -> dict[str, float]:
+        """Return the figure of every budget kind for these choices together."""
+        chosen = list(choices)
+        kinds: tuple[BudgetKind, ...] = get_args(BudgetKind)
+        return {kind: self.figure(kind, sum(choice.saving(kind) for choice in chosen)) for kind in kinds}
+
+    def _layers_total(self, kind: BudgetKind) -> float:
+        """Return what all layers have together, which is what overlaps are shares of."""
+        return self.total(kind) - (self.other_macs if kind == "macs" else 0)
+
+    def _bend(self, kind: BudgetKind) -> float:
+        coverage = self.coverage.get(kind, 1.0)
+        return (coverage - 1) / coverage**2
+
+    def _coverage(self, kind: BudgetKind, curves: Sequence[LayerCurve]) -> float:
+        gentlest = [curve.points[0].level for curve in curves]
+        slopes = [curve.saving(level, kind) / level for curve, level in zip(curves, gentlest, strict=True)]
+        total = self._layers_total(kind)
+        return min(2.0, max(1.0, sum(slopes) / total)) if total else 1.0
+
+
+def check_kind(kind: BudgetKind, compressions: Iterable[str]) -> None:
+    """Raise InvalidSpec, with the budgets there are, unless one of ``compressions`` can save what ``kind`` counts."""
+    named = list(compressions)
+    possible = sorted({each for compression in named for each in get(compression).budgets})
+    if kind not in possible:
+        raise InvalidSpec(
+            f"{' and '.join(named).capitalize()} cannot serve a {kind} budget; choose {' or '.join(possible)}."
+        )

@@ -1,0 +1,171 @@
+"""What layers lose together, predicted from what each of them alone does to the answers.
+
+Each measurement keeps how one layer changes the logarithms of the probabilities, image by image. Those changes add up
+over layers to first order, and the divergence of their sum D(Σ cᵢ) holds all interactions, of pairs and beyond, without
+a further pass. What is predicted is Σ dᵢ + D(Σ cᵢ) − Σ D(cᵢ), with the damages dᵢ as they were measured.
+
+To second order these are the interactions of pairs that Deng et al. 2023, "CLADO", eq. 4, measure one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from senseapp.descriptions import LevelScale
+from senseapp.metrics import METRICS, Metric
+from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.solve.curves import Choice, LayerCurve
+
+_LEAST_IMAGES, _MOST_IMAGES = 16, 256
+_LARGEST = 20.0  # logarithm of a probability
+_LEAST_DAMAGE = 1e-12
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """The measured levels of one layer, gentlest first: strengths and damages, (P,), and changes, (P, N, K)."""
+
+    strengths: Vector
+    damages: Vector
+    changes: Vector
+
+    def change(self, strength: float, damage: float) -> Vector:
+        """Return what a choice changes, (N, K).
+
+        Between measured levels it is that of the one whose damage is nearest, scaled: damages grow with the square.
+        """
+        measured = np.flatnonzero(self.strengths == strength)
+        if len(measured):
+            return np.asarray(self.changes[measured[0]])
+        known = np.maximum(self.damages, _LEAST_DAMAGE)
+        nearest = int(np.abs(np.log(known / max(damage, _LEAST_DAMAGE))).argmin())
+        return np.asarray(self.changes[nearest] * (damage / known[nearest]) ** 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointDamage:
+    """Predicts the damage of several layers together, from outputs that were recorded on ``num_images``.
+
+    Attributes:
+        reference: of the uncompressed model, (N, K).
+        num_outputs: numbers that the model gives for each image.
+        layers: by first member; those without recorded outputs are taken to add up.
+    """
+
+    metric: Metric
+    scale: LevelScale
+    reference: Vector
+    layers: Mapping[str, _Recorded]
+    num_outputs: int
+
+    @classmethod
+    def of(cls, result: SensitivityResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
+        """Return None where ``metric`` is not what was recorded, or too few images are known of."""
+        recorded = result.recorded
+        if recorded is None or recorded.metric != metric or recorded.size < 1:
+            return None
+        reference = _images(recorded.values, recorded.size)
+        found = {
+            item.key: _images(item.outputs, recorded.size)
+            for item in result.shown
+            if item.outputs and item.status is Status.MEASURED
+        }
+        num_images = min((len(changes) for changes in (reference, *found.values())), default=0)
+        if num_images < _LEAST_IMAGES:
+            return None
+        layers = {}
+        for curve in curves:
+            points = [point for point in curve.points if (curve.layer, point.level) in found]
+            if points:
+                layers[curve.layer] = _Recorded(
+                    strengths=np.array([curve.scale.strength(point.level) for point in points]),
+                    damages=np.array([point.damage for point in points]),
+                    changes=np.stack([found[curve.layer, point.level][:num_images] for point in points]),
+                )
+        scale = result.compression.scale
+        return cls(
+            metric=METRICS[metric],
+            scale=scale,
+            reference=reference[:num_images],
+            layers=layers,
+            num_outputs=result.profile.num_classes,
+        )
+
+    @property
+    def num_images(self) -> int:
+        """On how many images outputs were recorded."""
+        return len(self.reference)
+
+    def damage(self, chosen: Mapping[str, Choice]) -> float:
+        """Return the damage of one choice per layer, all together."""
+        return max(0.0, _alone(chosen) + float(self._beyond(chosen).mean()))
+
+    def halves(self, chosen: Mapping[str, Choice]) -> tuple[float, float]:
+        """Return :meth:`damage` by the interactions on every other image, and on those between."""
+        alone, beyond = _alone(chosen), self._beyond(chosen)
+        return alone + float(beyond[::2].mean()), alone + float(beyond[1::2].mean())
+
+    def _beyond(self, chosen: Mapping[str, Choice]) -> Vector:
+        """Return what choices do together beyond their sum, image by image, (N,)."""
+        changes = [change for layer, choice in chosen.items() if (change := self._change(layer, choice)) is not None]
+        if len(changes) < 2:
+            return np.zeros(self.num_images)
+        parts: Vector = self._together(np.stack(changes)).sum(0)
+        return self._together(np.sum(changes, axis=0)) - parts
+
+    def interactions(
+        self, curves: Sequence[LayerCurve], chosen: Mapping[str, Choice]
+    ) -> dict[str, tuple[Vector, Vector]]:
+        """Return what the levels of each layer would add to ``chosen``, beyond their own damage.
+
+        Returns:
+            By layer, strengths and damages, (P + 1,) each: of the untouched level, and of those with recorded outputs.
+        """
+        changes = {layer: self._change(layer, choice) for layer, choice in chosen.items()}
+        total = np.sum([change for change in changes.values() if change is not None], axis=0)
+        found = {}
+        for curve in curves:
+            own = self.layers.get(curve.layer)
+            if own is None:
+                continue
+            before = changes.get(curve.layer)
+            others = total if before is None else total - before
+            added = (self._together(others + own.changes) - self._together(others)).mean(-1) - self._parts[curve.layer]
+            untouched = curve.scale.strength(curve.scale.untouched)
+            found[curve.layer] = np.append(untouched, own.strengths), np.append(0.0, added)
+        return found
+
+    @cached_property
+    def _parts(self) -> dict[str, Vector]:
+        return {layer: self._together(own.changes).mean(-1) for layer, own in self.layers.items()}
+
+    def _change(self, layer: str, choice: Choice) -> Vector | None:
+        own = self.layers.get(layer)
+        if own is None or not choice.parts:
+            return None
+        return own.change(self.scale.strength(choice.parts[0].level), choice.damage)
+
+    def _together(self, changes: Vector) -> Vector:
+        return self.metric.together(self.reference, changes, self.num_outputs)
+
+
+def _alone(chosen: Mapping[str, Choice]) -> float:
+    return sum(choice.damage for choice in chosen.values())
+
+
+def _images(values: bytes, size: int) -> Vector:
+    """Return (N, K) of float16 bytes; what is not finite counts as no change, and a torn end as no image.
+
+    Files may come from anywhere: images and numbers beyond those that are ever recorded are cut.
+    """
+    row = 2 * size
+    whole = min(len(values) // row, _MOST_IMAGES) * row
+    numbers = np.frombuffer(values[:whole], dtype="<f2").astype(np.float64).reshape(-1, size)
+    return np.clip(np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0), -_LARGEST, _LARGEST)

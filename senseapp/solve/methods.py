@@ -1,0 +1,287 @@
+"""The scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.descriptions import BudgetKind, get, names, tidy_level
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.solve.curve_set import damage_metric
+from senseapp.solve.curves import Choice, LayerCurve, check_kind
+from senseapp.solve.gamma import level_bounds, offset_to_budget, scheduled_levels
+from senseapp.solve.knapsack import solve
+from senseapp.solve.problem import (
+    Problem,
+    assemble,
+    build_problem,
+    entries_of,
+    hidden_damage,
+    in_execution_order,
+    infeasible,
+)
+
+_MOST_ROUNDS, _LEAST_GAIN = 8, 0.01
+_MOST_TRUSTED = 50  # times what is notable: 1 nat of divergence
+_ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
+
+
+def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
+    """Return the levels that one layer may take: its grid within the limits, or its fixed level; else InvalidSpec."""
+    if curve.layer in problem.fixed:
+        return (problem.fixed[curve.layer],)
+    bounds = problem.limits.bounds_of(curve.members)
+    levels = {level for level in curve.grid() if bounds[0] <= level <= bounds[1]}
+    if curve.continuous and curve.scale.any_between:
+        levels |= {bound for bound in bounds if 0 <= bound <= curve.strongest}
+    if not levels:
+        raise InvalidSpec(
+            f"The limits leave no level for {curve.layer}, which was measured up to {curve.strongest:g}. Widen them."
+        )
+    return tuple(curve.scale.sorted(levels))
+
+
+class ChoiceTable:
+    """Damage and saving of every choice of every layer, in order of names, so that no other order matters."""
+
+    def __init__(self, choices: Mapping[str, Sequence[Choice]], kind: BudgetKind) -> None:
+        self.choices = dict(sorted(choices.items()))
+        self.damages = [np.array([choice.damage for choice in own]) for own in self.choices.values()]
+        self.savings = [np.array([choice.saving(kind) for choice in own]) for own in self.choices.values()]
+
+    def best(self, problem: Problem, *, around: Mapping[str, Choice] | None = None) -> dict[str, Choice]:
+        """Return the choice of each layer that minimises the summed damage under the problem's budget.
+
+        ``around`` a schedule, damages are what each choice adds to its others.
+        """
+        damages = self.damages if around is None else self._damages_around(problem, around)
+        try:
+            chosen = solve(damages, self.savings, problem.required)
+        except InfeasibleBudget as error:
+            raise infeasible(problem, reachable=error.nearest) from None
+        return {layer: own[index] for (layer, own), index in zip(self.choices.items(), chosen, strict=True)}
+
+    def _damages_around(self, problem: Problem, chosen: Mapping[str, Choice]) -> list[NDArray[np.float64]]:
+        curve_set = problem.curve_set
+        assert curve_set.joint is not None
+        interactions = curve_set.joint.interactions(curve_set.curves, chosen)
+        scale, found = curve_set.description.scale, []
+        for (layer, choices), damages in zip(self.choices.items(), self.damages, strict=True):
+            if layer in interactions:
+                levels = [choice.parts[0].level if choice.parts else scale.untouched for choice in choices]
+                damages = damages + np.interp([scale.strength(level) for level in levels], *interactions[layer])
+            found.append(damages - min(0.0, damages.min()))  # a constant for each layer changes no choice
+        return found
+
+
+def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
+    """Return the admissible choices of each layer, gentlest first."""
+    return {curve.layer: curve.choices(admissible_levels(problem, curve)) for curve in problem.curve_set.curves}
+
+
+def optimal_choices(problem: Problem) -> Callable[[Problem], dict[str, Choice]]:
+    """Return what solves ``problem`` and others that differ from it in the amount of the budget only."""
+    table = ChoiceTable(choices_by_layer(problem), problem.kind)
+    return lambda asked: _best_together(table, asked)
+
+
+def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
+    """Return the best choices found for what layers do together, where that is known.
+
+    The knapsack is solved again around what it found last, for as long as that does less damage by either half of the
+    images: what helps on one half alone is chance. A network that is next to broken is left to the sums: there changes
+    do not add up.
+    """
+    found, joint = table.best(problem), problem.curve_set.joint
+    if joint is None:
+        return found
+    damages = joint.halves(found)
+    for _ in range(_MOST_ROUNDS):
+        if max(damages) > _MOST_TRUSTED * joint.metric.notable:
+            break
+        tried = table.best(problem, around=found)
+        less = joint.halves(tried)
+        if not all(after < (1 - _LEAST_GAIN) * before for before, after in zip(damages, less, strict=True)):
+            break
+        found, damages = tried, less
+    return found
+
+
+def optimal_levels(problem: Problem) -> dict[str, float]:
+    """Return the level of each layer that minimises the damage under the budget: a knapsack over the curves."""
+    untouched = problem.curve_set.description.scale.untouched
+    return levels_of(optimal_choices(problem)(problem), untouched)
+
+
+def levels_of(choices: Mapping[str, Choice], untouched: float) -> dict[str, float]:
+    """Return the level of each layer's choice; ``untouched`` where it has no part."""
+    return {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in choices.items()}
+
+
+def uniform_levels(problem: Problem) -> dict[str, float]:
+    """Return one common level for all layers that are not fixed, the gentlest that meets the budget.
+
+    Where levels in between do not exist (bits, 2:4), the gentlest level that was measured on every layer and saves
+    enough is taken; it may save more than asked.
+    """
+    curves = problem.curve_set.curves
+    if problem.curve_set.description.scale.any_between and all(curve.continuous for curve in curves):
+        low, _ = level_bounds(problem)
+        return offset_to_budget(problem, {curve.layer: low for curve in curves})
+    free = [curve for curve in curves if curve.layer not in problem.fixed]
+    common = (
+        [level for level in free[0].grid() if all(_allowed(problem, curve, level) for curve in free)] if free else [0.0]
+    )
+    reachable = 0.0
+    for level in common:
+        levels = {**problem.fixed, **{curve.layer: level for curve in free}}
+        reachable = problem.saving(levels)
+        if reachable >= problem.required * (1 - 1e-9):
+            return levels
+    raise infeasible(problem, reachable=reachable)
+
+
+def _allowed(problem: Problem, curve: LayerCurve, level: float) -> bool:
+    least, most = problem.limits.bounds_of(curve.members)
+    return level in curve.grid() and least <= level <= most
+
+
+METHODS: Mapping[str, Callable[[Problem], dict[str, float]]] = {
+    "optimal": optimal_levels,
+    "gamma": scheduled_levels,
+    "uniform": uniform_levels,
+}
+
+
+def make_schedule(
+    result: SensitivityResult,
+    *,
+    budget: ResourceBudget,
+    method: str = "optimal",
+    limits: Limits | None = None,
+    gamma: float = 1.5,
+    metric: str | None = None,
+) -> Schedule:
+    """Return one level per layer (or coupled group) that meets ``budget``.
+
+    Args:
+        result: the run whose curves count; measured values win over estimates.
+        budget: what must be saved, of all compressible layers of the model, measured or not.
+        method: ``optimal`` (least predicted damage), ``gamma`` (the classic rule) or ``uniform``.
+        limits: bounds and fixed levels.
+        gamma: exponent of the classic rule.
+        metric: what damage is counted in; None takes KL where it was measured, else the run's own.
+
+    Raises:
+        InvalidSpec: no such method, a limit out of range, or a budget that this compression cannot serve.
+        InvalidSchedule: nothing was measured, or a fixed layer cannot be scheduled.
+        InfeasibleBudget: nothing meets the budget; names the nearest target that can be met.
+    """
+    if method not in METHODS:
+        raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
+    problem = build_problem(result, budget, limits or Limits(), gamma=gamma, metric=metric)
+    levels = METHODS[method](problem)
+    return assemble(
+        problem.curve_set,
+        problem.accounting,
+        {layer: tidy_level(level) for layer, level in levels.items()},
+        method=method,
+        budget=budget,
+        locked=problem.fixed.keys(),
+    )
+
+
+def mixed_schedule(
+    first: SensitivityResult,
+    second: SensitivityResult,
+    *,
+    budget: ResourceBudget,
+    limits: Mapping[str, Limits] | None = None,
+    metric: str | None = None,
+) -> Schedule:
+    """Return for each layer nothing, a level of either compression, or both, with the least summed damage.
+
+    A layer that gets both has two entries, in the order of application: weights are zeroed, then rounded. The two runs
+    are of one model, with compressions that go together, in any order; ``budget`` is usually of ``bytes``, which both
+    serve. ``limits`` are by name of the compression; ``metric`` is what damage is counted in, by default KL where both
+    measured it.
+
+    Raises:
+        InvalidSpec: the compressions do not go together, the runs share no metric, or the budget fits neither.
+        InvalidSchedule: the runs are of two models.
+        InfeasibleBudget: nothing meets the budget; names the nearest target.
+    """
+    name = damage_metric(first, metric)
+    if name != damage_metric(second, metric):
+        raise InvalidSpec(
+            f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
+            "Name a metric that both measured."
+        )
+    results = sorted((first, second), key=lambda result: result.compression.description.order)
+    problems = _problems_of(results, budget, limits or {}, name)
+    picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
+    return _assembled(picked, problems, first.profile)
+
+
+def _problems_of(
+    results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
+) -> tuple[Problem, ...]:
+    compressions = [result.compression.description for result in results]
+    kinds = [compression.name for compression in compressions]
+    if kinds[1] not in compressions[0].partners:
+        raise InvalidSpec(f"A mixed schedule takes one {_pairs()} run, got {' and '.join(kinds)}.")
+    layers = [[layer.name for layer in result.profile.layers] for result in results]
+    if layers[0] != layers[1]:
+        raise InvalidSchedule(
+            f"The two runs are of different models ({results[0].profile.title} and {results[1].profile.title}). "
+            "Choose two runs of one model."
+        )
+    check_kind(budget.kind, kinds)
+    return tuple(
+        build_problem(result, budget, limits.get(kind, Limits()), metric=metric, check_budget=False)
+        for result, kind in zip(results, kinds, strict=True)
+    )
+
+
+def _pairs() -> str:
+    """Name the compressions that go together: ``sparsity and one quantization``."""
+    pairs = {tuple(sorted((each, partner), key=names().index)) for each in names() for partner in get(each).partners}
+    return " run, or one ".join(" and one ".join(pair) for pair in sorted(pairs))
+
+
+def _paired_choices(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]]:
+    """Return every pair of choices of each layer; a layer in one run only has that run's choices."""
+    first, second = map(choices_by_layer, problems)
+    merged = {**first, **second}
+    for layer in first.keys() & second.keys():
+        merged[layer] = tuple(one.combined_with(other) for one in first[layer] for other in second[layer])
+    return merged
+
+
+def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profile: ModelProfile) -> Schedule:
+    locked = {layer for problem in problems for layer in problem.fixed}
+    entries = [
+        entry
+        for layer, choice in picked.items()
+        for entry in entries_of(layer, (layer,), choice, locked=layer in locked)
+    ]
+    damage = sum(choice.damage for choice in picked.values())
+    notes = [
+        note for problem in problems for note in (*problem.curve_set.notes, *hidden_damage(problem.curve_set, damage))
+    ]
+    return Schedule(
+        model=profile.title,
+        method="optimal",
+        entries=in_execution_order(entries, profile),
+        budget=problems[0].budget,
+        metric=problems[0].curve_set.metric,
+        predicted_damage=damage,
+        achieved=problems[0].accounting.figures(picked.values()),
+        notes=(*dict.fromkeys(notes), _ADDITIVE),
+        file_notes=tuple(note for problem in problems for note in problem.curve_set.file_notes),
+    )

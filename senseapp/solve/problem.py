@@ -1,0 +1,235 @@
+"""What a scheduling method is given, and how its levels, or those of a person, become a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
+from senseapp.core.wording import plural
+from senseapp.descriptions import BudgetKind
+from senseapp.metrics import METRICS
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile, standardised_note
+from senseapp.records.resolution import visible_words
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
+from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
+from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind
+
+_MENTIONED, _MENTIONED_RATIO = 0.1, 1.25  # of what is notable, and of the sum: less is not worth a sentence
+_UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
+PRUNING_NOTE = (
+    "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One scheduling question; ``fixed`` are levels by first member, ``gamma`` is for the classic rule alone."""
+
+    curve_set: CurveSet
+    accounting: Accounting
+    budget: ResourceBudget
+    limits: Limits
+    fixed: Mapping[str, float]
+    gamma: float = 1.5
+
+    @property
+    def kind(self) -> BudgetKind:
+        """What the budget counts."""
+        return self.budget.kind
+
+    @property
+    def required(self) -> float:
+        """What the choices must save together."""
+        return self.accounting.required(self.budget)
+
+    def saving(self, levels: Mapping[str, float]) -> float:
+        """Return what one level per curve saves together."""
+        return sum(curve.saving(levels[curve.layer], self.kind) for curve in self.curve_set.curves)
+
+
+def build_problem(
+    result: SensitivityResult,
+    budget: ResourceBudget,
+    limits: Limits,
+    *,
+    gamma: float = 1.5,
+    metric: str | None = None,
+    check_budget: bool = True,
+) -> Problem:
+    """Build the problem of one run; one of a mixed schedule need not serve the budget alone (``check_budget``)."""
+    curve_set = curves_of(result, metric)
+    if check_budget:
+        check_kind(budget.kind, [curve_set.compression])
+    check_own_bounds(curve_set, limits)
+    return Problem(
+        curve_set=curve_set,
+        accounting=Accounting.of(curve_set.profile, curve_set.curves),
+        budget=budget,
+        limits=limits,
+        fixed=fixed_levels(curve_set, limits),
+        gamma=gamma,
+    )
+
+
+def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> InfeasibleBudget:
+    """Return the error that names the nearest feasible target; ``reachable`` is the saving that is nearest."""
+    nearest = problem.accounting.figure(problem.kind, reachable)
+    sparse_macs = problem.kind == "macs" and problem.curve_set.description.zeroes_weights
+    why = f" {standardised_note(problem.curve_set.profile)}".rstrip() if sparse_macs else ""
+    because = " with these limits and fixed layers" if problem.fixed or problem.limits != Limits() else ""
+    if problem.kind == "bits":
+        bound, asked, found = "at least", f"{problem.budget.target:g} bits on average", f"{nearest:.4g} bits"
+    else:
+        unit = _UNITS[problem.kind]
+        bound = "at most" if at_most else "at least"
+        asked, found = f"{100 * problem.budget.target:g} % of the {unit} removed", f"{100 * nearest:.4g} %"
+    return InfeasibleBudget(
+        f"A target of {asked} cannot be met{because}: what was measured allows {bound} {found}. "
+        f"The nearest target is {found}.{why}",
+        nearest=nearest,
+    )
+
+
+def assemble(
+    curve_set: CurveSet,
+    accounting: Accounting,
+    levels: Mapping[str, float],
+    *,
+    method: str,
+    budget: ResourceBudget | None = None,
+    locked: Collection[str] = (),
+) -> Schedule:
+    """Put one level per curve, and the layers left alone, together as a schedule."""
+    chosen = [(curve, curve.choice(levels[curve.layer])) for curve in curve_set.curves]
+    entries = [
+        entry
+        for curve, choice in chosen
+        for entry in entries_of(curve.layer, curve.members, choice, locked=curve.layer in locked)
+    ]
+    entries += [
+        ScheduleEntry(layer=members[0], members=members, compression="none", level=0.0)
+        for members in curve_set.left_alone
+    ]
+    damage = curve_set.damage({curve.layer: choice for curve, choice in chosen})
+    return Schedule(
+        model=curve_set.profile.title,
+        method=method,
+        entries=in_execution_order(entries, curve_set.profile),
+        budget=budget,
+        metric=curve_set.metric,
+        predicted_damage=damage,
+        achieved=accounting.figures(choice for _, choice in chosen),
+        notes=(
+            *curve_set.notes,
+            *_predicted_beyond(chosen),
+            *((PRUNING_NOTE,) if curve_set.description.removes_channels else ()),
+            *hidden_damage(curve_set, damage),
+            *_interactions(curve_set, sum(choice.damage for _, choice in chosen), damage),
+        ),
+        file_notes=curve_set.file_notes,
+    )
+
+
+def _interactions(curve_set: CurveSet, alone: float, together: float) -> tuple[str, ...]:
+    """Say so where layers are predicted to lose much more, or less, together than in sum."""
+    metric, joint = METRICS[curve_set.metric], curve_set.joint
+    if joint is None or max(alone, together) < _MENTIONED * metric.notable:
+        return ()
+    if 1 / _MENTIONED_RATIO < together / max(alone, 1e-30) < _MENTIONED_RATIO:
+        return ()
+    images = plural(joint.num_images, "image")
+    return (
+        f"The layers alone lose {metric.change_text(alone)} in sum; together {metric.change_text(together)} are "
+        f"predicted, from what each of them does to the answers for {images}.",
+    )
+
+
+def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
+    """Say where a predicted damage is below what the images can show, and that is more than is tolerable."""
+    visible, metric = curve_set.visible, METRICS[curve_set.metric]
+    if visible <= metric.notable or damage >= visible:
+        return ()
+    images = plural(curve_set.num_images, "image")
+    return (
+        f"The predicted {metric.change_text(damage)} cannot be relied on: {images} cannot show losses under about "
+        f"{visible_words(metric.name, visible)}. Measure on more images, or count damage in KL divergence.",
+    )
+
+
+def in_execution_order(entries: Iterable[ScheduleEntry], profile: ModelProfile) -> tuple[ScheduleEntry, ...]:
+    """Sort entries by the place of their layer in ``profile``."""
+    place = {layer.name: index for index, layer in enumerate(profile.layers)}
+    return tuple(sorted(entries, key=lambda entry: place[entry.layer]))
+
+
+def entries_of(layer: str, members: tuple[str, ...], choice: Choice, *, locked: bool) -> list[ScheduleEntry]:
+    """Return one entry for each part of ``choice``, or one that leaves the layer alone."""
+    if not choice.parts:
+        return [ScheduleEntry(layer=layer, members=members, compression="none", level=0.0, locked=locked)]
+    return [
+        ScheduleEntry(
+            layer=layer,
+            members=members,
+            compression=part.compression,
+            level=part.level,
+            predicted_damage=part.damage,
+            locked=locked,
+        )
+        for part in choice.parts
+    ]
+
+
+def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...]:
+    beyond = [
+        curve.layer
+        for curve, choice in chosen
+        for part in choice.parts
+        if curve.scale.strength(part.level) > curve.scale.strength(curve.strongest)
+    ]
+    if not beyond:
+        return ()
+    return (
+        f"{len(beyond)} layers go beyond the most aggressive level that was measured (first: {beyond[0]}); "
+        "their damage is counted as at that level, so the prediction is too low.",
+    )
+
+
+def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, float]:
+    """Return what ``schedule`` saves, in the unit of each budget kind, from the costs that ``results`` measured.
+
+    Raises:
+        InvalidSchedule: a layer was not measured with its compression in any of these runs.
+    """
+    curve_sets = {curve_set.compression: curve_set for curve_set in map(curves_of, results)}
+    choices: dict[str, Choice] = {}
+    for entry in schedule.entries:
+        if entry.compression == "none":
+            continue
+        measured = curve_sets.get(entry.compression)
+        curve = measured.curve_of(entry.layer) if measured else None
+        if curve is None:
+            raise InvalidSchedule(
+                f"{entry.layer} was not measured with {entry.compression} in this run, so its savings are unknown."
+            )
+        choice, earlier = curve.choice(entry.level), choices.get(entry.layer)
+        choices[entry.layer] = choice if earlier is None else earlier.combined_with(choice)
+    first = next(iter(curve_sets.values()))
+    return Accounting.of(first.profile, first.curves).figures(choices.values())
+
+
+def manual_schedule(result: SensitivityResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
+    """Return the schedule of levels that a person chose, predicted by ``result``; layers not named are left alone.
+
+    ``levels`` map layers to fractions or bits, 0 for none. InvalidSchedule where a layer cannot have its level.
+    """
+    curve_set = curves_of(result, metric)
+    fixed = fixed_levels(curve_set, Limits(fixed=levels))
+    return assemble(
+        curve_set,
+        Accounting.of(curve_set.profile, curve_set.curves),
+        {curve.layer: fixed.get(curve.layer, curve.scale.untouched) for curve in curve_set.curves},
+        method="manual",
+        locked=fixed.keys(),
+    )

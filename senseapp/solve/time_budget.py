@@ -1,0 +1,227 @@
+"""Schedules for a budget of time: least damage with what layers take and what differing neighbours cost.
+
+    minimise Σᵢⱼ dᵢⱼ xᵢⱼ   subject to   Σᵢⱼ tᵢⱼ xᵢⱼ + Σₑ cₑ zₑ + t₀ ≤ T,   Σⱼ xᵢⱼ = 1,   zₑ ≥ |yₐ − y_b|,   xᵢⱼ ∈ {0, 1}
+
+where yᵢ is 1 if the choice of layer i computes in int8, and e = (a, b) are neighbours. Solved exactly by HiGHS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.core.wording import listed, plural
+from senseapp.records.layer_times import FLOAT, INT8, INT8_BITS, MILLISECONDS, LayerTimes
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.solve.curves import LayerCurve
+from senseapp.solve.methods import admissible_levels
+from senseapp.solve.problem import Problem, assemble, build_problem
+from senseapp.solve.trade_off import TradeOffPoint
+
+_TOLERANCE = 1e-9
+_TIE = 1e-6  # of the greatest damage, over the greatest time: among equal damages the quicker choice wins
+_SECONDS_LIMIT = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """The levels of each layer in a row: damage, seconds, and whether they compute in int8."""
+
+    owners: list[int]
+    levels: list[float]
+    damage: list[float]
+    seconds: list[float]
+    int8: list[bool]
+
+
+def schedule_within(
+    result: SensitivityResult, times: LayerTimes, most_seconds: float, *, limits: Limits | None = None
+) -> Schedule:
+    """Return the schedule of least damage whose predicted time is at most ``most_seconds``.
+
+    Raises:
+        InfeasibleBudget: nothing is as quick; ``nearest`` is the least time, in milliseconds.
+        InvalidSpec: the time is none, or no layer of the run has one.
+    """
+    if not (math.isfinite(most_seconds) and most_seconds > 0):
+        raise InvalidSpec(f"A budget of time is above 0 ms, got {1000 * most_seconds:g}.")
+    problem = any_problem(result, limits or Limits())
+    curves = problem.curve_set.curves
+    choices = _choices(problem, times)
+    levels = _untouched(curves, choices)
+    if levels is None or predicted_seconds(curves, times, levels) > most_seconds:
+        levels = _solved(curves, choices, times, most_seconds)
+    if levels is None:
+        least = _solved(curves, replace(choices, damage=[0.0] * len(choices.damage)), times, None)
+        assert least is not None
+        nearest = 1000 * predicted_seconds(curves, times, least)
+        untouched = 1000 * predicted_seconds(curves, times, {})
+        raise InfeasibleBudget(
+            f"{1000 * most_seconds:.3g} ms cannot be met by {problem.curve_set.compression}: at least "
+            f"{nearest:.3g} ms, and {untouched:.3g} ms as it is ({times.source}).",
+            nearest=nearest,
+        )
+    seconds = predicted_seconds(curves, times, levels)
+    made = assemble(problem.curve_set, problem.accounting, levels, method="optimal", locked=problem.fixed.keys())
+    notes = (*_time_notes(curves, times, seconds), *made.notes)
+    return replace(made, achieved=made.achieved | {MILLISECONDS: 1000 * seconds}, notes=notes)
+
+
+def time_range(result: SensitivityResult, times: LayerTimes) -> tuple[float, float]:
+    """Return the least predicted time of any schedule, and the time of the network as it is, in seconds.
+
+    Raises:
+        InvalidSpec: no layer of the run has a time.
+    """
+    problem = any_problem(result, Limits())
+    curves = problem.curve_set.curves
+    choices = _choices(problem, times)
+    quickest = _solved(curves, replace(choices, damage=[0.0] * len(choices.damage)), times, None) or {}
+    untouched = predicted_seconds(curves, times, {})
+    return min(untouched, predicted_seconds(curves, times, quickest)), untouched
+
+
+def time_trade_off(
+    result: SensitivityResult, times: LayerTimes, *, limits: Limits | None = None, points: int = 15
+) -> tuple[TradeOffPoint, ...]:
+    """Return ``points`` schedules at most, from the network as it is to nearly the quickest one."""
+    least, untouched = time_range(result, times)
+    found = []
+    for seconds in np.linspace(untouched, least + (untouched - least) / (2 * points), points):
+        with suppress(InfeasibleBudget):  # limits forbid the quickest
+            made = schedule_within(result, times, float(seconds), limits=limits)
+            reached = made.achieved[MILLISECONDS]
+            point = TradeOffPoint(
+                kind=MILLISECONDS, target=1000 * float(seconds), damage=made.predicted_damage, figure=reached
+            )
+            found.append(point)
+    return tuple(found)
+
+
+def predicted_seconds(curves: Sequence[LayerCurve], times: LayerTimes, levels: Mapping[str, float]) -> float:
+    """Return the time of the network at one level per curve; layers that ``levels`` leaves out are as they are."""
+    chosen = {member: levels.get(curve.layer, curve.scale.untouched) for curve in curves for member in curve.members}
+    quantized = {layer for layer, level in chosen.items() if curves[0].description.sets_bits and level <= INT8_BITS}
+    return times.whole(chosen, curves[0].scale, int8=quantized)
+
+
+def saves_no_time(curves: Sequence[LayerCurve], times: LayerTimes) -> tuple[str, ...]:
+    """Return the layers that are no quicker at any of their measured levels, of those with times."""
+    return tuple(
+        curve.layer
+        for curve in curves
+        if (own := [member for member in curve.members if member in times.layers()])
+        and all(
+            sum(times.seconds(member, point.level, curve.scale) for member in own)
+            >= sum(times.seconds(member, curve.scale.untouched, curve.scale) for member in own)
+            for point in curve.points
+        )
+    )
+
+
+def any_problem(result: SensitivityResult, limits: Limits) -> Problem:
+    """Return the choices of a run under a budget that every schedule meets."""
+    kind = result.compression.description.budgets[0]
+    anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
+    return build_problem(result, anything, limits, check_budget=False)
+
+
+def _choices(problem: Problem, times: LayerTimes) -> _Choices:
+    found = _Choices(owners=[], levels=[], damage=[], seconds=[], int8=[])
+    timed = times.layers()
+    if not any(member in timed for curve in problem.curve_set.curves for member in curve.members):
+        raise InvalidSpec(f"No layer that was measured in this run has a time ({times.source}).")
+    for index, curve in enumerate(problem.curve_set.curves):
+        levels = admissible_levels(problem, curve)
+        for choice, level in zip(curve.choices(levels), levels, strict=True):
+            found.owners.append(index)
+            found.levels.append(level)
+            found.damage.append(choice.damage)
+            found.seconds.append(sum(times.seconds(member, level, curve.scale) for member in curve.members))
+            found.int8.append(curve.description.sets_bits and level <= INT8_BITS)
+    return found
+
+
+def _untouched(curves: Sequence[LayerCurve], choices: _Choices) -> dict[str, float] | None:
+    """Return the levels that leave every layer as it is; None where one may not stay so."""
+    levels = {curve.layer: curve.scale.untouched for curve in curves}
+    possible = set(zip(choices.owners, choices.levels, strict=True))
+    return levels if all((index, levels[curve.layer]) in possible for index, curve in enumerate(curves)) else None
+
+
+def _solved(
+    curves: Sequence[LayerCurve], choices: _Choices, times: LayerTimes, most_seconds: float | None
+) -> dict[str, float] | None:
+    """Return the level of each curve; with ``most_seconds`` None the quickest ones; None where there are none."""
+    count, place = len(choices.owners), {m: i for i, curve in enumerate(curves) for m in curve.members}
+    edges = [each for each in times.conversions if {each.first, each.second} & place.keys() and each.seconds > 0]
+    cost = np.array([*choices.seconds, *(each.seconds for each in edges)])
+    rows: list[tuple[int, int, float]] = [(owner, column, 1.0) for column, owner in enumerate(choices.owners)]
+    low, high = [1.0] * len(curves), [1.0] * len(curves)
+    for number, edge in enumerate(edges):
+        for sign in (1.0, -1.0):  # z ≥ ±(y_first − y_second)
+            row, constant = len(low), 0.0
+            rows.append((row, count + number, 1.0))
+            for name, factor in ((edge.first, -sign), (edge.second, sign)):
+                if name in place:
+                    rows += [
+                        (row, column, factor)
+                        for column, owner in enumerate(choices.owners)
+                        if owner == place[name] and choices.int8[column]
+                    ]
+                else:
+                    constant += factor * (name == INT8)
+            low.append(-constant)
+            high.append(math.inf)
+    always = (each.seconds for each in times.conversions if {each.first, each.second} == {FLOAT, INT8})
+    quantizes = curves[0].description.sets_bits  # a choice that does not was tried before
+    base = times.other_seconds + quantizes * sum(always)
+    base += sum(
+        times.seconds(layer, curves[0].scale.untouched, curves[0].scale) for layer in times.layers() - place.keys()
+    )
+    damage = np.array([*choices.damage, *([0.0] * len(edges))])
+    unit = float(cost.max()) or 1.0
+    if most_seconds is not None:
+        rows += [(len(low), column, float(value / unit)) for column, value in enumerate(cost)]
+        low.append(-math.inf)
+        high.append((most_seconds - base) / unit * (1 + _TOLERANCE))
+        worst = float(damage.max()) or 1.0
+        objective = damage / worst + _TIE * cost / unit
+    else:
+        objective = cost / unit
+    at, columns, values = zip(*rows, strict=True)
+    matrix = coo_array((values, (at, columns)), shape=(len(low), len(cost))).tocsr()
+    found = milp(
+        objective,
+        integrality=np.array([1] * count + [0] * len(edges)),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(matrix, low, high),
+        options={"time_limit": _SECONDS_LIMIT, "mip_rel_gap": 1e-4},
+    )
+    if found.x is None:
+        return None
+    return {
+        curves[owner].layer: level
+        for column, (owner, level) in enumerate(zip(choices.owners, choices.levels, strict=True))
+        if found.x[column] > 0.5
+    }
+
+
+def _time_notes(curves: Sequence[LayerCurve], times: LayerTimes, seconds: float) -> tuple[str, ...]:
+    untouched = predicted_seconds(curves, times, {})
+    notes = [f"Predicted {1000 * seconds:.3g} ms, {1000 * untouched:.3g} ms as it is ({times.source}).", *times.notes]
+    if seconds >= untouched:
+        notes.append("This schedule saves no time here.")
+    if idle := saves_no_time(curves, times):
+        notes.append(f"Compressing {plural(len(idle), 'layer')} saves no time here: {listed(idle)}.")
+    if missing := [curve.layer for curve in curves if not set(curve.members) & times.layers()]:
+        notes.append(f"{plural(len(missing), 'layer')} without a time count as if none were saved: {listed(missing)}.")
+    return tuple(notes)

@@ -1,0 +1,238 @@
+"""Damage against budget over the range that was measured, and schedules of pruning that truly meet their budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.descriptions import BudgetKind
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import CoupledGroup, ModelProfile
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.solve.curves import Choice
+from senseapp.solve.methods import METHODS, admissible_levels, levels_of, make_schedule, optimal_choices
+from senseapp.solve.problem import PRUNING_NOTE, Problem, build_problem
+
+_MANY_LAYERS, _MANY_MEASUREMENTS = 500, 10_000  # a schedule takes 0.7 s, and a trade-off has up to 51
+_CLOSE = 0.002  # of the total: nearer to the target than people can tell
+_MOST = 1 - 1e-6  # a budget's fraction lies below 1
+_EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
+_ROUNDING = 1e-9  # what floor() may lose to binary fractions
+_INSIDE = 1e-6  # of the range: keeps the last point just feasible
+
+
+def with_true_size(
+    make: Callable[[float], Schedule], true_fraction: Callable[[Schedule], float], target: float, *, rounds: int = 8
+) -> Schedule:
+    """Return the gentlest schedule found whose true size meets ``target``, where only applying it tells its size.
+
+    Needed for pruning, whose savings overlap: see :class:`~senseapp.solve.curves.Accounting`. ``make`` returns the
+    schedule for a predicted fraction removed, ``true_fraction`` what a schedule truly removes; ``rounds`` are tried at
+    most.
+
+    Raises:
+        InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the most that one removed.
+    """
+    asked, most = target, 0.0
+    enough: dict[float, Schedule] = {}
+    for _ in range(rounds):
+        schedule, asked = _strongest_up_to(make, asked)
+        fraction = true_fraction(schedule)
+        most = max(most, fraction)
+        if fraction >= target:
+            enough[fraction] = schedule
+        if target <= fraction <= target + _CLOSE:
+            break
+        asked += target + _CLOSE / 2 - fraction
+    if not enough:
+        raise InfeasibleBudget(
+            f"A target of {100 * target:g} % cannot be met: the strongest schedule that was tried removes "
+            f"{100 * most:.4g} %.",
+            nearest=most,
+        )
+    return enough[min(enough)]
+
+
+def _strongest_up_to(make: Callable[[float], Schedule], asked: float) -> tuple[Schedule, float]:
+    """Return the schedule for ``asked``, or for the nearest feasible fraction, and that fraction."""
+    asked = min(_MOST, max(0.0, asked))
+    try:
+        return make(asked), asked
+    except InfeasibleBudget as error:
+        nearest = min(_MOST, max(0.0, error.nearest - _EDGE if error.nearest < asked else error.nearest + _EDGE))
+        return make(nearest), nearest
+
+
+def truly_sized(
+    make: Callable[[float], Schedule], profile: ModelProfile, groups: Sequence[CoupledGroup], budget: ResourceBudget
+) -> Schedule:
+    """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones."""
+    found = with_true_size(make, lambda tried: true_figures(tried, profile, groups)[budget.kind], budget.target)
+    return replace(
+        found,
+        budget=budget,
+        achieved=found.achieved | dict(true_figures(found, profile, groups)),
+        notes=tuple(note for note in found.notes if note != PRUNING_NOTE),
+    )
+
+
+def schedule_for(
+    result: SensitivityResult,
+    budget: ResourceBudget,
+    *,
+    method: str = "optimal",
+    limits: Limits | None = None,
+    gamma: float = 1.5,
+    metric: str | None = None,
+    groups: Sequence[CoupledGroup] = (),
+) -> Schedule:
+    """Return :func:`make_schedule`; with ``groups``, what shrinks together, a budget of pruning is truly met."""
+
+    def make(target: float) -> Schedule:
+        asked = replace(budget, target=target)
+        return make_schedule(result, budget=asked, method=method, limits=limits, gamma=gamma, metric=metric)
+
+    return truly_sized(make, result.profile, groups, budget) if groups else make(budget.target)
+
+
+def too_large(result: SensitivityResult) -> str:
+    """Name the layers and measurements of a run whose trade-off takes longer than a page may; empty for others."""
+    layers, measurements = len(result.profile.layers), len(result.shown)
+    if layers <= _MANY_LAYERS and measurements <= _MANY_MEASUREMENTS:
+        return ""
+    return f"{layers:,} layers with {measurements:,} measurements"
+
+
+def true_figures(schedule: Schedule, profile: ModelProfile, groups: Sequence[CoupledGroup]) -> dict[BudgetKind, float]:
+    """Return the fractions of weights, weight bytes and multiply-accumulates that ``schedule`` truly removes."""
+    return true_shares({group.layer: schedule.level_of(group.layer) or 0.0 for group in groups}, profile, groups)
+
+
+def true_shares(
+    ratios: Mapping[str, float], profile: ModelProfile, groups: Sequence[CoupledGroup]
+) -> dict[BudgetKind, float]:
+    """Return the fractions that go when each group loses the share of its units that ``ratios`` gives its first member.
+
+    A layer of (O, I) channels that loses o and i keeps (O − o)(I − i) / (O I) of its weights and of its
+    multiply-accumulates, whichever groups they belong to.
+    """
+    gone = {  # the share of each group's units that goes: whole ones
+        group.layer: math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units
+        for group in groups
+    }
+    kept = _kept_shares(gone, groups)
+    params = sum(layer.num_params * kept.get(layer.name, 1.0) for layer in profile.layers)
+    macs = sum(layer.macs * (1 - kept.get(layer.name, 1.0)) for layer in profile.layers)
+    macs += sum(group.other_macs * gone[group.layer] for group in groups)
+    removed = 1 - params / max(1, sum(layer.num_params for layer in profile.layers))
+    return {"params": removed, "bytes": removed, "macs": macs / profile.macs if profile.macs else 0.0}
+
+
+def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> dict[str, float]:
+    """Return the share of each touched layer's weights that stays."""
+    lost: dict[tuple[str, str], float] = {}
+    for group in groups:
+        for cut in group.axes:
+            axis = cut.layer, cut.axis
+            lost[axis] = lost.get(axis, 0.0) + gone[group.layer] * cut.share
+    kept: dict[str, float] = {}
+    for (layer, _), share in lost.items():
+        kept[layer] = kept.get(layer, 1.0) * (1 - share)
+    return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TradeOffPoint:
+    """One schedule of the trade-off: its target, which gives it again, and its predicted damage.
+
+    ``figure`` is what it truly removes, or its average bits, or milliseconds; it may be more than was asked for.
+    """
+
+    kind: str
+    target: float
+    damage: float
+    figure: float
+
+
+def trade_off(
+    result: SensitivityResult,
+    kind: BudgetKind,
+    points: int = 25,
+    *,
+    method: str = "optimal",
+    limits: Limits | None = None,
+    gamma: float = 1.5,
+    metric: str | None = None,
+    step: float | None = None,
+    groups: Sequence[CoupledGroup] = (),
+) -> tuple[TradeOffPoint, ...]:
+    """Return ``points`` schedules, evenly spaced from the gentlest to the strongest, each solved as on its own.
+
+    The range is that of the optimal method, so that curves of several methods share their targets; targets that a
+    method cannot meet are left out. With ``step``, targets are multiples of it, as a slider's are, and may be fewer.
+    Where channels go, ``groups`` tell true figures. For the other settings see :func:`make_schedule`.
+
+    Raises:
+        InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot serve.
+    """
+    if points < 2:
+        raise InvalidSpec(f"A trade-off needs at least 2 points, got {points}.")
+    if method not in METHODS:
+        raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
+    anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
+    problem = build_problem(result, anything, limits or Limits(), gamma=gamma, metric=metric)
+    solve = _solver(problem, method)
+    solved = [_point(problem, target, solve, groups) for target in _targets(problem, points, step)]
+    return tuple(point for point in solved if point is not None)
+
+
+def _solver(problem: Problem, method: str) -> Callable[[Problem], Mapping[str, Choice]]:
+    """Return what solves ``problem`` for other amounts; the optimal method keeps its table of choices."""
+    if method == "optimal":
+        return optimal_choices(problem)
+
+    def choices(asked: Problem) -> dict[str, Choice]:
+        levels = METHODS[method](asked)
+        return {curve.layer: curve.choice(levels[curve.layer]) for curve in problem.curve_set.curves}
+
+    return choices
+
+
+def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
+    """Return figures from the gentlest levels that do something to the strongest, on multiples of ``step``."""
+    gentlest, strongest = {}, {}
+    for curve in problem.curve_set.curves:
+        levels = admissible_levels(problem, curve)
+        measured = [level for level in levels if level != curve.scale.untouched] or list(levels)
+        gentlest[curve.layer], strongest[curve.layer] = measured[0], levels[-1]
+    ends = [problem.accounting.figure(problem.kind, problem.saving(levels)) for levels in (gentlest, strongest)]
+    inside = _INSIDE * (ends[1] - ends[0])
+    spaced = np.linspace(ends[0], ends[1] - inside, points)
+    if step is None:
+        return [float(target) for target in spaced]
+    multiples = dict.fromkeys(round(float(target) / step) for target in spaced)
+    low, high = min(ends), max(ends)
+    return [target for multiple in multiples if low <= (target := round(multiple * step, 9)) <= high]
+
+
+def _point(
+    problem: Problem,
+    target: float,
+    solve: Callable[[Problem], Mapping[str, Choice]],
+    groups: Sequence[CoupledGroup],
+) -> TradeOffPoint | None:
+    kind = problem.kind
+    try:
+        chosen = solve(replace(problem, budget=ResourceBudget(kind=kind, target=target)))
+    except InfeasibleBudget:
+        return None
+    if groups:
+        levels = levels_of(chosen, problem.curve_set.description.scale.untouched)
+        figure = true_shares(levels, problem.curve_set.profile, groups)[kind]
+    else:
+        figure = problem.accounting.figure(kind, sum(choice.saving(kind) for choice in chosen.values()))
+    return TradeOffPoint(kind=kind, target=target, damage=problem.curve_set.damage(chosen), figure=figure)

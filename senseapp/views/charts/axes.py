@@ -1,0 +1,197 @@
+"""What all layer charts share: axes, tooltips, selections, marks, and layered charts that are quick to draw.
+
+Channels are objects in charts of many rows: Altair takes milliseconds to find out what a text or a dictionary means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from senseapp.compat.altair_internals import build_unchecked
+from senseapp.metrics import Metric
+from senseapp.views.frames.levels import near_measured
+from senseapp.views.palette import INK
+from senseapp.views.words import format as fmt
+
+ROW_STEP = 18
+EDGE_TO_EDGE: dict[str, Any] = {
+    "x": alt.XValue(0),  # type: ignore[no-untyped-call]
+    "x2": alt.X2Value("width"),  # type: ignore[no-untyped-call]
+}
+"""Channels of marks that are as wide as the chart."""
+PICK = "pick"
+_MARGIN = 0.05
+_LEAST_MARGIN = 1e-3
+_NAME_WIDTH = 26
+
+
+def cut_labels(names: Iterable[str], *, width: int = _NAME_WIDTH) -> str:
+    """Return the expression of an axis or a legend that shows long ones among ``names`` cut, and no two alike."""
+    cut = {name: text for name, text in fmt.distinct_names(names, width).items() if text != name}
+    return f"({json.dumps(cut)})[datum.label] || datum.label" if cut else "datum.label"
+
+
+def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
+    """Return the y channel: one row per layer in the order of ``rows``, every name shown, long ones cut.
+
+    The order is the scale's domain: a sort would make the browser look for the place of each mark in all names.
+    """
+    axis = alt.Axis(
+        title=None,
+        labelOverlap=False,
+        labelLimit=220,
+        labelExpr=cut_labels(rows),
+        ticks=False,
+        domain=False,
+        labelFlush=False,
+    )
+    return alt.Y(f"{field}:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
+
+
+def same_rows(*, field: str = "row") -> alt.Y:
+    """Return the y channel of further marks in the rows that :func:`layer_axis` lays out."""
+    return alt.Y(f"{field}:N", title=None)
+
+
+def layer_tooltip(metric: Metric) -> list[alt.Tooltip]:
+    """Return the hover text of a measurement: the whole name, the change, its interval, where it comes from."""
+    return tooltips(**_hover_lines(metric))
+
+
+def tooltips(**titles: str) -> list[alt.Tooltip]:
+    """Return a line of hover text for each column of texts, with its title."""
+    return [alt.Tooltip(f"{column}:N", title=title) for column, title in titles.items()]
+
+
+def layer_hover(metric: Metric, *, members: str = "members") -> alt.ExprRef:
+    """Return :func:`layer_tooltip` for marks by the hundred; ``members`` is the column with the whole name.
+
+    No value is tested for being text or missing.
+    """
+    columns = {"members": members}
+    lines = [f"{json.dumps(title)}: datum.{columns.get(name, name)}" for name, title in _hover_lines(metric).items()]
+    return alt.ExprRef("{" + ", ".join(lines) + "}")
+
+
+def _hover_lines(metric: Metric) -> dict[str, str]:
+    return {
+        "members": "Layer",
+        "level_text": "Level",
+        "change_text": metric.change_title,
+        "interval_text": "95 % interval",
+        "source": "Value",
+    }
+
+
+def pick_layer(*, nearest: bool = False) -> alt.Parameter:
+    """Return the selection that a click on a layer makes: ``event["selection"]["pick"][0]["layer"]``.
+
+    ``nearest`` takes the mark nearest to the click, for marks that are hard to hit.
+    """
+    return alt.selection_point(name=PICK, fields=["layer"], on="click", nearest=nearest)
+
+
+def outline(rows: pd.DataFrame, picked: str, y: alt.Y, *, field: str = "row") -> alt.Chart:
+    """Return a frame from edge to edge around the row of the picked layer, or nothing.
+
+    ``rows`` have the columns ``layer`` and ``field``. The frame has data of its own: another pick exchanges that data
+    and leaves the specification as it is, so that the browser keeps what it has drawn.
+    """
+    own = rows.loc[rows["layer"] == picked, [field]].drop_duplicates()
+    mark = alt.Chart(own).mark_rect(filled=False, stroke=INK, strokeWidth=2, aria=False, tooltip=None)
+    return cast(alt.Chart, mark.encode(y=y, **EDGE_TO_EDGE))
+
+
+def hit_rows(base: alt.Chart, selection: alt.Parameter, *, tooltip: alt.ExprRef) -> alt.Chart:
+    """Return rows from edge to edge that nobody sees and that answer to click and hover, for the top of the chart.
+
+    Many marks are too short to be hit, and one mark of each row with a hover text is drawn faster than several.
+    """
+    rows = base.mark_rect(opacity=0, aria=False, tooltip=tooltip).encode(**EDGE_TO_EDGE)
+    # Unnamed, Altair prints its data for a name.
+    return cast(alt.Chart, rows.properties(name="hits").add_params(selection))
+
+
+def zero_line(*, vertical: bool = True) -> alt.Chart:
+    """Return a rule at zero of the value axis."""
+    rule = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=INK, aria=False)
+    return cast(alt.Chart, rule.encode(x=alt.X("zero:Q")) if vertical else rule.encode(y=alt.Y("zero:Q")))
+
+
+def measured_ends(rows: pd.DataFrame, *columns: str, most: float = math.inf) -> dict[str, Any]:
+    """Return ``domain`` of a scale where an estimate would widen it far beyond what is measured, else nothing.
+
+    ``rows`` have ``source`` and the ``columns`` that the axis shows; where nothing is measured, it ends at ``most``.
+    """
+    measured = (rows["source"] == "measured").to_numpy()
+    values = rows[list(columns)].to_numpy(dtype=float)
+    values = np.where(np.isfinite(values), values, np.nan)
+    if measured.all() or np.isnan(values).all() or (measured.any() and np.isnan(values[measured]).all()):
+        return {}
+    if measured.any():
+        low, high = near_measured(values, values[measured])
+    else:
+        low, high = float(np.nanmin(values)), min(most, float(np.nanmax(values)))
+    if np.nanmin(values) >= low and np.nanmax(values) <= high:
+        return {}
+    margin = _MARGIN * (high - low) or _LEAST_MARGIN
+    return {"domain": [low - margin, high + margin], "nice": False}
+
+
+def value_scale(title: str | None, **options: Any) -> alt.Scale:
+    """Return the scale of a value axis of that title with these ``options``; that of a share ends at 100 %."""
+    if not (title or "").endswith("(%)"):
+        return alt.Scale(**options)
+    if "domain" in options:
+        low, high = options["domain"]
+        return alt.Scale(**options | {"domain": [low, min(100.0, high)]})
+    return alt.Scale(**options, domainMax=100)
+
+
+def source_opacity() -> alt.OpacityValue:
+    """Return the channel that draws measured marks solid and estimated ones pale."""
+    return alt.OpacityValue(**alt.condition("datum.source === 'estimated'", alt.value(0.4), alt.value(1.0)))
+
+
+def chart_parts(chart: Any) -> Iterator[Any]:
+    """Yield a chart, and all layers and charts inside it."""
+    yield chart
+    for part in (*getattr(chart, "layer", ()), *getattr(chart, "concat", ())):
+        yield from chart_parts(part)
+
+
+build_unchecked()
+
+
+class LayeredChart(alt.LayerChart):
+    """Altair's own, but quicker to draw.
+
+    It does not check itself against the schema each time, which takes half of the time of a click; our tests check
+    every chart instead. And data that several layers share are the whole chart's, which converts them once.
+    """
+
+    def __init__(self, data: Any = alt.Undefined, layer: Sequence[Any] = (), **options: Any) -> None:
+        """Take layers that have data of their own, each."""
+        if data is alt.Undefined and layer:
+            data = max(layer, key=lambda each: sum(each.data is other.data for other in layer)).data
+            layer = [_without(data, each) for each in layer]
+        super().__init__(data=data, layer=layer, **options)
+
+    def to_dict(self, validate: bool = False, **options: Any) -> dict[str, Any]:
+        """Return the Vega-Lite specification."""
+        return super().to_dict(validate, **options)
+
+
+def _without(data: Any, layer: Any) -> Any:
+    if layer.data is not data:
+        return layer
+    shared = layer.copy(deep=False)
+    shared.data = alt.Undefined
+    return shared

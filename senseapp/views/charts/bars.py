@@ -1,0 +1,154 @@
+"""Horizontal bars, one row per layer: losses at one level, amounts of a schedule, the sides of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import altair as alt
+import pandas as pd
+
+from senseapp.metrics import Metric
+from senseapp.views.charts.axes import (
+    ROW_STEP,
+    LayeredChart,
+    hit_rows,
+    layer_axis,
+    layer_hover,
+    outline,
+    pick_layer,
+    same_rows,
+    source_opacity,
+    tooltips,
+    zero_line,
+)
+from senseapp.views.frames.fragility import fragility_colour
+from senseapp.views.frames.levels import cut_short, drop_domain
+from senseapp.views.palette import CATEGORIES, INK
+
+_DRAWN = (
+    "row", "layer", "level_text", "drop", "low", "high", "unclear", "extreme", "source", "members", "change_text",
+    "interval_text", "description", "band",
+)  # fmt: skip
+
+
+def sensitivity_bars(
+    rows: pd.DataFrame, metric: Metric, *, x_domain: tuple[float, float], picked: str = "", is_log: bool = False
+) -> alt.LayerChart:
+    """Return one bar per row of :func:`senseapp.views.frames.levels.marked`, in its order.
+
+    Colour is the row's band (:mod:`senseapp.views.frames.fragility`); whiskers are the 95 % interval; a ring at zero
+    marks bars that cannot be told from zero; estimated bars are pale, and those that leave the axis end with an arrow
+    and their number; words mark the largest and the smallest. A click anywhere on a row picks its layer.
+    ``x_domain`` is in display units; ``is_log`` makes the axis logarithmic beyond what is tolerable.
+    """
+    base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=same_rows())
+    log: dict[str, Any] = {"type": "symlog", "constant": metric.factor * metric.notable} if is_log else {}
+    scale = alt.Scale(domain=list(x_domain), nice=False, **log)
+    drop = alt.X(
+        "drop:Q",
+        title=metric.axis,
+        scale=scale,
+        axis=alt.Axis(orient="top", titlePadding=4, labelPadding=2),
+        stack=None,
+    )
+    bars = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
+        x=drop,
+        y=layer_axis(list(rows["row"])),
+        color=fragility_colour(),
+        opacity=source_opacity(),
+        description=alt.Description("description:N"),
+    )
+    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False)
+    rings = base.transform_filter("datum.unclear").mark_point(
+        shape="circle", size=45, color=INK, strokeWidth=1.5, aria=False
+    )
+    layers = [
+        bars,
+        whiskers.encode(x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q")),
+        rings.encode(x=alt.XDatum(0, scale=scale)),
+        _extremes(base, dx=8, end="max(0, datum.high, datum.drop)").encode(x=alt.X("end:Q", scale=scale)),
+        zero_line(),
+        outline(rows, picked, same_rows()),
+        hit_rows(base, pick_layer(), tooltip=layer_hover(metric)),
+    ]
+    return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
+
+
+def _extremes(base: alt.Chart, *, dx: int, end: str) -> Any:
+    """Write ``extreme`` behind the ``end`` of each row that has one."""
+    words = base.transform_filter("datum.extreme != ''").transform_calculate(end=end)
+    text = words.mark_text(align="left", dx=dx, fontStyle="italic", aria=False)
+    return text.encode(text=alt.Text("extreme:N"))
+
+
+def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Chart:
+    """Return one bar per row of :func:`senseapp.views.frames.results.schedule_frame`, coloured by the layer's own loss.
+
+    ``largest`` is the end of the axis of amounts, fixed so that bars move and the axis does not.
+    """
+    scale = alt.Scale(domain=[0, largest], nice=False)
+    bars = alt.Chart(rows).mark_bar(stroke=INK, strokeWidth=0.5)
+    chart = bars.encode(
+        y=layer_axis(list(rows["row"])),
+        x=alt.X("amount:Q", title=title, axis=alt.Axis(orient="top"), scale=scale),
+        color=fragility_colour(),
+        tooltip=tooltips(members="Layer", amount_text="Amount", drop_text="Measured alone"),
+        description="description:N",
+    )
+    return cast(alt.Chart, chart.properties(height=alt.Step(ROW_STEP)))
+
+
+_BAR_STEP = 9
+_GAP = 6
+
+
+def pair_step(sides: int) -> int:
+    """Return the height of a layer's row, in pixels."""
+    return sides * _BAR_STEP + _GAP
+
+
+def side_colour(labels: Sequence[str], *, drawn: Sequence[str]) -> alt.Color:
+    """Return the channel that gives each side of a comparison its colour, the same in every chart.
+
+    Of all ``labels``, the legend names those ``drawn`` if they are two or more.
+    """
+    scale = alt.Scale(domain=list(labels), range=list(CATEGORIES[: len(labels)]))
+    legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0, values=list(drawn))
+    return alt.Color("side:N", scale=scale, legend=legend if len(drawn) > 1 else None)
+
+
+def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], picked: str = "") -> alt.LayerChart:
+    """Return a bar for each side under each other, layer by layer; whiskers are 95 % intervals, estimates are pale.
+
+    ``rows`` are those of :func:`senseapp.views.frames.comparison.pair_frame`, ``labels`` those of the sides in order.
+    """
+    domain = drop_domain(rows, metric)
+    drawn = cut_short(rows.assign(extreme=""), domain)
+    base: alt.Chart = alt.Chart(drawn).encode(
+        y=layer_axis(list(dict.fromkeys(rows["row"]))),
+        yOffset=alt.YOffset("side:N", sort=list(labels)),
+        tooltip=tooltips(
+            members="Layer",
+            side="Run",
+            change_text=metric.change_title,
+            interval_text="95 % interval",
+            rank_text="Rank",
+            source="Value",
+        ),
+    )
+    scale = alt.Scale(domain=list(domain), nice=False)
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
+    hits = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
+    bars = base.mark_bar(clip=True).encode(
+        x=drop,
+        color=side_colour(labels, drawn=labels),
+        opacity=source_opacity(),
+        description="description:N",
+    )
+    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(x="low:Q", x2="high:Q")
+    step = alt.Step(pair_step(len(labels)), **{"for": "position"})
+    layers = [hits.add_params(pick_layer()), bars, whiskers, zero_line(), outline(rows, picked, same_rows())]
+    if (drawn["extreme"] != "").any():
+        layers.append(_extremes(base, dx=4, end="max(0, datum.drop)").encode(x="end:Q"))
+    return alt.LayerChart(layer=layers, height=step)

@@ -1,0 +1,245 @@
+"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, and the leaderboard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+
+from senseapp import descriptions
+from senseapp.metrics import METRICS, number_text
+from senseapp.records.comparison import Comparison, MatchedLayer, Part, Side
+from senseapp.records.jobs import RunRecord
+from senseapp.server.leaderboard import LeaderboardRow
+from senseapp.views.frames.results import change_figures, row_name
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import caveat_of
+
+_LETTERS = "ABCDEFGH"
+_TITLE_WIDTH = 28
+_PAIR_COLUMNS = (
+    "layer", "row", "side", "source", "drop", "low", "high", "change_text", "interval_text", "rank_text", "members",
+    "description",
+)  # fmt: skip
+_SCATTER_COLUMNS = (
+    "layer", "row", "members", "side", "x", "y", "x_low", "x_high", "y_low", "y_high", "x_rank", "y_rank", "x_text",
+    "y_text", "shift", "description",
+)  # fmt: skip
+
+
+def letter(index: int) -> str:
+    """Return the letter that stands for a side where its title would be too long."""
+    return _LETTERS[index]
+
+
+def side_labels(sides: Sequence[Side]) -> list[str]:
+    """Return a label for each side that no other has: ``A · demo, 50 %``, or ``A · estimated`` within one run."""
+    of_one_run = len({(side.title, side.level) for side in sides}) == 1
+    names = (_part_name(side.part) if of_one_run else _full_name(side) for side in sides)
+    return [f"{letter(index)} · {name}" for index, name in enumerate(names)]
+
+
+def _part_name(part: Part) -> str:
+    return "measured" if part is Part.MEASURED else "estimated"
+
+
+def _full_name(side: Side) -> str:
+    level = side.result.compression.scale.text(side.level)
+    return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
+
+
+def pair_frame(comparison: Comparison, *, by_shift: bool = False) -> pd.DataFrame:
+    """Return one row per matched layer and side, in network order or those first whose rank moved most.
+
+    Columns are ``layer``, ``row``, ``side``, ``source``, ``drop``, ``low``, ``high``, ``change_text``,
+    ``interval_text``, ``rank_text``, ``members`` and ``description``.
+    """
+    metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
+    rows = []
+    for layer in sorted(comparison.layers, key=lambda layer: -layer.rank_change) if by_shift else comparison.layers:
+        for index, (change, label) in enumerate(zip(layer.changes, labels, strict=True)):
+            figures = change_figures(change, metric, estimated=layer.estimated[index])
+            source = "estimated" if layer.estimated[index] else "measured"
+            own = {
+                "layer": layer.layer,
+                "row": row_name(layer),
+                "side": label,
+                "source": source,
+                "rank_text": _rank_text(layer, index, len(comparison.layers)),
+                "members": ", ".join(layer.members),
+                "description": f"{layer.layer}, {label}: {figures['change_text']}, {source}",
+            }
+            rows.append(figures | own)
+    return pd.DataFrame(rows, columns=list(_PAIR_COLUMNS))
+
+
+def _rank_text(layer: MatchedLayer, index: int, count: int) -> str:
+    """Return a rank with the ranks that the noise leaves possible, if any are ruled out: ``3 (2 to 5)``."""
+    first, last = layer.rank_ranges[index]
+    possible = f" ({first} to {last})" if first < last and (first, last) != (1, count) else ""
+    return f"{layer.ranks[index]:g}{possible}"
+
+
+def scatter_frame(comparison: Comparison) -> pd.DataFrame:
+    """Return one row per matched layer and further side: ``x`` is of the first side, ``y`` of the further one.
+
+    Columns are ``layer``, ``row``, ``members``, ``side``, ``x`` and ``y`` with ``_low``, ``_high``, ``_rank`` and
+    ``_text`` of each, ``shift`` (of the rank) and ``description``.
+    """
+    labels = side_labels(comparison.sides)
+    rows: list[dict[str, Any]] = []
+    for layer in comparison.layers:
+        first = _coordinate("x", comparison, layer, 0)
+        for index in range(1, len(labels)):
+            other = _coordinate("y", comparison, layer, index)
+            own = {
+                "layer": layer.layer,
+                "row": row_name(layer),
+                "members": ", ".join(layer.members),
+                "side": labels[index],
+                "shift": abs(layer.ranks[0] - layer.ranks[index]),
+                "description": f"{layer.layer}: {first['x_text']} in A; {other['y_text']} in {letter(index)}",
+            }
+            rows.append(own | first | other)
+    return pd.DataFrame(rows, columns=list(_SCATTER_COLUMNS))
+
+
+def _coordinate(axis: str, comparison: Comparison, layer: MatchedLayer, side: int) -> dict[str, Any]:
+    figures = change_figures(layer.changes[side], METRICS[comparison.metric], estimated=layer.estimated[side])
+    return {
+        axis: figures["drop"],
+        f"{axis}_low": figures["low"],
+        f"{axis}_high": figures["high"],
+        f"{axis}_rank": layer.ranks[side],
+        f"{axis}_text": f"{figures['change_text']}, rank {layer.ranks[side]:g}",
+    }
+
+
+def moves_frame(comparison: Comparison) -> pd.DataFrame:
+    """Return the layers whose rank moved, the furthest first: their rank on each side, and whether chance explains it.
+
+    Columns are ``layer``, ``row``, ``shift``, ``fragile_in`` (the side that ranks the layer as more fragile than any
+    other does), ``sure`` and, for each side, ``rank_`` and ``change_`` with its letter.
+    """
+    metric, count = METRICS[comparison.metric], len(comparison.layers)
+    sides = range(len(comparison.sides))
+    rows = [
+        {"layer": layer.layer, "row": row_name(layer), "shift": layer.rank_change}
+        | {"fragile_in": letter(min(sides, key=lambda side: layer.ranks[side])), "sure": _sure(layer)}
+        | {f"rank_{letter(side)}": _rank_text(layer, side, count) for side in sides}
+        | {f"change_{letter(side)}": metric.change_text(layer.changes[side].delta) for side in sides}
+        for layer in comparison.most_moved()
+    ]
+    per_side = [f"{what}_{letter(side)}" for side in sides for what in ("rank", "change")]
+    return pd.DataFrame(rows, columns=["layer", "row", "shift", "fragile_in", "sure", *per_side])
+
+
+def _sure(layer: MatchedLayer) -> str:
+    if layer.surely_moved:
+        return "yes"
+    known = all(change.has_interval for change in layer.changes) and not any(layer.estimated)
+    return "no" if known else "unknown"
+
+
+def agreement_frame(comparison: Comparison) -> pd.DataFrame:
+    """Return the rank correlation of each pair of sides: columns ``pair`` (letters), ``spearman``, ``layers``."""
+    rows = [
+        (f"{letter(first)} and {letter(second)}", comparison.agreement(first, second), len(comparison.layers))
+        for first, second in combinations(range(len(comparison.sides)), 2)
+    ]
+    return pd.DataFrame(rows, columns=["pair", "spearman", "layers"])
+
+
+def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
+    """Return the layers that lack a value on a side: column ``layer``, and for each side its letter with the reason."""
+    rows = [
+        {"layer": layer.layer} | {letter(side): reason or "has a value" for side, reason in enumerate(layer.missing)}
+        for layer in comparison.unmatched
+    ]
+    return pd.DataFrame(rows, columns=["layer", *(letter(side) for side in range(len(comparison.sides)))])
+
+
+def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:
+    """Return the rows of runs that are still there, in their order, figures as numbers so that every column sorts.
+
+    Columns are ``title``, ``link``, ``model``, ``compression``, ``levels``, ``saved`` (percent of the original file's
+    bytes, of the measured file in ``measured``), ``removable`` (percent of the bytes, predicted),
+    ``told``, ``counted_in``, ``baseline``, ``metric``, ``params``, ``images`` and ``headline``.
+    """
+    return pd.DataFrame(
+        [
+            {
+                "title": records[row.run].title,
+                "link": f"results?run={row.run}",
+                "model": row.model,
+                "compression": descriptions.get(row.compression).label,
+                "levels": descriptions.get(row.compression).scale.texts(row.levels),
+                "saved": None if row.saved is None else 100 * row.saved,
+                "measured": row.candidate.headline if row.candidate else "",
+                "removable": None if row.bytes_removable is None else 100 * row.bytes_removable,
+                "told": row.unknown_because or ("predicted" if row.bytes_removable is not None else ""),
+                "counted_in": METRICS[row.drop_metric].label if row.drop_metric else "",
+                "baseline": None if row.baseline is None else METRICS[row.metric].factor * row.baseline,
+                "metric": METRICS[row.metric].label,
+                "params": row.num_params or None,
+                "images": row.num_images or None,
+                "headline": row.headline,
+            }
+            for row in rows
+            if row.run in records
+        ]
+    )
+
+
+_WORDS = ((0.9, "almost alike"), (0.7, "much alike"), (0.4, "only partly alike"), (-0.4, "differently"))
+_OPPOSITE = "in the opposite order"
+
+
+def finding(comparison: Comparison) -> str:
+    """Say how far the sides rank the layers alike: Spearman, over how many layers, and which moves are no chance."""
+    count = len(comparison.layers)
+    if count < 2:
+        return f"{'Only one' if count else 'No'} layer has a value in every run, so there are no ranks to compare."
+    values = [comparison.agreement(0, other) for other in range(1, len(comparison.sides))]
+    if any(math.isnan(value) for value in values):
+        return "In one of the runs every layer loses the same, so there is no order to compare."
+    numbers = [number_text(value, digits=2) for value in values]
+    if len(values) > 1:
+        found = ", ".join(f"{number} for {letter(side)}" for side, number in enumerate(numbers, start=1))
+        return f"Rank correlation with A over {count} layers: {found}.{_sure_moves(comparison)}"
+    parts = {side.part for side in comparison.sides}
+    subject = "Estimate and measurement" if parts == {Part.ESTIMATED, Part.MEASURED} else "A and B"
+    alike = next((words for least, words in _WORDS if values[0] >= least), _OPPOSITE)
+    return f"{subject} rank {count} layers {alike}: rank correlation {numbers[0]}.{_sure_moves(comparison)}"
+
+
+def _sure_moves(comparison: Comparison) -> str:
+    """Count the moves that are no chance; say nothing where some figures have no interval."""
+    known = all(change.has_interval for layer in comparison.layers for change in layer.changes)
+    if not known or any(any(layer.estimated) for layer in comparison.layers):
+        return ""
+    sure = sum(layer.surely_moved for layer in comparison.layers)
+    return f" {fmt.plural(sure, 'layer') if sure else 'No layer'} moved by more than chance."
+
+
+def matching_text(comparison: Comparison) -> str:
+    """Say in which metric, how many layers are matched, and how many lack a value in which run."""
+    parts = [
+        METRICS[comparison.metric].label,
+        "Spearman's rank correlation",
+        f"{fmt.plural(len(comparison.layers), 'layer')} matched by name",
+    ]
+    lacking = [
+        sum(bool(layer.missing[side]) for layer in comparison.unmatched) for side in range(len(comparison.sides))
+    ]
+    missing = [f"{count} without a value in {letter(side)}" for side, count in enumerate(lacking) if count]
+    return " · ".join(parts + missing)
+
+
+def caveat_of_sides(sides: Sequence[Side]) -> str:
+    """Return which sides are indicative only, and why; empty where none is."""
+    found = [(letter(index), caveat_of(side.result)) for index, side in enumerate(sides)]
+    return "; ".join(f"{name}: {caveat}" for name, caveat in found if caveat)

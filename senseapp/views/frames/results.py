@@ -1,0 +1,295 @@
+"""Data frames of a result, in display units; every chart and table is drawn from one of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from senseapp import descriptions
+from senseapp.metrics import METRICS, Metric, MetricChange
+from senseapp.records.comparison import MatchedLayer
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, counted
+from senseapp.records.profile import ModelProfile
+from senseapp.records.ranking import shared_ranks
+from senseapp.records.resolution import opening_level
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.solve.curve_set import damage_metric
+from senseapp.solve.curves import weight_bytes
+from senseapp.views.frames.fragility import NO_VALUE, row_bands
+from senseapp.views.words import format as fmt
+
+_EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
+
+COLUMNS = (
+    "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "reached", "drop", "low", "high",
+    "value", "macs_left", "layer_macs_left", "change_text", "interval_text", "unclear", "ranked", "source", "group",
+    "members", "description",
+)  # fmt: skip
+
+
+def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
+    """Return the run's levels from the mildest to the strongest."""
+    return tuple(result.compression.scale.sorted(result.levels))
+
+
+def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
+    """Return the metrics that have values, the ranking one first."""
+    seen = [name for name in METRICS if name in result.shown_metrics]
+    return tuple(sorted(seen, key=lambda name: name != result.metric))
+
+
+def measurement_frame(result: SensitivityResult, metric: str, *, level: float | None = None) -> pd.DataFrame:
+    """Return one row per layer (or coupled group) and level, or at one ``level``, that has a value of ``metric``.
+
+    Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
+    the metric's axes; ``layer_macs_left`` counts the layer's MACs (a group's together) with the level's share of its
+    inputs and of its outputs gone, NaN where levels are bits; ``unclear`` says that the 95 % interval holds zero,
+    ``band`` is the colour (:mod:`senseapp.views.frames.fragility`); ``rank`` is 1 for the most fragile at a level and
+    shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution
+    order, then by strength.
+    """
+    view = METRICS[metric]
+    items = result.shown if level is None else result.at(level)
+    frame = pd.DataFrame(_rows(result, items, view), columns=list(COLUMNS))
+    frame = frame.sort_values("order", kind="stable", ignore_index=True)
+    return frame.assign(rank=_ranks(frame), band=row_bands(frame, view))
+
+
+def _ranks(frame: pd.DataFrame) -> pd.Series:
+    """Return ranks within each level; layers whose intervals cannot be told apart share one, estimates have none."""
+    ranks = pd.Series(pd.NA, index=frame.index, dtype="Int64")
+    for _, rows in frame[frame["ranked"].astype(bool)].groupby("level"):
+        ranks[rows.index] = shared_ranks(rows["drop"].tolist(), rows["low"].tolist(), rows["high"].tolist())
+    return ranks
+
+
+def _rows(result: SensitivityResult, items: Iterable[LayerMeasurement], metric: Metric) -> Iterator[dict[str, Any]]:
+    scale = result.compression.scale
+    layers = {layer.name: layer for layer in result.profile.layers}
+    texts = {level: scale.text(level) for level in result.levels}
+    for item in sorted(items, key=lambda item: scale.strength(item.level)):
+        change = item.change(metric.name)
+        if change is None or item.status is not Status.MEASURED:
+            continue
+        layer = layers.get(item.layer)
+        numbers = change_figures(change, metric, estimated=item.estimated)
+        level_text = texts[item.level]
+        source = "estimated" if item.estimated else "measured"
+        yield {
+            "layer": item.layer,
+            "row": row_name(item),
+            "order": layer.order if layer else len(layers),
+            "layer_type": layer.layer_type if layer else "",
+            "params": layer.num_params if layer else 0,
+            "macs": layer.macs if layer else 0,
+            "level": item.level,
+            "level_text": level_text,
+            "reached": item.achieved_level,
+            "macs_left": result.profile.macs - item.removed_macs,
+            "layer_macs_left": sum(layers[name].macs for name in item.members or (item.layer,) if name in layers)
+            * (math.nan if scale.stronger_is_lower else (1 - item.level) ** 2),
+            "source": source,
+            "group": item.group,
+            "members": ", ".join(item.members) or item.layer,
+            "description": f"{item.layer}: {numbers['change_text']} at {level_text}, {source}",
+            **numbers,
+        }
+
+
+def row_name(item: LayerMeasurement | MatchedLayer | ScheduleEntry) -> str:
+    """Name a coupled group by its first member and the number of others, ``conv1 (+2)``."""
+    others = len(item.members) - 1
+    return f"{item.layer} (+{others})" if others > 0 else item.layer
+
+
+def change_figures(change: MetricChange, metric: Metric, *, estimated: bool) -> dict[str, Any]:
+    """Return the figures in display units; an unknown interval gives a whisker of no length."""
+    known = not estimated and change.has_interval
+    low, high = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
+    return {
+        "drop": metric.factor * change.delta,
+        "low": metric.factor * low,
+        "high": metric.factor * high,
+        "value": metric.factor * change.value,
+        "change_text": metric.change_text(change.delta),
+        "interval_text": metric.interval_text(low, high) if known else "none: estimate" if estimated else "unknown",
+        "unclear": known and low <= 0 <= high,
+        "ranked": known,
+    }
+
+
+def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False) -> pd.DataFrame:
+    """Return the rows of one level, in network order or the most fragile first."""
+    rows = frame[frame["level"] == level]
+    return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
+
+
+def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFrame:
+    """Return the ``number`` most fragile of a level's rows, which come the most fragile first, or the most robust."""
+    return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
+
+
+def apart_frame(result: SensitivityResult) -> pd.DataFrame:
+    """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status``, ``reason``, ``partly``.
+
+    ``partly`` tells that a layer has values at other levels, and so has bars there.
+    """
+    scale = result.compression.scale
+    valued = {item.layer for item in result.shown if item.status is Status.MEASURED}
+    words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
+    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    for item in result.shown:
+        if item.status in words:
+            groups.setdefault((item.layer, row_name(item), words[item.status], item.reason), []).append(item.level)
+    rows = [
+        (layer, row, scale.texts(found), status, reason, layer in valued)
+        for (layer, row, status, reason), found in groups.items()
+    ]
+    return pd.DataFrame(rows, columns=["layer", "row", "levels", "status", "reason", "partly"]).astype({"partly": bool})
+
+
+def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
+    """Return the weights that belong to no layer: columns ``module``, ``module_type``, ``weights``, ``share_text``."""
+    total = max(1, profile.num_params)
+    rows = [
+        (
+            item.module or "(the network itself)",
+            item.module_type,
+            ", ".join(item.parameters),
+            fmt.percent(item.num_params / total, digits=2),
+        )
+        for item in profile.unlisted
+    ]
+    return pd.DataFrame(rows, columns=["module", "module_type", "weights", "share_text"])
+
+
+def counted_rows(rows: pd.DataFrame) -> str:
+    """Return how many layers or groups the ``rows`` of one level are: ``14 groups (22 layers)``."""
+    return counted([members.split(", ") for members in rows["members"]])
+
+
+def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+    """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
+
+    ``drop`` is what the layer loses on its own at the level shown first, 0 where that is unknown, and ``band`` its
+    colour.
+    Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description``.
+    """
+    metric = METRICS[schedule.metric]
+    alone = {str(row["layer"]): row for row in _at_opening_level(result, metric.name).to_dict("records")}
+    rows = []
+    for entry in schedule.entries:
+        own = alone.get(entry.layer)
+        amount, text = _amount(entry, result)
+        rows.append(
+            {
+                "layer": entry.layer,
+                "row": row_name(entry),
+                "members": ", ".join(entry.members),
+                "amount": amount,
+                "amount_text": text,
+                "drop": float(own["drop"]) if own else 0.0,
+                "band": int(own["band"]) if own else NO_VALUE,
+                "drop_text": f"{own['change_text']} at {own['level_text']}" if own else "–",
+                "damage_text": metric.change_text(entry.predicted_damage),
+                "description": f"{entry.layer}: {text}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _at_opening_level(result: SensitivityResult, metric: str) -> pd.DataFrame:
+    return measurement_frame(result, metric, level=opening_level(result, metric))
+
+
+def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+    """Return one row per layer of a schedule of zeros and bits together; ``amount`` is the percentage of bytes left.
+
+    Other columns as in :func:`schedule_frame`.
+    """
+    rows = schedule_frame(schedule, result).drop_duplicates("layer").set_index("layer", drop=False)
+    for layer in rows.index:
+        entries = [entry for entry in schedule.entries if entry.layer == layer and entry.compression != "none"]
+        applied = [(descriptions.get(entry.compression), entry.level) for entry in entries]
+        parts = sorted(applied, key=lambda part: part[0].order)
+        weights = result.profile.layer(layer).num_params
+        left = weight_bytes(
+            weights,
+            zeros=next((weights * level for what, level in parts if what.zeroes_weights), 0.0),
+            bits=next((level for what, level in parts if what.sets_bits), descriptions.DENSE_BITS),
+        )
+        words = [what.scale.reached_text(level) + " zeros" * what.zeroes_weights for what, level in parts]
+        text = " and ".join(words) or "left alone"
+        rows.loc[layer, "amount"] = 100 * left / weight_bytes(weights)
+        rows.loc[layer, "amount_text"] = text
+        rows.loc[layer, "description"] = f"{layer}: {text}"
+    return rows.reset_index(drop=True)
+
+
+def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
+    """Return what bars of a schedule are drawn of: the rows, and title and end of the axis of amounts.
+
+    Bits end at the most that can be asked for, and at those of an untouched layer only where there is one.
+    """
+    if mixed:
+        return mixed_frame(schedule, result), "Bytes left if stored compactly (%)", 100.0
+    rows, scale = schedule_frame(schedule, result), result.compression.scale
+    if not scale.stronger_is_lower:
+        return rows, scale.axis, scale.per_level
+    most = max(scale.choices)
+    return rows, scale.axis, scale.untouched if (rows["amount"] > most).any() else most
+
+
+def editing_frame(
+    result: SensitivityResult,
+    schedule: Schedule | None,
+    *,
+    fixed: Mapping[str, float],
+    bounds: Mapping[str, tuple[float | None, float | None]],
+) -> pd.DataFrame:
+    """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
+
+    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``loss`` (alone, at the level shown
+    first), ``alone`` (the same in words), ``share`` (of all compressible weights, in percent) and ``damage``.
+    ``amount``, ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
+    set.
+    """
+    metric = damage_metric(result)
+    frame = _at_opening_level(result, metric)
+    scale = result.spec.sensitivity.compression.scale
+    entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
+    num_params = {layer.name: layer.num_params for layer in result.profile.layers}
+    total = max(1, sum(num_params.values()))
+    rows = []
+    for item in frame.sort_values("order").to_dict("records"):
+        layer = str(item["layer"])
+        entry = entries.get(layer)
+        least, most = bounds.get(layer, (None, None))
+        held = scale.shown(fixed[layer]) if layer in fixed else None
+        weights = sum(num_params[name] for name in str(item["members"]).split(", "))
+        rows.append(
+            {
+                "layer": layer,
+                "row": item["row"],
+                "amount": round(_amount(entry, result)[0], 4) if entry is not None else held,
+                "locked": layer in fixed,
+                "least": None if least is None else scale.shown(least),
+                "most": None if most is None else scale.shown(most),
+                "loss": max(0.0, float(item["drop"])),
+                "alone": f"{item['change_text']} at {item['level_text']}",
+                "share": 100 * weights / total,
+                "damage": METRICS[metric].change_text(entry.predicted_damage) if entry is not None else "–",
+            }
+        )
+    numbers = {"amount": "float64", "least": "float64", "most": "float64"}
+    return pd.DataFrame(rows, columns=list(_EDITED)).astype(numbers)
+
+
+def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:
+    scale = result.compression.scale
+    if entry.compression == "none":
+        return scale.shown(scale.untouched), "left alone"
+    return scale.shown(entry.level), scale.reached_text(entry.level)

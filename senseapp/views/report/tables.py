@@ -1,0 +1,198 @@
+"""The tables of a report (layers at every level, layers without a value, amounts), and its quantization histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate, offered
+from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import LayerProfile
+from senseapp.records.schedule import Schedule
+from senseapp.views.charts.quantization_bars import histogram_chart
+from senseapp.views.frames.answers import CLASS_COLUMNS, class_note, class_rows
+from senseapp.views.frames.results import (
+    apart_frame,
+    metrics_of,
+    mixed_frame,
+    ordered_levels,
+    schedule_frame,
+    unlisted_frame,
+)
+from senseapp.views.report.chart_data import ChartData
+from senseapp.views.report.figures import Drawing, Figure, drawn
+from senseapp.views.words import format as fmt
+
+_MOST_CELLS = 12_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of texts whose first column names the row; cells that are ``figures``, not words, stand to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    figures: bool = True
+
+
+def files_table(candidates: Sequence[Candidate]) -> Table | None:
+    """Return every file that was made, with its own figures; None where none was."""
+    if not candidates:
+        return None
+    kept = offered(candidates)
+    return Table(
+        title="Files that were made and measured",
+        columns=("File", "Size", "Time", "Answers", "Worth taking"),
+        rows=tuple(
+            (each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})", _worth(each, kept))
+            for each in candidates
+        ),
+        note="Each row was measured on the file itself, beside the original network in turns.",
+        figures=False,
+    )
+
+
+def _worth(candidate: Candidate, kept: Sequence[Candidate]) -> str:
+    if candidate in kept:
+        return "yes"
+    return "another file is no worse" if candidate.pays else "no smaller and no faster"
+
+
+def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[Table, ...]:
+    """Return what each class loses, for each model whose answers were compared by class."""
+    return tuple(
+        Table(
+            title=f"What each class loses with {found.subject}: {found.sentence}",
+            columns=CLASS_COLUMNS,
+            rows=tuple(tuple(map(str, row)) for row in class_rows(found)),
+            note=class_note(found),
+        )
+        for found in changed
+        if found.classes
+    )
+
+
+def layer_tables(result: SensitivityResult, frame_of: Callable[[str], pd.DataFrame]) -> tuple[tuple[Table, ...], str]:
+    """Return a table of each metric, and a sentence on those that are left out to keep the report small.
+
+    ``frame_of`` returns :func:`senseapp.views.frames.results.measurement_frame` of a metric's name.
+    """
+    names = metrics_of(result)
+    cells = len(result.profile.layers) * len(result.levels)
+    room = max(1, _MOST_CELLS // max(1, cells))
+    left_out = ", ".join(METRICS[name].label for name in names[room:])
+    sentence = f"To keep this file small it has no table of: {left_out}. The run's CSV has them." if left_out else ""
+    return tuple(_layer_table(result, name, frame_of(name)) for name in names[:room]), sentence
+
+
+def _layer_table(result: SensitivityResult, name: str, frame: pd.DataFrame) -> Table:
+    """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
+    metric, scale = METRICS[name], result.compression.scale
+    levels = [scale.text(level) for level in ordered_levels(result)]
+    sized = result.profile.sizes_known
+    layers = {layer.name: layer for layer in result.profile.layers}
+    cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame), strict=True))
+    firsts = frame.drop_duplicates("row")
+    rows = [
+        (row, *(_facts(kind_of, members, layers) if sized else ()), *(cells.get((row, level), "–") for level in levels))
+        for row, kind_of, members in zip(firsts["row"], firsts["layer_type"], firsts["members"], strict=True)
+    ]
+    facts = ("Type", "Parameters", "MACs") if sized else ()
+    return Table(
+        title=f"{metric.change_title} when one layer is compressed",
+        columns=("Layer", *facts, *levels),
+        rows=tuple(rows),
+        note=f"{metric.help} Above zero is worse. In brackets: the 95 % interval; ≈ marks estimates, which have none.",
+    )
+
+
+def _facts(layer_type: str, members: str, layers: Mapping[str, LayerProfile]) -> tuple[str, str, str]:
+    """Return type and cost, summed over the members of a coupled group."""
+    coupled = [layers[name] for name in members.split(", ") if name in layers]
+    params, macs = sum(layer.num_params for layer in coupled), sum(layer.macs for layer in coupled)
+    return layer_type, fmt.count(params), fmt.count(macs)
+
+
+def _cells(frame: pd.DataFrame) -> Iterator[str]:
+    for change, interval, source in zip(frame["change_text"], frame["interval_text"], frame["source"], strict=True):
+        yield f"≈ {change}" if source == "estimated" else f"{change} ({interval})"
+
+
+def apart_table(result: SensitivityResult) -> Table | None:
+    """Return the layers without a value, with the reason; None if every layer has one."""
+    frame = apart_frame(result)
+    if frame.empty:
+        return None
+    return Table(
+        title=f"{fmt.plural(frame['layer'].nunique(), 'layer')} without a value, or without one at some levels",
+        columns=("Layer", "Status", "Levels", "Reason"),
+        rows=tuple(tuple(map(str, row)) for row in frame[["row", "status", "levels", "reason"]].to_numpy()),
+        note="Where nothing could be measured a layer is not robust and not fragile, for the reason given.",
+        figures=False,
+    )
+
+
+def unlisted_table(result: SensitivityResult) -> Table | None:
+    """Return the weights that belong to no layer; None if there are none."""
+    frame = unlisted_frame(result.profile)
+    if frame.empty:
+        return None
+    return Table(
+        title=f"{fmt.plural(len(frame), 'module')} with weights that are not analysed",
+        columns=("Module", "Type", "Weights", "Share of the parameters"),
+        rows=tuple(tuple(map(str, row)) for row in frame.to_numpy()),
+        note="These weights are used without a convolution or linear layer, so no compression here touches them.",
+        figures=False,
+    )
+
+
+def is_mixed(schedule: Schedule) -> bool:
+    """Whether a schedule sets zeros and bits together."""
+    return len({entry.compression for entry in schedule.entries} - {"none"}) > 1
+
+
+def schedule_table(schedule: Schedule, result: SensitivityResult) -> Table:
+    """Return the amount of each layer, and what it loses alone."""
+    frame = mixed_frame(schedule, result) if is_mixed(schedule) else schedule_frame(schedule, result)
+    columns = ["members", "amount_text", "damage_text", "drop_text"]
+    return Table(
+        title="Amount of each layer",
+        columns=("Layer", "Amount", "Predicted share of the loss", "Measured alone"),
+        rows=tuple(tuple(map(str, row)) for row in frame[columns].to_numpy()),
+        figures=False,
+    )
+
+
+def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartData) -> tuple[Figure, ...]:
+    """Return one figure with all histograms to choose from; none where nobody looked at any."""
+    drawings = tuple(_drawing(histogram, data) for histogram in histograms)
+    figure = Figure(
+        question="Where do the values lie on the quantization grid, and which of them matter?",
+        reading="Bars count the values in each bin; the line is how much the network's output hangs on them. Dashed "
+        "lines are the mean of each cell, and in red the true range.",
+        drawings=drawings,
+        what="Histogram",
+    )
+    return (figure,) if drawings else ()
+
+
+_OBJECTIVES = {"loss": ", to the loss", "mean": ", to the mean output", "none": ", values only"}
+
+
+def _drawing(histogram: QuantizationHistogram, data: ChartData) -> Drawing:
+    spec = histogram.spec
+    label = f"{spec.layer}, {spec.tensor}, {spec.bits} bits" + (", per channel" if spec.per_channel else "")
+    label += (", BatchNorm folded" if spec.fold else "") + _OBJECTIVES.get(spec.objective, "")
+    words = (
+        f"{label}: {fmt.percent(histogram.zero_share, digits=1)} of the values become zero, "
+        f"{fmt.percent(histogram.clamped_share, digits=3)} are clamped; seen on "
+        f"{fmt.plural(histogram.num_images, 'image')}."
+    )
+    return drawn(histogram_chart(histogram), data, label=label, words=words)
