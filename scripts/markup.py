@@ -28,7 +28,7 @@ _OWN = "senseapp/core/markdown.py"
 HTML = {"app.py", "senseapp/app/common/notices.py", "senseapp/app/common/figure.py"}
 """Files that call ``st.html``: with a style sheet, scripts that the security policy names, a legend of our words."""
 _MARKUP = re.compile(r"\*\*\S|^#{1,6}( |$)|`\S|(?<!\w):material/\w+:.|:(small|gray|red|green|blue|orange)\[|^[-*] \S")
-_PAGES = ("senseapp/app/", "pages/", "app.py")
+_PAGES = ("senseapp/app/", "senseapp/views/", "pages/", "app.py")
 
 
 def markup_in(source: str, file: str) -> Iterator[tuple[int, str]]:

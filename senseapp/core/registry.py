@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from senseapp.core.errors import InvalidSpec
 
@@ -32,7 +32,10 @@ class Registry(MutableMapping[str, NamedT]):
         group: of entry points, whose values are ``module:name`` too.
         own: ``module:name`` of each that senseapp brings.
         added: called with each that is loaded or set.
+        filled_by: ``module:name`` of a registry whose objects add some to this one.
     """
+
+    _lock: ClassVar = threading.RLock()  # one for all, as they fill each other
 
     def __init__(
         self,
@@ -41,11 +44,11 @@ class Registry(MutableMapping[str, NamedT]):
         group: str,
         own: Sequence[str] = (),
         added: Callable[[NamedT], None] = lambda _item: None,
+        filled_by: str = "",
     ) -> None:
-        self._noun, self._group, self._own, self._added = noun, group, own, added
+        self._noun, self._group, self._own, self._added, self._filled_by = noun, group, own, added, filled_by
         self._items: dict[str, NamedT] = {}
         self._is_loading = self._is_loaded = False
-        self._lock = threading.RLock()
 
     def named(self, name: str) -> NamedT:
         """Return the one of that name.
@@ -70,6 +73,8 @@ class Registry(MutableMapping[str, NamedT]):
                 for item in (*map(_at, self._own), *(each.load() for each in entry_points(group=self._group))):
                     self._items.setdefault(item.name, item)
                     self._added(item)
+                if self._filled_by:
+                    len(_at(self._filled_by))
                 self._is_loaded = True
         return self._items
 

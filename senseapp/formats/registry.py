@@ -11,17 +11,8 @@ from collections.abc import Mapping
 
 from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.registry import Registry
 from senseapp.formats.base import ExportFormat, json_text
-from senseapp.formats.config_formats import MODELOPT, NNI2, NNI3, TORCHAO
-from senseapp.formats.fraction_formats import (
-    DISTILLER,
-    FASTERAI_PRUNER,
-    FASTERAI_SPARSIFIER,
-    SPARSEML,
-    TORCH_PRUNING,
-)
-from senseapp.formats.model_explorer import MODEL_EXPLORER
-from senseapp.formats.plain import CSV, JSON, YAML
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ExportManifest, Schedule, check_schedule
 
@@ -33,24 +24,16 @@ _STEM = "schedule"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold; equal content gives equal bytes
 _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
 
-FORMATS: dict[str, ExportFormat] = {
-    target.name: target
-    for target in (
-        JSON,
-        CSV,
-        YAML,
-        FASTERAI_SPARSIFIER,
-        FASTERAI_PRUNER,
-        DISTILLER,
-        SPARSEML,
-        NNI2,
-        NNI3,
-        TORCH_PRUNING,
-        TORCHAO,
-        MODELOPT,
-        MODEL_EXPLORER,
-    )
-}
+_OWN = (
+    *("plain:JSON", "plain:CSV", "plain:YAML"),
+    *("fraction_formats:FASTERAI_SPARSIFIER", "fraction_formats:FASTERAI_PRUNER", "fraction_formats:DISTILLER"),
+    *("fraction_formats:SPARSEML", "config_formats:NNI2", "config_formats:NNI3", "fraction_formats:TORCH_PRUNING"),
+    *("config_formats:TORCHAO", "config_formats:MODELOPT", "model_explorer:MODEL_EXPLORER"),
+)
+FORMATS: Registry[ExportFormat] = Registry(
+    "format", group="senseapp.formats", own=tuple(f"senseapp.formats.{place}" for place in _OWN)
+)
+"""All target formats, in the order in which they are offered."""
 
 
 def export_format(name: str) -> ExportFormat:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning", "numpy")
 _SOURCES = Path(__file__).resolve().parents[1]
-_ENGINE = ("compat", "compressions", "core", "data", "engine", "layers", "metrics", "models", "records", "tasks")
+_ENGINE = (
+    *("compat", "compressions", "core", "data", "descriptions", "measure", "metrics", "networks", "records", "tasks"),
+)
 
 
 @cache

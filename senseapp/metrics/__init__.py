@@ -1,6 +1,6 @@
 """What is measured: every metric is one object, and all that is known of it is derived from that.
 
-A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS`.
+A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS` or an entry point of that group.
 """
 
 from __future__ import annotations
@@ -8,21 +8,26 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.registry import Registry
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, add_moments, number_text, powers
-from senseapp.metrics.classification import AGREEMENT, KL, LOSS, SQNR, TOP1, TOP5, ClassificationMetric, check_labels
+from senseapp.metrics.classification import ClassificationMetric, check_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in (TOP1, TOP5, LOSS, KL, AGREEMENT, SQNR)}
+_OWN = ("TOP1", "TOP5", "LOSS", "KL", "AGREEMENT", "SQNR")
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    group="senseapp.metrics",
+    own=tuple(f"senseapp.metrics.classification:{name}" for name in _OWN),
+    filled_by="senseapp.tasks:TASKS",
+)
+"""All metrics, in the order in which they are shown; those of tasks come with their task."""
 
 
 def metric_named(name: str) -> Metric:
     """Return the metric of that name; raises InvalidSpec where there is none."""
-    if name not in METRICS:
-        raise InvalidSpec(f"The metric must be one of {', '.join(METRICS)}, got {name!r}.")
-    return METRICS[name]
+    return METRICS.named(name)
 
 
 def moments_of(name: str, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:

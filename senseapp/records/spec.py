@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from senseapp.core.codec import register, register_family, register_upgrade
@@ -154,8 +154,11 @@ class DataSpec:
         return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
 
 
-_USUAL_COMPRESSION = all_descriptions()[0].config()
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+
+def _usual_compression() -> CompressionConfig:
+    return all_descriptions()[0].config()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +181,7 @@ class SensitivitySpec:
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.
     """
 
-    compression: CompressionConfig = _USUAL_COMPRESSION
+    compression: CompressionConfig = field(default_factory=_usual_compression)
     levels: tuple[float, ...] = (0.25, 0.5, 0.75)
     metric: str | None = None
     num_samples: int | None = None
@@ -228,9 +231,9 @@ class RunSpec:
         goal: decides only which of the measured files is recommended.
     """
 
-    model: ModelSpec = ModelSpec()
-    data: DataSpec = DataSpec()
-    sensitivity: SensitivitySpec = SensitivitySpec()
+    model: ModelSpec = field(default_factory=ModelSpec)
+    data: DataSpec = field(default_factory=DataSpec)
+    sensitivity: SensitivitySpec = field(default_factory=SensitivitySpec)
     goal: Goal = "smaller"
 
     def __post_init__(self) -> None:

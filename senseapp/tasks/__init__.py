@@ -1,11 +1,12 @@
 """What a model's output means: every task is one object, and all that depends on the meaning is asked of it.
 
-A new task is one file with a :class:`Task` and its metrics, and its line with :func:`register` below.
+A new task is one file with a :class:`Task` and its metrics, and its line in :data:`TASKS` or an entry point of that
+group.
 """
 
 from __future__ import annotations
 
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.registry import Registry
 from senseapp.metrics import METRICS
 from senseapp.tasks.base import (
     AnswerChanges,
@@ -21,24 +22,23 @@ from senseapp.tasks.base import (
 from senseapp.tasks.classification import CLASSIFICATION
 from senseapp.tasks.multilabel import MULTILABEL
 
-TASKS: dict[str, Task] = {}
 
-
-def register(task: Task) -> None:
-    """Let models be of ``task``, and let what they lose be told in its metrics."""
-    TASKS[task.name] = task
+def _add_metrics(task: Task) -> None:
     METRICS.update({metric.name: metric for metric in task.extra_metrics})
 
 
-register(CLASSIFICATION)
-register(MULTILABEL)
+TASKS: Registry[Task] = Registry(
+    "task",
+    group="senseapp.tasks",
+    own=("senseapp.tasks.classification:CLASSIFICATION", "senseapp.tasks.multilabel:MULTILABEL"),
+    added=_add_metrics,
+)
+"""All tasks; each brings the metrics that tell what its models lose."""
 
 
 def task_named(name: str) -> Task:
     """Return the task of that name; raises InvalidSpec where there is none."""
-    if name not in TASKS:
-        raise InvalidSpec(f"The task must be one of {', '.join(TASKS)}, got {name!r}.")
-    return TASKS[name]
+    return TASKS.named(name)
 
 
 __all__ = [
@@ -54,6 +54,5 @@ __all__ = [
     "Task",
     "WrittenLabels",
     "refuse_output",
-    "register",
     "task_named",
 ]

@@ -21,7 +21,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
-from senseapp.tasks import TASKS, register
+from senseapp.tasks import TASKS
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pictures import png
 from tests.toy_task import ERROR, REGRESSION, SHIFT
@@ -32,7 +32,7 @@ NUM_IMAGES = 24
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
     before = [(registry, dict(registry)) for registry in (TASKS, METRICS)]
-    register(REGRESSION)
+    TASKS.register(REGRESSION)
     yield
     for registry, members in before:
         registry.clear()

@@ -23,7 +23,7 @@ from senseapp.store.distiller_reading import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
 from tests.distiller_tables import TABLE
 from tests.schedule_cases import profile_of
-from tests.unit.test_schedules_export_reading import MIXED, PROFILE
+from tests.unit.test_formats_reading import MIXED, PROFILE
 
 NETWORK = profile_of({"conv1": 10, "conv2": 10})
 TIMES = "layer,level,ms\nconv1,0,12.25\nconv1,37.5,150.125\nconv2,0,0.5\nconv2,37.5,0.25\n"

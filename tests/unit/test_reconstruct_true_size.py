@@ -11,7 +11,7 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.problem import PRUNING_NOTE
 from senseapp.solve.trade_off import true_figures, true_shares, truly_sized
-from tests.unit.test_schedules_overlap import NAMES, chain_run, true_fraction
+from tests.unit.test_solve_overlap import NAMES, chain_run, true_fraction
 
 UNITS = 100_000  # so fine that whole units are no matter
 GROUPS = tuple(

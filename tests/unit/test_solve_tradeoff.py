@@ -6,8 +6,8 @@ from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import trade_off
 from tests.schedule_cases import quantized_run, run_of, sparse_run
-from tests.unit.test_schedules_overlap import chain_run, true_fraction
-from tests.unit.test_schedules_true_size import GROUPS
+from tests.unit.test_reconstruct_true_size import GROUPS
+from tests.unit.test_solve_overlap import chain_run, true_fraction
 
 
 def large_run(num_layers, levels):
