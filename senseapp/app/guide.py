@@ -12,7 +12,7 @@ PICTURES = SITE / "assets" / "screenshots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class GuideEntry:
     """One entry: a question, its answer in Markdown, and what it looks like.
 
     Attributes:
@@ -29,7 +29,7 @@ class Entry:
 
 
 ENTRIES = (
-    Entry(
+    GuideEntry(
         question="What is sensitivity?",
         answer="How much a model loses when one of its layers is compressed and all others stay as they are. A layer "
         "that loses much is fragile: leave it alone or compress it little. A layer that surely loses little can "
@@ -37,7 +37,7 @@ ENTRIES = (
         picture="heat_map",
         caption="The heat map: every layer at every level, from robust (blue) to fragile (red).",
     ),
-    Entry(
+    GuideEntry(
         question="How do I read the bars?",
         answer="One bar per layer, from the input of the network at the top to its output at the bottom. A bar to the "
         "right of the zero line is a loss; a bar to the left is a small gain, nearly always by chance; tables use the "
@@ -48,7 +48,7 @@ ENTRIES = (
         picture="results",
         caption="The results page: one bar per layer with its interval, and the most fragile layers beside it.",
     ),
-    Entry(
+    GuideEntry(
         question="Estimated or measured?",
         answer="Pale bars are estimates of all layers at once, made from one backward pass in seconds, the largest "
         "corrected by passes over a few images. Solid bars are measured: the layer was really compressed and the "
@@ -56,7 +56,7 @@ ENTRIES = (
         picture="run",
         caption="A run in its middle: pale estimates give way to measured bars.",
     ),
-    Entry(
+    GuideEntry(
         question="Which compression?",
         answer=md(
             "**Sparsity** sets weights to zero. The file gets smaller; speed needs hardware or kernels that skip "
@@ -66,7 +66,7 @@ ENTRIES = (
         picture="analyze",
         caption="The start page: model, images and compression are filled in with the demo.",
     ),
-    Entry(
+    GuideEntry(
         question="Which metric?",
         answer="Top-1 accuracy is the easiest to explain, but it moves in steps of one image, so that it ranks layers "
         "only from 381 labelled images on. KL divergence compares "
@@ -75,7 +75,7 @@ ENTRIES = (
         picture="curves",
         caption="Curves: how the loss of each layer grows with compression.",
     ),
-    Entry(
+    GuideEntry(
         question="How many images are enough?",
         answer="Look at the headline: it says how small a loss your images can show. 20 images cannot show drops in "
         "accuracy under 16 points, 100 under 4, 400 under 1; what they cannot show is painted grey, and not taken for "
@@ -84,7 +84,7 @@ ENTRIES = (
         picture="compare",
         caption="Compare: two runs beside each other, their bars in pairs and their ranks.",
     ),
-    Entry(
+    GuideEntry(
         question="What do I do with a fragile layer?",
         answer="Spare it: a schedule for a budget takes more from robust layers instead. First and last layers are "
         "often fragile and small, so sparing them costs little. If a large layer is fragile, try a finer granularity, "
@@ -92,7 +92,7 @@ ENTRIES = (
         picture="network",
         caption="The network as its module tree: long and blue means much to save at little cost.",
     ),
-    Entry(
+    GuideEntry(
         question="Why is a layer without a value?",
         answer="Some layers cannot be compressed alone: their channels are added to those of other layers, or the "
         "network needs their exact width. They are listed apart with the reason. They are not robust; they were not "
@@ -100,7 +100,7 @@ ENTRIES = (
         picture="table",
         caption="The table of all figures of a run.",
     ),
-    Entry(
+    GuideEntry(
         question="What is a schedule, and how far can I trust it?",
         answer=md(
             "One amount per layer for one budget. How much? The curve on the Schedule page is flat at first, then "
@@ -111,7 +111,7 @@ ENTRIES = (
         picture="schedule",
         caption="A schedule: the amount of each layer, and what it is predicted to cost.",
     ),
-    Entry(
+    GuideEntry(
         question="Which file do I need?",
         answer="JSON holds everything and is read by senseapp itself. CSV opens in any spreadsheet. YAML is for "
         "configuration files. The format picker on the Schedule page says of each further format which tool reads it. "

@@ -6,7 +6,7 @@
     ├── InvalidInput            exit code 2
     │   └── InvalidSpec, UnknownModel, InvalidCheckpoint, InvalidDataset, NoLayersSelected, UnsupportedModel,
     │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch
-    │       └── SeveralLabels (an InvalidDataset)
+    │       └── SeveralLabelsError (an InvalidDataset)
     │   └── ReadingStopped
     │       └── Abandoned
     ├── OutOfMemory, ProcessLost, ClusterFailed, MeasurementFailed, NotFound, QueueFull, QuotaExceeded, RateLimited
@@ -57,7 +57,7 @@ class InvalidDataset(InvalidInput):
     """Images that cannot be read, trusted or matched to the model's classes."""
 
 
-class SeveralLabels(InvalidDataset):
+class SeveralLabelsError(InvalidDataset):
     """Several labels are true of one image, and the model is read as one that gives each image one class."""
 
 

@@ -49,7 +49,7 @@ def number_in(cell: str, mark: str = ".") -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class TableRecord:
     """One row of a table whose columns have names; ``decimal`` is the decimal mark of its numbers."""
 
     line: int
@@ -70,7 +70,7 @@ class Records:
         notes: sentences on what was detected, and on columns that are not read.
     """
 
-    rows: tuple[Record, ...]
+    rows: tuple[TableRecord, ...]
     has_header: bool = True
     notes: tuple[str, ...] = ()
 
@@ -108,7 +108,9 @@ def read_records(
     decimal = decimal_mark(numeric, table.delimiter)
     return Records(
         rows=tuple(
-            Record(line=line, cells={name: plain_cell(row[place]) for name, place in places.items()}, decimal=decimal)
+            TableRecord(
+                line=line, cells={name: plain_cell(row[place]) for name, place in places.items()}, decimal=decimal
+            )
             for line, row in zip(lines, rows, strict=True)
         ),
         has_header=has_header,

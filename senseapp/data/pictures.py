@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabels
+from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabelsError
 from senseapp.core.wording import printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange
@@ -147,7 +147,7 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
     """
     notes = arrangement.notes
     if arrangement.several and not request.task.several_labels:
-        raise SeveralLabels(
+        raise SeveralLabelsError(
             "Several labels are true of some images, and the model is read as one that gives each image one class. "
             "Choose multi-label (--task multilabel), or measure without labels."
         )

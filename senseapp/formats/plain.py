@@ -17,7 +17,7 @@ import yaml
 
 from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InvalidSchedule, InvalidSpec, first_line_of
-from senseapp.core.table_records import Record, column_key, read_records
+from senseapp.core.table_records import TableRecord, column_key, read_records
 from senseapp.core.tables import TableError, decoded_text
 from senseapp.core.wording import printable
 from senseapp.descriptions import get, names
@@ -158,7 +158,7 @@ def _rows_from_table(content: str) -> tuple[list[dict[str, Any]], tuple[str, ...
     return [_values_of(row) for row in table.rows], table.notes
 
 
-def _values_of(row: Record) -> dict[str, Any]:
+def _values_of(row: TableRecord) -> dict[str, Any]:
     locked = _TRUTH.get(row.cells["locked"].lower())
     try:
         level, damage = row.number("level"), row.number("predicted_damage")

@@ -21,7 +21,7 @@ _MOST_PREFIX_BYTES = 2 * 2**30
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenInputs:
     """One call of the model during the baseline: its input, what it returned, and what is kept on the way."""
 
     inputs: Tensor
@@ -30,7 +30,7 @@ class _Seen:
     output: Any = None
 
     @classmethod
-    def of(cls, given: Tensor, trace: CallTrace) -> _Seen:
+    def of(cls, given: Tensor, trace: CallTrace) -> _SeenInputs:
         # A tensor made in inference mode has no version that would show whether it is written to later.
         if trace.input_overwritten or given.is_inference():
             with torch.inference_mode(False):
@@ -67,7 +67,7 @@ class ReplayedEvaluation:
     eval_fn: Callable[[nn.Module], float]
     trace: CallTrace
     obstacle: str | None = "it was not checked"
-    _seen: list[_Seen] = field(default_factory=list)
+    _seen: list[_SeenInputs] = field(default_factory=list)
     _replay: Replay = field(init=False)
     _used: WeightsUsed | None = None
 
@@ -170,7 +170,7 @@ class ReplayedEvaluation:
     def _remember(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replayable = count == len(self._seen) and not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
         if replayable and _is_ordinary(args[0]) and not self._is_hooked():
-            self._seen.append(_Seen.of(args[0], self.trace))
+            self._seen.append(_SeenInputs.of(args[0], self.trace))
         output = self._forward(forward, args, kwargs)
         if count < len(self._seen):
             self._seen[count].output = map_tensors(output, torch.clone)  # what follows may write into it

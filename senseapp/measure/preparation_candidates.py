@@ -30,7 +30,7 @@ _NORMALISATIONS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class PreparationCandidate:
     """One way to run the checkpoint; ``order`` is the place of the class order among those that fit the labels."""
 
     model: ModelSpec
@@ -57,10 +57,10 @@ class Preparations:
     images: PreparedImages
     own_of: Callable[[ModelSpec], Preprocessing | None]
 
-    def candidates(self, own: Candidate) -> list[Candidate]:
+    def candidates(self, own: PreparationCandidate) -> list[PreparationCandidate]:
         """Return all but ``own``, in the order of their models, geometries and normalisations."""
         found = [
-            Candidate(
+            PreparationCandidate(
                 model,
                 replace(data, mean=mean, std=std, channel_order=order),
                 tuple(word for word in (*words, normalised, "BGR" if order == "bgr" else "") if word),

@@ -25,7 +25,7 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.wording import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import load_images
-from senseapp.measure.preparation_candidates import Candidate, NumTried, Preparations, macs_of, verdict
+from senseapp.measure.preparation_candidates import NumTried, PreparationCandidate, Preparations, macs_of, verdict
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
 from senseapp.networks.checkpoints.fitting import look_alikes
 from senseapp.networks.loaded import LoadedModel, Preprocessing
@@ -77,7 +77,7 @@ def choose_preparation(
     given = replace(given, model=models[0])
     if len(models) > 1:  # the images choose
         models, recognition = models[:_MOST_ARCHITECTURES], ()
-    return _Search(given, models, tuple(data_roots), recognition).choose()
+    return _PreparationSearch(given, models, tuple(data_roots), recognition).choose()
 
 
 def choose_class_order(
@@ -95,11 +95,13 @@ def choose_class_order(
     if spec.data.class_map or not isinstance(images, PreparedImages) or not images.label_orders:
         return PreparationChoice(spec=spec)
     progress("Choosing the class order")
-    return _Search(spec, (spec.model,), tuple(data_roots), (), (spec.model, model), _orders_only=True).choose()
+    return _PreparationSearch(
+        spec, (spec.model,), tuple(data_roots), (), (spec.model, model), _orders_only=True
+    ).choose()
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
+class _PreparationSearch:
     """The candidates for ``_spec``, run on one draw of its images."""
 
     _spec: RunSpec
@@ -124,33 +126,33 @@ class _Search:
         self._labels = None if images.labels is None else images.labels.numpy()
         self._orders = images.label_orders
         self._run(own, slice(None))
-        finalists: list[Candidate] = []
+        finalists: list[PreparationCandidate] = []
         if not self._is_good(own):
             finalists += self._in_other_orders(own)
             if not self._orders_only and not any(map(self._is_good, finalists)):
                 finalists += self._otherwise_prepared(own, images)
         return self._decide(own, finalists)
 
-    def _is_good(self, candidate: Candidate) -> bool:
+    def _is_good(self, candidate: PreparationCandidate) -> bool:
         seen = self._answers(candidate)
         is_good = seen.num_correct is not None and seen.num_correct >= _GOOD_ENOUGH * len(seen.loss)
         return is_good and self._is_possible(candidate)
 
-    def _is_possible(self, candidate: Candidate) -> bool:
+    def _is_possible(self, candidate: PreparationCandidate) -> bool:
         """Return whether an order of the classes has more to it than how often each class is answered and is there."""
         if candidate.order == 0 or self._labels is None:
             return True
         scores = np.concatenate(self._scores[candidate.key])
         return tells_classes_apart(scores, self._labels_of(candidate)[: len(scores)], significance=_HOPELESS)
 
-    def _in_other_orders(self, own: Candidate) -> list[Candidate]:
+    def _in_other_orders(self, own: PreparationCandidate) -> list[PreparationCandidate]:
         """Return ``own`` with every other order of the classes, which needs no pass of the model."""
-        found = [Candidate(own.model, own.data, own.words, order) for order in range(1, len(self._orders))]
+        found = [PreparationCandidate(own.model, own.data, own.words, order) for order in range(1, len(self._orders))]
         self._num_tried += len(found)
         self._num_orders_tried += len(found)
         return found
 
-    def _otherwise_prepared(self, own: Candidate, images: PreparedImages) -> list[Candidate]:
+    def _otherwise_prepared(self, own: PreparationCandidate, images: PreparedImages) -> list[PreparationCandidate]:
         """Return the best of the other preparations, each with every order of the classes."""
         ways = Preparations(self._spec.data, self._models, images, self._own_preprocessing)
         prepared = self._affordable(sorted(ways.candidates(own), key=self._num_departures))
@@ -159,11 +161,11 @@ class _Search:
         finalists = self._shown_all(others)
         return finalists + self._shown_all(self._elsewhere(finalists, (own, *others)))
 
-    def _first(self) -> tuple[Candidate, ImageSet]:
+    def _first(self) -> tuple[PreparationCandidate, ImageSet]:
         """Return the first architecture that loads, with its own preparation, and the images in that."""
         refusal: InvalidCheckpoint | None = None
         for model in self._models:
-            own = Candidate(model, self._spec.data)
+            own = PreparationCandidate(model, self._spec.data)
             try:
                 self._load(model)
             except InvalidCheckpoint as error:  # order and shapes fit, but not the numbers
@@ -173,10 +175,10 @@ class _Search:
         assert refusal is not None
         raise refusal
 
-    def _affordable(self, others: Sequence[Candidate]) -> list[Candidate]:
+    def _affordable(self, others: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
         """Return those that can be shown the first images without taking long."""
         left = _MACS
-        found: list[Candidate] = []
+        found: list[PreparationCandidate] = []
         for item in others:
             cost = _FIRST_IMAGES * macs_of(item.model)
             if cost <= left or len(found) < _FEWEST:
@@ -185,7 +187,7 @@ class _Search:
         self._num_left_out = len(others) - len(found)
         return found
 
-    def _shown_all(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _shown_all(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
         """Show the first images to all candidates and more to those that do best there; return who has seen all."""
         left = self._run_all(candidates, slice(0, _FIRST_IMAGES))
         self._num_tried += len(left)
@@ -193,31 +195,33 @@ class _Search:
             left = self._run_all(self._promising(left), part)
         return left
 
-    def _promising(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
         """Return the few that did best so far, without those that are clearly worse than the first of them."""
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
         return hopeful[:_FINALISTS]
 
-    def _run_all(self, candidates: Sequence[Candidate], part: slice) -> list[Candidate]:
+    def _run_all(self, candidates: Sequence[PreparationCandidate], part: slice) -> list[PreparationCandidate]:
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
         ran = {id(item) for item in by_network if self._run(item, part)}
         return [item for item in candidates if id(item) in ran]
 
-    def _elsewhere(self, finalists: Sequence[Candidate], tried: Sequence[Candidate]) -> list[Candidate]:
+    def _elsewhere(
+        self, finalists: Sequence[PreparationCandidate], tried: Sequence[PreparationCandidate]
+    ) -> list[PreparationCandidate]:
         """Return the best finalist's preparation for the other architectures, where it was not tried with them."""
         if not finalists:
             return []
         best = min(finalists, key=lambda item: self._answers(item).mean_loss)
         done = {item.key for item in tried}
-        found: list[Candidate] = []
+        found: list[PreparationCandidate] = []
         for model in self._models:
-            item = Candidate(replace(model, img_size=best.model.img_size), best.data, best.words, best.order)
+            item = PreparationCandidate(replace(model, img_size=best.model.img_size), best.data, best.words, best.order)
             if item.key not in done and self._differs_from_own(item):
                 found.append(item)
         return found
 
-    def _differs_from_own(self, candidate: Candidate) -> bool:
+    def _differs_from_own(self, candidate: PreparationCandidate) -> bool:
         """Return whether the preparation is another than the architecture's own, which was tried anyway."""
         own = self._own_preprocessing(candidate.model)
         if own is None:
@@ -237,7 +241,7 @@ class _Search:
             self._loaded = model, load_model(model)
         return self._loaded[1]
 
-    def _prepared(self, candidate: Candidate) -> ImageSet:
+    def _prepared(self, candidate: PreparationCandidate) -> ImageSet:
         """Return the images as ``candidate`` sees them; pictures are cropped once for all that crop alike."""
         model = self._load(candidate.model)
         wanted = effective_preprocessing(candidate.data, model.preprocessing)
@@ -266,7 +270,7 @@ class _Search:
         except InvalidSpec:  # there are fewer
             return load()
 
-    def _run(self, candidate: Candidate, part: slice) -> bool:
+    def _run(self, candidate: PreparationCandidate, part: slice) -> bool:
         """Add the model's answers to a part of the images; False where the model does not take such images."""
         try:
             model, images = self._load(candidate.model), self._prepared(candidate)
@@ -281,11 +285,11 @@ class _Search:
                 known.append(scores.double().numpy())
         return True
 
-    def _answers(self, candidate: Candidate) -> Answers:
+    def _answers(self, candidate: PreparationCandidate) -> Answers:
         scores = np.concatenate(self._scores[candidate.key])
         return Answers.of(scores, None if self._labels is None else self._labels_of(candidate)[: len(scores)])
 
-    def _labels_of(self, candidate: Candidate) -> npt.NDArray[np.int64]:
+    def _labels_of(self, candidate: PreparationCandidate) -> npt.NDArray[np.int64]:
         """Return the labels in the candidate's order of the classes."""
         assert self._labels is not None
         if candidate.order == 0:
@@ -297,7 +301,7 @@ class _Search:
                 moved[own[name]] = other[name]
         return moved[self._labels]
 
-    def _decide(self, own: Candidate, finalists: Sequence[Candidate]) -> PreparationChoice:
+    def _decide(self, own: PreparationCandidate, finalists: Sequence[PreparationCandidate]) -> PreparationChoice:
         judged = [(item, self._answers(item)) for item in (own, *finalists)]
         judged.sort(key=lambda item: round(item[1].mean_loss, 4))  # ties stay in order
         by_own = next(answers for item, answers in judged if item is own)
@@ -326,17 +330,17 @@ class _Search:
         )
         return replace(choice, spec=settled)
 
-    def _plainest(self, judged: Sequence[tuple[Candidate, Answers]]) -> Candidate:
+    def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
         """Return who departs the least from an architecture's own, of the first and those as good as the first."""
         _, best = judged[0]
         alike = [item for item, by in judged if not clearly_better(best, by, significance=_SIGNIFICANCE)]
         return min(alike, key=self._num_departures)
 
-    def _num_departures(self, candidate: Candidate) -> int:
+    def _num_departures(self, candidate: PreparationCandidate) -> int:
         is_other = candidate.model.title != self._models[0].title
         return len(candidate.words) + is_other + (candidate.order > 0)
 
-    def _trial(self, candidate: Candidate, answers: Answers, tried: NumTried) -> PreparationTrial:
+    def _trial(self, candidate: PreparationCandidate, answers: Answers, tried: NumTried) -> PreparationTrial:
         titles = (candidate.model.title,) if len(self._models) > 1 else ()
         words = candidate.words or (("its own preprocessing",) if titles else ("the architecture's own",))
         data = candidate.data

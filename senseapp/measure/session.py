@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from senseapp.core.errors import SeveralLabels
+from senseapp.core.errors import SeveralLabelsError
 from senseapp.data.images import ImageSet, follow
 from senseapp.data.load import load_images
 from senseapp.data.pictures import SEVERAL_NOTE
@@ -72,7 +72,7 @@ class Session:
         """
         try:
             spec, model, images = _loaded(spec, data_roots, progress)
-        except SeveralLabels:  # what the weights do not tell
+        except SeveralLabelsError:  # what the weights do not tell
             spec, model, images = _loaded(_as_multilabel(spec), data_roots, progress)
         held_out = images.subset([])
         if spec.sensitivity.num_samples is None:

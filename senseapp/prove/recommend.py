@@ -67,7 +67,7 @@ def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None
     except InvalidSchedule as error:
         missing = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=(), missing=str(error))
         return Recommended(record=missing, proven=None)
-    search = _Search(evaluator, kind, metric, allowed)
+    search = _ScheduleSearch(evaluator, kind, metric, allowed)
     search.measure_range()
     proven, refused = search.prove_strongest()
     record = Recommendation(
@@ -95,7 +95,7 @@ def _in_order(tried: Sequence[TriedTarget]) -> tuple[TriedTarget, ...]:
     return tuple(sorted(tried, key=lambda each: each.figure))
 
 
-class _Search:
+class _ScheduleSearch:
     """The schedules measured so far, by target: a fraction removed, or average bits."""
 
     def __init__(self, evaluator: ScheduleEvaluator, kind: BudgetKind, metric: str, allowed: float) -> None:

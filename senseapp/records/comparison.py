@@ -14,7 +14,7 @@ from senseapp.records.measurement import LayerMeasurement, SensitivityResult, St
 from senseapp.records.ranking import mean_ranks, rank_intervals, spearman
 
 
-class Part(enum.StrEnum):
+class ComparedPart(enum.StrEnum):
     """Which of a run's figures are compared."""
 
     SHOWN = "shown"
@@ -35,7 +35,7 @@ class Side:
     title: str
     result: SensitivityResult
     level: float
-    part: Part = Part.SHOWN
+    part: ComparedPart = ComparedPart.SHOWN
 
     def __post_init__(self) -> None:
         if self.level not in self.result.levels:
@@ -45,9 +45,9 @@ class Side:
     @property
     def measurements(self) -> tuple[LayerMeasurement, ...]:
         """Those of the part and the level."""
-        if self.part is Part.SHOWN:
+        if self.part is ComparedPart.SHOWN:
             return self.result.at(self.level)
-        items = self.result.estimates if self.part is Part.ESTIMATED else self.result.measurements
+        items = self.result.estimates if self.part is ComparedPart.ESTIMATED else self.result.measurements
         return tuple(item for item in latest(items) if item.level == self.level)
 
     @property

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from senseapp.core.codec import loads, register
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
 from senseapp.core.site import SITE
-from senseapp.networks.checkpoints.recognise import Candidate
+from senseapp.networks.checkpoints.recognise import ArchitectureMatch
 from senseapp.records.inputs import MatchReport
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
@@ -162,14 +162,14 @@ class CheckpointReport:
     """
 
     spec: ModelSpec
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ArchitectureMatch, ...]
     network: str
     networks: tuple[str, ...]
     num_tensors: int
     notes: tuple[str, ...]
     verdict: str
 
-    def model(self, candidate: Candidate) -> ModelSpec:
+    def model(self, candidate: ArchitectureMatch) -> ModelSpec:
         """Return how the checkpoint is loaded as that architecture."""
         return replace(self.spec, library=candidate.library, name=candidate.name)  # type: ignore[arg-type]
 
@@ -179,7 +179,7 @@ class CheckpointReport:
         return self.model(self.candidates[0]) if self.candidates and self.candidates[0].fits else None
 
     @property
-    def look_alikes(self) -> tuple[Candidate, ...]:
+    def look_alikes(self) -> tuple[ArchitectureMatch, ...]:
         """The likeliest architecture and those that fit equally well; none where none fits."""
         if self.proposal is None:
             return ()

@@ -23,7 +23,7 @@ class JobControl:
 
     Args:
         stop: set when the work should end.
-        update: takes named changes of the job's :class:`Progress`.
+        update: takes named changes of the job's :class:`JobProgress`.
         clock: seconds that never move back.
     """
 
@@ -62,7 +62,7 @@ class JobControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class JobProgress:
     """One moment of a job; times are of a clock that never moves back.
 
     Attributes:
@@ -120,7 +120,7 @@ class _Job:
     run_id: str
     state: RunState = RunState.QUEUED
     error: str = ""
-    progress: Progress = field(default_factory=Progress)
+    progress: JobProgress = field(default_factory=JobProgress)
     short: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False  # by a person; otherwise a stop comes from closing the runner
@@ -181,7 +181,7 @@ class JobRunner:
             known = self._jobs.get(run_id)
             if known is None or known.progress.ended is not None:  # its end may be being stored just now
                 self._refuse_if_full()
-                job = _Job(run_id=run_id, short=short, progress=Progress(phase="Waiting for its turn"))
+                job = _Job(run_id=run_id, short=short, progress=JobProgress(phase="Waiting for its turn"))
                 self._jobs[run_id] = job
                 self._jobs.move_to_end(run_id)
                 self._waiting.append(job)
@@ -296,7 +296,7 @@ class JobRunner:
     def _start(self, job: _Job) -> _Job:
         self._waiting.remove(job)
         job.state = RunState.RUNNING
-        job.progress = Progress(phase="Starting", started=self._clock())
+        job.progress = JobProgress(phase="Starting", started=self._clock())
         return job
 
     def _run(self, job: _Job) -> None:

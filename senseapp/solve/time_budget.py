@@ -32,7 +32,7 @@ _SECONDS_LIMIT = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Choices:
+class _TimedChoices:
     """The levels of each layer in a row: damage, seconds, and whether they compute in int8."""
 
     owners: list[int]
@@ -134,8 +134,8 @@ def any_problem(result: SensitivityResult, limits: Limits) -> Problem:
     return build_problem(result, anything, limits, check_budget=False)
 
 
-def _choices(problem: Problem, times: LayerTimes) -> _Choices:
-    found = _Choices(owners=[], levels=[], damage=[], seconds=[], int8=[])
+def _choices(problem: Problem, times: LayerTimes) -> _TimedChoices:
+    found = _TimedChoices(owners=[], levels=[], damage=[], seconds=[], int8=[])
     timed = times.layers()
     if not any(member in timed for curve in problem.curve_set.curves for member in curve.members):
         raise InvalidSpec(f"No layer that was measured in this run has a time ({times.source}).")
@@ -150,7 +150,7 @@ def _choices(problem: Problem, times: LayerTimes) -> _Choices:
     return found
 
 
-def _untouched(curves: Sequence[LayerCurve], choices: _Choices) -> dict[str, float] | None:
+def _untouched(curves: Sequence[LayerCurve], choices: _TimedChoices) -> dict[str, float] | None:
     """Return the levels that leave every layer as it is; None where one may not stay so."""
     levels = {curve.layer: curve.scale.untouched for curve in curves}
     possible = set(zip(choices.owners, choices.levels, strict=True))
@@ -158,7 +158,7 @@ def _untouched(curves: Sequence[LayerCurve], choices: _Choices) -> dict[str, flo
 
 
 def _solved(
-    curves: Sequence[LayerCurve], choices: _Choices, times: LayerTimes, most_seconds: float | None
+    curves: Sequence[LayerCurve], choices: _TimedChoices, times: LayerTimes, most_seconds: float | None
 ) -> dict[str, float] | None:
     """Return the level of each curve; with ``most_seconds`` None the quickest ones; None where there are none."""
     count, place = len(choices.owners), {m: i for i, curve in enumerate(curves) for m in curve.members}

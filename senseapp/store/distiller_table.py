@@ -9,7 +9,7 @@ from itertools import chain
 
 from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InvalidFile, InvalidSpec
-from senseapp.core.table_records import Record, read_records
+from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
@@ -62,7 +62,7 @@ def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str
     return rows, table.notes
 
 
-def _row(record: Record) -> DistillerRow:
+def _row(record: TableRecord) -> DistillerRow:
     parameter, line = record.cells["parameter"], record.line
     if not parameter:
         raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
@@ -77,7 +77,7 @@ def _row(record: Record) -> DistillerRow:
     return row
 
 
-def _number(record: Record, column: str) -> float:
+def _number(record: TableRecord, column: str) -> float:
     text, line = record.cells[column], record.line
     try:
         number = record.number(column)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from senseapp.core.errors import InvalidFile
-from senseapp.core.table_records import Record, read_records
+from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
 from senseapp.core.wording import listed, plural, printable
 from senseapp.descriptions import LevelScale
@@ -126,7 +126,7 @@ def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown:
     return _checked(tuple(times.values()), strangers, 0.0, shown, notes)
 
 
-def _can_be_swapped(rows: Iterable[Record], scale: LevelScale) -> bool:
+def _can_be_swapped(rows: Iterable[TableRecord], scale: LevelScale) -> bool:
     """Return whether the milliseconds are levels too."""
     try:
         for row in rows:

@@ -7,7 +7,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.analyze import library
-from senseapp.app.common.state import Session
+from senseapp.app.common.state import VisitorState
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import UnknownModel
 from senseapp.records.jobs import RunState
@@ -255,7 +255,7 @@ def test_opening_the_page_and_typing_read_no_network_but_the_demo(
 
 def test_the_settings_of_an_earlier_run_bring_their_architecture(app: AppTest) -> None:
     draft = RunSpec(model=ModelSpec(library="torchvision", name="alexnet"))
-    app.session_state["senseapp.session"] = Session(draft=draft)
+    app.session_state["senseapp.session"] = VisitorState(draft=draft)
     wait_for_card(app.run())
     assert app.radio(key="analyze.model.library.entry").value == "torchvision/alexnet"
     assert not app.button(key="analyze.run").disabled

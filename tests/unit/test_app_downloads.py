@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from streamlit.web.server.starlette.starlette_app_utils import generate_xsrf_token_string
 
 from senseapp.app import logins
-from senseapp.app.common.download import Asker, Download
+from senseapp.app.common.download import Download, DownloadOwner
 from senseapp.app.server.downloads import DownloadRegistry, Downloads
 from senseapp.core.errors import NotFound
 from senseapp.server.service import LOCAL_OWNER
@@ -37,7 +37,7 @@ class Server:
         owner: str = LOCAL_OWNER,
         is_temporary: bool = False,
     ) -> str:
-        asker = Asker(session="ann", browser=ANN, owner=owner)
+        asker = DownloadOwner(session="ann", browser=ANN, owner=owner)
         return self.registry.deliver(Download(make=make, is_temporary=is_temporary, asker=asker), name, "")
 
     def get(self, url: str, browser: bytes = ANN, *, method: str = "GET", **headers: str) -> httpx.Response:
@@ -86,7 +86,7 @@ def test_only_the_browser_that_asked_gets_it(server: Server) -> None:
     assert server.get(url).text == "secret"
     assert [server.get(url, browser).status_code for browser in (BOB, b"")] == [404, 404]
     assert server.get(url[:-1] + ("a" if url[-1] != "a" else "b")).status_code == 404
-    nameless = Asker(session="ann", browser=b"", owner=LOCAL_OWNER)
+    nameless = DownloadOwner(session="ann", browser=b"", owner=LOCAL_OWNER)
     url = server.registry.deliver(Download(make=lambda: "x", is_temporary=False, asker=nameless), "x", "")
     assert server.get(url, b"").status_code == 404
 

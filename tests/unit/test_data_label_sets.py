@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabels
+from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabelsError
 from senseapp.data.arrangement import arrange
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
@@ -145,7 +145,7 @@ def test_loaded_truths_are_those_of_the_pictures(folder: DataSpec) -> None:
     assert images.labels is not None
     for name, row in zip(images.names, images.labels, strict=True):
         assert row.tolist() == [float(label in TRUE[name]) for label in LABELS]
-    with pytest.raises(SeveralLabels, match="--task multilabel"):
+    with pytest.raises(SeveralLabelsError, match="--task multilabel"):
         load_images(folder, COLOUR, num_classes=3)
 
 

@@ -10,14 +10,14 @@ import pytest
 from scipy.stats import spearmanr
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.comparison import Comparison, Part, Side, compare, shared_metrics
+from senseapp.records.comparison import ComparedPart, Comparison, Side, compare, shared_metrics
 from senseapp.records.measurement import Status
 from tests.fake_session import a_measurement, a_result
 
 NAMES = ("a", "b", "c", "d")
 
 
-def side(deltas, *, title="one", names=None, part=Part.SHOWN, **changes) -> Side:
+def side(deltas, *, title="one", names=None, part=ComparedPart.SHOWN, **changes) -> Side:
     """A run that measured each layer of ``deltas`` at 50 %; None for one that could not be."""
     measured = [
         a_measurement(layer, delta=delta)
@@ -115,7 +115,9 @@ def test_estimates_against_measurements_of_one_run():
         a_measurement(name, delta=delta, estimated=True) for name, delta in by_name(0.1, 0.3, 0.2, 0.9).items()
     )
     whole = replace(whole, estimates=estimates)
-    sides = [Side(title=part, result=whole, level=0.5, part=part) for part in (Part.ESTIMATED, Part.MEASURED)]
+    sides = [
+        Side(title=part, result=whole, level=0.5, part=part) for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)
+    ]
     found = compare(sides, "kl")
     assert [layer.estimated for layer in found.layers] == [(True, False)] * 4
     assert found.agreement() == pytest.approx(spearmanr([1, 3, 2, 9], [1, 2, 3, 4]).statistic)

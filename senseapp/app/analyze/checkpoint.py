@@ -23,7 +23,7 @@ from senseapp.server.model_cards import CheckpointReport
 from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:
-    from senseapp.networks.checkpoints.recognise import Candidate
+    from senseapp.networks.checkpoints.recognise import ArchitectureMatch
     from senseapp.records.inputs import MatchReport
 
 
@@ -120,7 +120,7 @@ def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec)
     return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
 
 
-def _with_random_head(item: Candidate, model: ModelSpec) -> ModelSpec | None:
+def _with_random_head(item: ArchitectureMatch, model: ModelSpec) -> ModelSpec | None:
     """Offer to measure a checkpoint without classifier; None until that is wanted."""
     wanted = st.toggle(
         "Measure with a random classifier",
@@ -134,12 +134,12 @@ def _with_random_head(item: Candidate, model: ModelSpec) -> ModelSpec | None:
     return replace(model, num_classes=num_classes) if wanted else None
 
 
-def _any_of(alike: Sequence[Candidate]) -> str:
+def _any_of(alike: Sequence[ArchitectureMatch]) -> str:
     others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
     return f"{alike[0].title} or {others} · the images decide"
 
 
-def _option(item: Candidate) -> str:
+def _option(item: ArchitectureMatch) -> str:
     if item.exact:
         return f"{item.title} · every name and shape fits"
     if item.by_order:
@@ -153,7 +153,7 @@ def _option(item: Candidate) -> str:
     return f"{item.title} · {item.score:.0%} alike"
 
 
-def _read_off(item: Candidate, report: CheckpointReport) -> Markdown:
+def _read_off(item: ArchitectureMatch, report: CheckpointReport) -> Markdown:
     """Return what the shapes tell: classes, channels, image size, and what was taken off around the weights."""
     parts = [fmt.plural(report.num_tensors, "tensor")]
     if item.num_classes is not None:
@@ -167,7 +167,7 @@ def _read_off(item: Candidate, report: CheckpointReport) -> Markdown:
     return md("Read from the file: ") + md(" · ").join(parts)
 
 
-def _usual_classes(item: Candidate) -> str:
+def _usual_classes(item: ArchitectureMatch) -> str:
     entry = find_entry(item.library, item.name)
     if entry is None or entry.num_classes == item.num_classes:
         return ""

@@ -20,7 +20,7 @@ _FOLDER = "tmp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class DownloadOwner:
     """Who may fetch a file: one page of one browser, and one person where people log in."""
 
     session: str
@@ -40,7 +40,7 @@ class Download:
 
     make: Callable[[], str | bytes | Path]
     is_temporary: bool
-    asker: Asker
+    asker: DownloadOwner
 
     def __call__(self) -> str | bytes | BinaryIO:
         """Return the content as Streamlit takes it, on a server without :class:`Downloads`."""
@@ -50,7 +50,7 @@ class Download:
 
 def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = False) -> Download:
     """Return what to give a download button of this visitor; see :class:`Download`."""
-    asker = Asker(session=session_id(), browser=browser_key(st.context.cookies), owner=backend.visitor().owner)
+    asker = DownloadOwner(session=session_id(), browser=browser_key(st.context.cookies), owner=backend.visitor().owner)
     return Download(make=make, is_temporary=is_temporary, asker=asker)
 
 

@@ -66,7 +66,7 @@ class Visit:
 
 
 @dataclass(slots=True)
-class Session:
+class VisitorState:
     """One visitor's session.
 
     Attributes:
@@ -118,11 +118,11 @@ class Session:
     tried: dict[str, Path] = field(default_factory=dict)
 
 
-def session() -> Session:
+def session() -> VisitorState:
     """Return this visitor's session, made on first use."""
     found = st.session_state.get(_KEY)
     if found is None:
-        found = st.session_state[_KEY] = Session()
+        found = st.session_state[_KEY] = VisitorState()
     return found
 
 

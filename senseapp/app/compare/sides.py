@@ -17,7 +17,7 @@ from senseapp.app.compare.view import LEVEL_PARAMETER
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric, divergence_among
-from senseapp.records.comparison import Part, Side, shared_metrics
+from senseapp.records.comparison import ComparedPart, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.server.leaderboard import compared_levels
@@ -31,7 +31,7 @@ _MOST_CHIPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _FoundSide:
     record: RunRecord
     result: SensitivityResult
 
@@ -54,7 +54,7 @@ def choose_sides(records: Sequence[RunRecord]) -> list[Side]:
     return _parts_of(found[0], levels[0])
 
 
-def _with_values(records: Sequence[RunRecord]) -> list[_Found]:
+def _with_values(records: Sequence[RunRecord]) -> list[_FoundSide]:
     found = []
     for record in records:
         try:
@@ -65,14 +65,17 @@ def _with_values(records: Sequence[RunRecord]) -> list[_Found]:
         if result is None or not any(item.changes for item in result.shown):
             st.info(f"{record.title} has no values yet.", icon=":material/hourglass_bottom:")
             continue
-        found.append(_Found(record=record, result=result))
+        found.append(_FoundSide(record=record, result=result))
     return found
 
 
-def _parts_of(one: _Found, level: float) -> list[Side]:
+def _parts_of(one: _FoundSide, level: float) -> list[Side]:
     """Return the estimate and the measurement of a run as sides, if it has both at the level."""
     title, result = one.record.title, one.result
-    sides = [Side(title=title, result=result, level=level, part=part) for part in (Part.ESTIMATED, Part.MEASURED)]
+    sides = [
+        Side(title=title, result=result, level=level, part=part)
+        for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)
+    ]
     if all(side.metrics for side in sides):
         return sides
     st.info(
@@ -82,7 +85,7 @@ def _parts_of(one: _Found, level: float) -> list[Side]:
     return []
 
 
-def _levels(found: Sequence[_Found]) -> list[float]:
+def _levels(found: Sequence[_FoundSide]) -> list[float]:
     """Return the level of each run: the URL's, else the usual one, the same in runs of one compression if possible."""
     linked = dict(zip(session().compared, st.query_params.get_all(LEVEL_PARAMETER), strict=False))
     levels = []
@@ -96,7 +99,7 @@ def _level_parameter(level: float) -> str:
     return f"{level:g}"
 
 
-def _card(one: _Found, index: int, level: float, *, count: int) -> None:
+def _card(one: _FoundSide, index: int, level: float, *, count: int) -> None:
     """Show what one run is and where its numbers come from, and let its level be chosen."""
     name = f"{letter(index)} · {one.record.title}" if count > 1 else one.record.title
     head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small")
@@ -106,7 +109,7 @@ def _card(one: _Found, index: int, level: float, *, count: int) -> None:
     show_caveat(caveat_of(one.result))
 
 
-def _choose_level(head: st.delta_generator.DeltaGenerator, one: _Found, level: float, *, narrow: bool) -> None:
+def _choose_level(head: st.delta_generator.DeltaGenerator, one: _FoundSide, level: float, *, narrow: bool) -> None:
     """Let the level be chosen, from chips where there is room for them."""
     levels, key = ordered_levels(one.result), _level_key(one.record.run_id)
     st.session_state[key] = level

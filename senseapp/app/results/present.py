@@ -36,7 +36,7 @@ _TO_COME = "Results finds the smallest good model by itself, or offers to; once 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
+class _Slide:
     record: RunRecord
     result: SensitivityResult
     found: Recommendation | None
@@ -49,7 +49,7 @@ def present(record: RunRecord, result: SensitivityResult) -> None:
     bound(run_id, "screen", named({str(place + 1): place for place in range(len(_SCREENS))}), 0, key=key)
     place = st.session_state[key]
     with st.container(key="present", gap="medium"):
-        _SCREENS[place](_Shown(record=record, result=result, found=backend.recommendation_of(run_id)))
+        _SCREENS[place](_Slide(record=record, result=result, found=backend.recommendation_of(run_id)))
     with st.bottom.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center"):
         for label, icon, step, shortcut in _KEYS:
             st.button(
@@ -82,7 +82,7 @@ def _turn(key: str, step: int) -> None:
     st.session_state[key] = min(max(st.session_state.get(key, 0) + step, 0), len(_SCREENS) - 1)
 
 
-def _answer(shown: _Shown) -> None:
+def _answer(shown: _Slide) -> None:
     st.title(shown.record.title, anchor=False)
     if shown.found is None:
         st.markdown(md("## {}", shown.record.headline or headline(shown.result)))
@@ -94,7 +94,7 @@ def _answer(shown: _Shown) -> None:
         candidates_figure(shown.record.run_id, candidates, shown.result, large=True)
 
 
-def _bars(shown: _Shown) -> None:
+def _bars(shown: _Slide) -> None:
     view = usual_view(shown.record.run_id, shown.result)
     if view is None:
         st.title("No layer has a value", anchor=False)
@@ -113,7 +113,7 @@ def _on_layers(view: RunView) -> str:
     return f"{fragile} of {total} {'loses' if fragile == 1 else 'lose'} more than is tolerable at {view.level_text}"
 
 
-def _range(shown: _Shown) -> None:
+def _range(shown: _Slide) -> None:
     st.title("How much can be removed?", anchor=False)
     if shown.found is None:
         st.markdown(_TO_COME.format(what="the range"))
@@ -121,7 +121,7 @@ def _range(shown: _Shown) -> None:
     recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
 
 
-def _pictures(shown: _Shown) -> None:
+def _pictures(shown: _Slide) -> None:
     changed = recommended_changes(shown.record.run_id)
     st.title(changed.sentence if changed else "What does it answer differently?", anchor=False)
     if changed is None:
@@ -131,7 +131,7 @@ def _pictures(shown: _Shown) -> None:
     changed_pictures(changed, key=f"present.{shown.record.run_id}", width=_PICTURE_WIDTH)
 
 
-def _how_it_is_known(shown: _Shown) -> None:
+def _how_it_is_known(shown: _Slide) -> None:
     profile = shown.result.profile
     st.title("How this is known", anchor=False)
     text, code = st.columns([3, 1], gap="large")
@@ -160,4 +160,4 @@ def _code(record: RunRecord) -> None:
         st.caption("Only you can open this link. Share the run on Runs for one that everybody can follow.")
 
 
-_SCREENS: tuple[Callable[[_Shown], None], ...] = (_answer, _bars, _range, _pictures, _how_it_is_known)
+_SCREENS: tuple[Callable[[_Slide], None], ...] = (_answer, _bars, _range, _pictures, _how_it_is_known)

@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from senseapp.app.common.download import Asker, Download, new_file
+from senseapp.app.common.download import Download, DownloadOwner, new_file
 from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
 from senseapp.core.disk import storage_errors
@@ -44,7 +44,7 @@ class _Offer:
 
     path: Path
     own: bool
-    asker: Asker
+    asker: DownloadOwner
     name: str
     mime: str
     until: float

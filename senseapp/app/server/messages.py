@@ -71,13 +71,13 @@ def excess_of(content: bytes) -> str:
     message = page_message(content)
     try:
         if message is not None:
-            _Walk().check(message)
+            _MessageWalk().check(message)
     except _Excess as excess:
         return str(excess)
     return ""
 
 
-class _Walk:
+class _MessageWalk:
     """One walk through a message, which counts its parts."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
-from senseapp.measure.cluster.remote import ImageStore, ReorderBuffer, Task, tasks_of
+from senseapp.measure.cluster.remote import ImageStore, RemoteTask, ReorderBuffer, tasks_of
 from senseapp.measure.probe import Order, Outcome
 from senseapp.measure.sweep import Sweep
 
@@ -96,7 +96,7 @@ class RayExecutor:
         assert self._plan is not None
         waiting, order = tasks_of(orders, self._plan.blocks), ReorderBuffer()
         work = self._task(remote.block_task, num_returns="streaming")
-        running: dict[Any, Task] = {}
+        running: dict[Any, RemoteTask] = {}
         self.progress(f"Measuring on {self.cluster.workers} workers")
         try:
             with cluster_errors():
@@ -144,7 +144,12 @@ class RayExecutor:
         return self._store.reference(span)
 
     def _hand_out(
-        self, work: Any, sweep: Sweep, waiting: Iterator[Task], running: dict[Any, Task], order: ReorderBuffer
+        self,
+        work: Any,
+        sweep: Sweep,
+        waiting: Iterator[RemoteTask],
+        running: dict[Any, RemoteTask],
+        order: ReorderBuffer,
     ) -> None:
         while len(running) < self._most_running:
             task = next(waiting, None)
@@ -162,7 +167,7 @@ class RayExecutor:
             running[stream] = task
             order.add(task)
 
-    def _take(self, stream: Any, running: dict[Any, Task], notes: list[str]) -> None:
+    def _take(self, stream: Any, running: dict[Any, RemoteTask], notes: list[str]) -> None:
         task = running[stream]
         try:
             found = ray.get(next(stream))

@@ -194,7 +194,7 @@ def setup_of(sweep: Sweep) -> RunSetup:
 
 
 @dataclass(slots=True, kw_only=True)
-class Task:
+class RemoteTask:
     """What one worker is asked for at a time: some orders of one block on one span, and what it found so far."""
 
     block: int
@@ -208,20 +208,20 @@ class Task:
         return self.orders[0].span
 
 
-def tasks_of(orders: Iterable[Order], blocks: Sequence[Block]) -> Iterator[Task]:
+def tasks_of(orders: Iterable[Order], blocks: Sequence[Block]) -> Iterator[RemoteTask]:
     """Yield the tasks of ``orders``, which come span by span and by ascending target."""
     of_target = {index: number for number, block in enumerate(blocks) for index in range(*block)}
     for (_, block), group in groupby(orders, key=lambda order: (order.span, of_target[order.index])):
-        yield Task(block=block, orders=tuple(group))
+        yield RemoteTask(block=block, orders=tuple(group))
 
 
 class ReorderBuffer:
     """Holds outcomes back until those of earlier spans of the same block are through."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[Task]] = {}
+        self._waiting: dict[int, deque[RemoteTask]] = {}
 
-    def add(self, task: Task) -> None:
+    def add(self, task: RemoteTask) -> None:
         """Note that ``task`` was handed out, after all tasks of earlier spans."""
         self._waiting.setdefault(task.block, deque()).append(task)
 

@@ -14,7 +14,7 @@ from senseapp.networks.checkpoints.by_order import BY_ORDER_NOTE, named_by_order
 from senseapp.networks.checkpoints.checkpoint import Checkpoint, named, number_notes, read_checkpoint
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.networks.checkpoints.misfits import match_state_dict, mismatch_sentence, order_unclear, why_nothing_fits
-from senseapp.networks.checkpoints.recognise import Candidate, fingerprint_named
+from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import Network, choose_network, find_networks
 from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.records.spec import ModelSpec
@@ -174,12 +174,12 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[Network]
     )
 
 
-def _is_of(candidate: Candidate, spec: ModelSpec) -> bool:
+def _is_of(candidate: ArchitectureMatch, spec: ModelSpec) -> bool:
     """Return whether it is the architecture of ``spec``, with whatever tag of weights in its name."""
     return (candidate.library, candidate.name) == (spec.library, spec.name.split(".", 1)[0])
 
 
-def _choice_notes(chosen: Candidate, network: Network, *, is_said: bool) -> Iterator[str]:
+def _choice_notes(chosen: ArchitectureMatch, network: Network, *, is_said: bool) -> Iterator[str]:
     """Yield how the network differs from the architecture; ``is_said``: it was recognised, and a note says so."""
     if chosen.by_order and not is_said:
         yield BY_ORDER_NOTE.format(title=chosen.title)
@@ -198,7 +198,7 @@ def _choice_notes(chosen: Candidate, network: Network, *, is_said: bool) -> Iter
             )
 
 
-def _left_over(chosen: Candidate, network: Network) -> list[str]:
+def _left_over(chosen: ArchitectureMatch, network: Network) -> list[str]:
     """Return the weights that have no place in the order that fits."""
     return [name for name, tensor in network.tensors.items() if tensor.is_floating_point() and name not in chosen.order]
 
@@ -259,7 +259,7 @@ def _choose(spec: ModelSpec, network: Network, checkpoint: Checkpoint) -> tuple[
     return chosen, (note,)
 
 
-def _sized(spec: ModelSpec, read: Candidate | None, *, own_size: int | None, file_name: str) -> ModelSpec:
+def _sized(spec: ModelSpec, read: ArchitectureMatch | None, *, own_size: int | None, file_name: str) -> ModelSpec:
     """Fill in what the weights tell, and refuse what they contradict."""
     changes: dict[str, int] = {}
     for what in _UNITS if read is not None else ():

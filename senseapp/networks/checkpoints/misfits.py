@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from senseapp.networks.checkpoints.checkpoint import Checkpoint, named
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, fits_pattern, weights_only
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
-from senseapp.networks.checkpoints.recognise import Candidate, fingerprint_named, layers_between
+from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named, layers_between
 from senseapp.networks.checkpoints.stored_networks import Network
 from senseapp.networks.sources.libraries import architecture_shapes
 from senseapp.records.inputs import MatchReport, Mismatch
@@ -225,7 +225,7 @@ def _variant(checkpoint: Checkpoint, network: Network) -> str | None:
     )
 
 
-def _own_shapes(candidate: Candidate) -> tuple[Shapes, Collection[str]]:
+def _own_shapes(candidate: ArchitectureMatch) -> tuple[Shapes, Collection[str]]:
     """Return the shapes of an architecture, and the names of those that depend on classes, channels or image size."""
     fingerprint = fingerprint_named(candidate.library, candidate.name)
     own = weights_only(architecture_shapes(candidate.library, candidate.name))

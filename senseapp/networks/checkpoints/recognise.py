@@ -60,7 +60,7 @@ class HeadFit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(BuiltWith[int | None]):
+class ArchitectureMatch(BuiltWith[int | None]):
     """One architecture that a checkpoint may belong to, and what it was built with as read off the shapes.
 
     Attributes:
@@ -136,10 +136,10 @@ def recognise(
     arch_hint: str = "",
     file_name: str = "",
     orders: Sequence[OrderedWeights] = (),
-    known: Sequence[Candidate] = (),
+    known: Sequence[ArchitectureMatch] = (),
     among: Sequence[Fingerprint] | None = None,
     limit: int = 10,
-) -> tuple[Candidate, ...]:
+) -> tuple[ArchitectureMatch, ...]:
     """Return up to ``limit`` architectures that ``shapes`` resemble, the likeliest first.
 
     Architectures with identical names and shapes cannot be told apart and have the same score; among them the
@@ -166,7 +166,7 @@ def recognise(
     return tuple(found[:limit])
 
 
-def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> Candidate | None:
+def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> ArchitectureMatch | None:
     """Return the architecture as a candidate if its names and shapes fit, but for its classifier perhaps."""
     size = fingerprint.free.read_off(layers.shapes).img_size
     size_is_known = (size is None) == (fingerprint.free.size is None)
@@ -203,7 +203,7 @@ def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None
     return HeadFit(own=own, found=found) if found and free.fit(renamed, head) else None
 
 
-def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> Candidate | None:
+def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> ArchitectureMatch | None:
     """Return the architecture as a candidate if its shapes are those of the checkpoint in one of ``orders``."""
     for ordered in orders:
         free = fingerprint.free_shapes(ordered)
@@ -214,7 +214,7 @@ def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> 
     return None
 
 
-def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> Candidate | None:
+def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> ArchitectureMatch | None:
     """Return the architecture as a candidate if the checkpoint has all its weights, and others that can be left out.
 
     ``own`` are the architecture's weights as its library builds it. A classifier of another name is taken for its own
@@ -277,8 +277,8 @@ def _candidate(
     head: HeadFit | None = None,
     order: tuple[str, ...] = (),
     surplus: tuple[str, ...] = (),
-) -> Candidate:
-    return Candidate(
+) -> ArchitectureMatch:
+    return ArchitectureMatch(
         library=fingerprint.library,
         name=fingerprint.name,
         score=score,
@@ -291,7 +291,7 @@ def _candidate(
 
 
 def _sort_key(
-    candidate: Candidate, arch_hint: str, compact_file_name: str
+    candidate: ArchitectureMatch, arch_hint: str, compact_file_name: str
 ) -> tuple[float, bool, int, bool, int, str, str]:
     entry = find_entry(candidate.library, candidate.name)
     return (

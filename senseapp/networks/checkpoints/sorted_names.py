@@ -61,7 +61,7 @@ def arrangements(layers: _Layers, shapes: Shapes, wanted: Mapping[str, Pattern])
     Of several orders, the one is taken in which more names end as those of the architecture do. None where there are
     too many ways to try.
     """
-    search = _Search(shapes, list(wanted.values()))
+    search = _OrderSearch(shapes, list(wanted.values()))
     try:
         found = list(islice(search.orders(_tree(layers, r"[./]"), 0), _MOST_ORDERS))
     except RecursionError:
@@ -96,7 +96,7 @@ def _is_consistent(order: Sequence[str]) -> bool:
     return not any((second, first) in before for first, second in before)
 
 
-class _Search:
+class _OrderSearch:
     """Tries the orders of parts that give the wanted shapes, each place after the one before it."""
 
     def __init__(self, shapes: Shapes, wanted: Sequence[Pattern]) -> None:

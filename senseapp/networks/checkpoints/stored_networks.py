@@ -22,7 +22,7 @@ from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import Fingerprint, entry_hash, is_layer, load_fingerprints, weights_only
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
-    Candidate,
+    ArchitectureMatch,
     HeadFit,
     Layers,
     fit_by_names,
@@ -58,7 +58,7 @@ class Network:
 
     prefix: str
     tensors: Mapping[str, Tensor]
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[ArchitectureMatch, ...] = ()
     beside: tuple[str, ...] = ()
     unclear: tuple[str, str, str] | None = None
 
@@ -83,10 +83,10 @@ def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tu
 
     ``only`` is the architecture to look for; else all are.
     """
-    search = _Search(checkpoint, only)
+    search = _NetworkSearch(checkpoint, only)
     found = search.by_names()
     for renamed in () if found else _without_wrappers(checkpoint):
-        found = found or _Search(renamed, only, built=search.built).by_names()
+        found = found or _NetworkSearch(renamed, only, built=search.built).by_names()
     complete = [network for network in found if network.fits]
     chosen = complete or found or search.by_order() or [search.closest()]
     return tuple(_without_copies(chosen))
@@ -149,7 +149,7 @@ def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
             yield replace(checkpoint, tensors=renamed)
 
 
-class _Search:
+class _NetworkSearch:
     """Looks for networks below each prefix of a file's names."""
 
     def __init__(self, checkpoint: Checkpoint, only: Fingerprint | None, *, built: int = 0) -> None:
@@ -189,7 +189,9 @@ class _Search:
                 found[tuple(names)] = self._network(prefix, fits)
         return list(found.values())
 
-    def _not_by_name_alone(self, prefix: str, fits: list[Candidate], fitting: Sequence[Fingerprint]) -> list[Candidate]:
+    def _not_by_name_alone(
+        self, prefix: str, fits: list[ArchitectureMatch], fitting: Sequence[Fingerprint]
+    ) -> list[ArchitectureMatch]:
         """Return the architectures whose shapes fit in one order only, in a file that is sorted by name."""
         tensors = self._tensors(prefix)
         names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
@@ -251,7 +253,7 @@ class _Search:
         places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
         return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
 
-    def _with_surplus(self, plausible: Sequence[Fingerprint], layers: Layers) -> list[Candidate]:
+    def _with_surplus(self, plausible: Sequence[Fingerprint], layers: Layers) -> list[ArchitectureMatch]:
         """Return the largest architecture, and its twins, of which all weights are there beside others."""
         for item in plausible:
             head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
@@ -265,7 +267,7 @@ class _Search:
                 return [fit for twin in twins if (fit := fit_with_surplus(twin, layers, own)) is not None]
         return []
 
-    def _network(self, prefix: str, fits: Sequence[Candidate]) -> Network:
+    def _network(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> Network:
         tensors = self._tensors(prefix)
         file_name = self._checkpoint.file_name.rpartition(".")[0]
         ranked = recognise(
@@ -287,7 +289,7 @@ class _Search:
                 names[".".join(parts[: parted + 1])] = None
         return tuple(names)
 
-    def _with_outer_head(self, prefix: str, fits: Sequence[Candidate]) -> Network | None:
+    def _with_outer_head(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> Network | None:
         """Return the network with a classifier that stands outside its prefix, where it is the only layer there."""
         heads = {fit.head.own for fit in fits if fit.head is not None and fit.head.missing}
         if any(fit.fits for fit in fits) or len(heads) != 1 or not prefix:

@@ -55,12 +55,12 @@ def mixed(
     beside those chosen later go back, and others are tried in place of those that cost most. The search ends at a file
     and its damage that are ``is_enough``; what it is still enough without goes back to int8.
     """
-    search = _Search(writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, is_enough, progress)
+    search = _NodeSearch(writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, is_enough, progress)
     return search.found(screen)
 
 
 @dataclass
-class _Search:
+class _NodeSearch:
     writer: Int8Writer
     always_float: tuple[str, ...]
     damage_of: Callable[[bytes], float]

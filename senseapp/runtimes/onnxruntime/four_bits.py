@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper, numpy_helper
 from torch import Tensor
 
-from senseapp.runtimes.onnxruntime.rounding.products import Product, products
+from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
 BITS = 4
 _DOMAIN = "com.microsoft"
@@ -92,7 +92,7 @@ def _scales(values: Tensor, scale: Tensor) -> NDArray[np.float32]:
     return scale.expand(-1, -(-values.shape[1] // _BLOCK)).contiguous().numpy()
 
 
-def _written(node: NodeProto, product: Product, packed: list[str]) -> list[NodeProto]:
+def _written(node: NodeProto, product: WeightedNode, packed: list[str]) -> list[NodeProto]:
     """Return what takes the place of ``node``, with the same output."""
     outputs, inputs = product.matrix(product.values)[0].shape
     result = f"{node.output[0]}.product" if product.bias is not None else node.output[0]

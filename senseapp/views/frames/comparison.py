@@ -11,7 +11,7 @@ import pandas as pd
 
 from senseapp import descriptions
 from senseapp.metrics import METRICS, number_text
-from senseapp.records.comparison import Comparison, MatchedLayer, Part, Side
+from senseapp.records.comparison import ComparedPart, Comparison, MatchedLayer, Side
 from senseapp.records.jobs import RunRecord
 from senseapp.server.leaderboard import LeaderboardRow
 from senseapp.views.frames.results import change_figures, row_name
@@ -42,8 +42,8 @@ def side_labels(sides: Sequence[Side]) -> list[str]:
     return [f"{letter(index)} · {name}" for index, name in enumerate(names)]
 
 
-def _part_name(part: Part) -> str:
-    return "measured" if part is Part.MEASURED else "estimated"
+def _part_name(part: ComparedPart) -> str:
+    return "measured" if part is ComparedPart.MEASURED else "estimated"
 
 
 def _full_name(side: Side) -> str:
@@ -211,7 +211,7 @@ def finding(comparison: Comparison) -> str:
         found = ", ".join(f"{number} for {letter(side)}" for side, number in enumerate(numbers, start=1))
         return f"Rank correlation with A over {count} layers: {found}.{_sure_moves(comparison)}"
     parts = {side.part for side in comparison.sides}
-    subject = "Estimate and measurement" if parts == {Part.ESTIMATED, Part.MEASURED} else "A and B"
+    subject = "Estimate and measurement" if parts == {ComparedPart.ESTIMATED, ComparedPart.MEASURED} else "A and B"
     alike = next((words for least, words in _WORDS if values[0] >= least), _OPPOSITE)
     return f"{subject} rank {count} layers {alike}: rank correlation {numbers[0]}.{_sure_moves(comparison)}"
 

@@ -14,7 +14,7 @@ from senseapp.views.frames.fragility import fragility_legend
 from senseapp.views.frames.results import amount_bars
 from senseapp.views.report.chart_data import ChartData
 from senseapp.views.report.figures import Figure, drawn
-from senseapp.views.report.tables import Table, is_mixed, schedule_table
+from senseapp.views.report.tables import ReportTable, is_mixed, schedule_table
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
 
@@ -35,8 +35,8 @@ class ScheduleSection:
     title: str
     facts: dict[str, str]
     figure: Figure
-    proof: Table | None
-    amounts: Table
+    proof: ReportTable | None
+    amounts: ReportTable
     notes: tuple[str, ...]
 
 
@@ -108,7 +108,7 @@ def _notes(validation: ValidationResult) -> tuple[str, ...]:
     return tuple(note for note in (delivery(validation), steps and f"{STEPS} {steps}.", *validation.notes) if note)
 
 
-def _proof(validation: ValidationResult) -> Table:
+def _proof(validation: ValidationResult) -> ReportTable:
     """Return what was measured, metric by metric: value, change and its interval."""
     measured = {
         "Measured": validation.changes,
@@ -119,7 +119,7 @@ def _proof(validation: ValidationResult) -> Table:
     shown = {label: changes for label, changes in measured.items() if changes}
     images = {change.num_samples for changes in shown.values() for change in changes}
     metrics = [name for name in METRICS if change_in(validation.changes, name)]
-    return Table(
+    return ReportTable(
         title="Proof: the compressed model, measured",
         columns=("Metric", "Before", *shown),
         rows=tuple(tuple(_proof_row(name, list(shown.values()))) for name in metrics),

@@ -32,7 +32,7 @@ _MOST_CELLS = 12_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ReportTable:
     """A table of texts whose first column names the row; cells that are ``figures``, not words, stand to the right."""
 
     title: str
@@ -42,12 +42,12 @@ class Table:
     figures: bool = True
 
 
-def files_table(candidates: Sequence[Candidate]) -> Table | None:
+def files_table(candidates: Sequence[Candidate]) -> ReportTable | None:
     """Return every file that was made, with its own figures; None where none was."""
     if not candidates:
         return None
     kept = offered(candidates)
-    return Table(
+    return ReportTable(
         title="Files that were made and measured",
         columns=("File", "Size", "Time", "Answers", "Worth taking"),
         rows=tuple(
@@ -65,10 +65,10 @@ def _worth(candidate: Candidate, kept: Sequence[Candidate]) -> str:
     return "another file is no worse" if candidate.pays else "no smaller and no faster"
 
 
-def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[Table, ...]:
+def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
     """Return what each class loses, for each model whose answers were compared by class."""
     return tuple(
-        Table(
+        ReportTable(
             title=f"What each class loses with {found.subject}: {found.sentence}",
             columns=CLASS_COLUMNS,
             rows=tuple(tuple(map(str, row)) for row in class_rows(found)),
@@ -79,7 +79,9 @@ def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[Table, ...]:
     )
 
 
-def layer_tables(result: SensitivityResult, frame_of: Callable[[str], pd.DataFrame]) -> tuple[tuple[Table, ...], str]:
+def layer_tables(
+    result: SensitivityResult, frame_of: Callable[[str], pd.DataFrame]
+) -> tuple[tuple[ReportTable, ...], str]:
     """Return a table of each metric, and a sentence on those that are left out to keep the report small.
 
     ``frame_of`` returns :func:`senseapp.views.frames.results.measurement_frame` of a metric's name.
@@ -92,7 +94,7 @@ def layer_tables(result: SensitivityResult, frame_of: Callable[[str], pd.DataFra
     return tuple(_layer_table(result, name, frame_of(name)) for name in names[:room]), sentence
 
 
-def _layer_table(result: SensitivityResult, name: str, frame: pd.DataFrame) -> Table:
+def _layer_table(result: SensitivityResult, name: str, frame: pd.DataFrame) -> ReportTable:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
     metric, scale = METRICS[name], result.compression.scale
     levels = [scale.text(level) for level in ordered_levels(result)]
@@ -105,7 +107,7 @@ def _layer_table(result: SensitivityResult, name: str, frame: pd.DataFrame) -> T
         for row, kind_of, members in zip(firsts["row"], firsts["layer_type"], firsts["members"], strict=True)
     ]
     facts = ("Type", "Parameters", "MACs") if sized else ()
-    return Table(
+    return ReportTable(
         title=f"{metric.change_title} when one layer is compressed",
         columns=("Layer", *facts, *levels),
         rows=tuple(rows),
@@ -125,12 +127,12 @@ def _cells(frame: pd.DataFrame) -> Iterator[str]:
         yield f"≈ {change}" if source == "estimated" else f"{change} ({interval})"
 
 
-def apart_table(result: SensitivityResult) -> Table | None:
+def apart_table(result: SensitivityResult) -> ReportTable | None:
     """Return the layers without a value, with the reason; None if every layer has one."""
     frame = apart_frame(result)
     if frame.empty:
         return None
-    return Table(
+    return ReportTable(
         title=f"{fmt.plural(frame['layer'].nunique(), 'layer')} without a value, or without one at some levels",
         columns=("Layer", "Status", "Levels", "Reason"),
         rows=tuple(tuple(map(str, row)) for row in frame[["row", "status", "levels", "reason"]].to_numpy()),
@@ -139,12 +141,12 @@ def apart_table(result: SensitivityResult) -> Table | None:
     )
 
 
-def unlisted_table(result: SensitivityResult) -> Table | None:
+def unlisted_table(result: SensitivityResult) -> ReportTable | None:
     """Return the weights that belong to no layer; None if there are none."""
     frame = unlisted_frame(result.profile)
     if frame.empty:
         return None
-    return Table(
+    return ReportTable(
         title=f"{fmt.plural(len(frame), 'module')} with weights that are not analysed",
         columns=("Module", "Type", "Weights", "Share of the parameters"),
         rows=tuple(tuple(map(str, row)) for row in frame.to_numpy()),
@@ -158,11 +160,11 @@ def is_mixed(schedule: Schedule) -> bool:
     return len({entry.compression for entry in schedule.entries} - {"none"}) > 1
 
 
-def schedule_table(schedule: Schedule, result: SensitivityResult) -> Table:
+def schedule_table(schedule: Schedule, result: SensitivityResult) -> ReportTable:
     """Return the amount of each layer, and what it loses alone."""
     frame = mixed_frame(schedule, result) if is_mixed(schedule) else schedule_frame(schedule, result)
     columns = ["members", "amount_text", "damage_text", "drop_text"]
-    return Table(
+    return ReportTable(
         title="Amount of each layer",
         columns=("Layer", "Amount", "Predicted share of the loss", "Measured alone"),
         rows=tuple(tuple(map(str, row)) for row in frame[columns].to_numpy()),

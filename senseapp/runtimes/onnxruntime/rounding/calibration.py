@@ -18,7 +18,7 @@ from senseapp.compressions.quantization.activations import OBSERVERS
 from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.core.steps import Trying
 from senseapp.runtimes.onnxruntime.partly_int8 import activation_grid
-from senseapp.runtimes.onnxruntime.rounding.products import Product
+from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, rounded
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
@@ -42,7 +42,7 @@ class RoundedProduct:
         offsets: the bias (O,), which also takes up what rounding changes of the output's mean; None without one.
     """
 
-    product: Product
+    product: WeightedNode
     steps: Tensor
     scale: Tensor
     offsets: Tensor | None
@@ -90,7 +90,7 @@ def ranges(
 def rounded_products(
     network: bytes,
     batches: Sequence[Tensor],
-    products: Sequence[Product],
+    products: Sequence[WeightedNode],
     inputs: Mapping[str, Range],
     *,
     largest: int = LARGEST,
@@ -118,7 +118,7 @@ def rounded_products(
 class _Sums:
     """Sums over rows of inputs of one node: their second moments, and their means before and after rounding."""
 
-    def __init__(self, product: Product, ends: Range) -> None:
+    def __init__(self, product: WeightedNode, ends: Range) -> None:
         self._product, self._ends = product, ends
         groups, _, width = product.matrix(product.values).shape
         self._second = torch.zeros(groups, width, width)

@@ -22,7 +22,7 @@ from torch import Tensor
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.partly_int8 import FUSED
 from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
-from senseapp.runtimes.onnxruntime.rounding.products import Product, products
+from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
 _BY_CHANNEL = (
     *("Add", "Clip", "Relu", "Identity", "MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean"),
@@ -94,7 +94,7 @@ class _Group:
     tensors: list[str] = field(default_factory=list)
     rounded: list[str] = field(default_factory=list)
     bound: float = float("inf")
-    readers: list[Product] = field(default_factory=list)
+    readers: list[WeightedNode] = field(default_factory=list)
     convolved: list[str] = field(default_factory=list)
     multiplied: list[str] = field(default_factory=list)
 
@@ -145,7 +145,7 @@ class _Graph:
 
         fixed = {each.name for each in (*self._graph.input, *self._graph.output)}
         convolved, multiplied = set[str](), set[str]()
-        bounds, read = dict[str, float](), dict[str, list[Product]]()
+        bounds, read = dict[str, float](), dict[str, list[WeightedNode]]()
         for node in self._graph.node:
             linked = [name for name in (*node.input, *node.output) if name and name not in self._constants]
             if (product := self._products.get(node.name)) is not None:
@@ -213,7 +213,7 @@ class _Graph:
         self._constants[name].CopyFrom(numpy_helper.from_array(array, name))
 
 
-def _scaled(product: Product, given: Tensor | None, made: Tensor | None) -> Tensor:
+def _scaled(product: WeightedNode, given: Tensor | None, made: Tensor | None) -> Tensor:
     """Return the weight of ``product`` for an input and an output whose channels are multiplied by these factors."""
     weight = product.matrix(product.values)  # (G, O/G, K), where channels change fastest
     if given is not None:
@@ -224,7 +224,7 @@ def _scaled(product: Product, given: Tensor | None, made: Tensor | None) -> Tens
     return product.tensor(weight)
 
 
-def _by_input(product: Product) -> Tensor:
+def _by_input(product: WeightedNode) -> Tensor:
     """Return the weight as (G, O/G, positions of a kernel, inputs of a group)."""
     weight = product.matrix(product.values)
     inputs = product.values.shape[1] if product.kind == "Conv" else weight.shape[2]
@@ -239,7 +239,7 @@ def _relative(sizes: Tensor) -> Tensor | None:
     return (sizes / most).clamp_min(1 / _MOST)
 
 
-def _largest_weights(product: Product) -> Tensor:
+def _largest_weights(product: WeightedNode) -> Tensor:
     """Return the largest absolute value of the weights that read each input channel, (C,)."""
     return _by_input(product).abs().amax((1, 2)).flatten()
 

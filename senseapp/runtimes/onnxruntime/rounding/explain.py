@@ -15,7 +15,7 @@ from senseapp.records.rounding import LayerRounding, RoundingSettings
 from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import FUSED
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, ranges, rounded_products
-from senseapp.runtimes.onnxruntime.rounding.products import Product, products
+from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
 
 def layer_roundings(
@@ -55,7 +55,7 @@ def layer_roundings(
         )
 
 
-def _made_by(model: onnx.ModelProto, product: Product) -> str:
+def _made_by(model: onnx.ModelProto, product: WeightedNode) -> str:
     """Return the tensor that an int8 file rounds after ``product``: that of an activation computed with it."""
     made = next(node.output[0] for node in model.graph.node if node.name == product.node)
     readers = [node for node in model.graph.node if made in node.input]

@@ -18,7 +18,7 @@ KINDS = ("Conv", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class WeightedNode:
     """A node whose output is rows of inputs times a constant matrix.
 
     Attributes:
@@ -91,7 +91,7 @@ class Product:
         return grouped.movedim(-2, 0).flatten(2)
 
 
-def products(network: onnx.ModelProto) -> list[Product]:
+def products(network: onnx.ModelProto) -> list[WeightedNode]:
     """Return those nodes of ``network`` whose weight is a constant of their own, in order."""
     constants = {each.name: each for each in network.graph.initializer}
     uses: dict[str, int] = {}
@@ -110,7 +110,7 @@ def products(network: onnx.ModelProto) -> list[Product]:
         if not usual or not own or (node.op_type != "Conv" and len(constants[node.input[1]].dims) != 2):
             continue
         found.append(
-            Product(
+            WeightedNode(
                 node=node.name,
                 kind=node.op_type,
                 given=node.input[0],
