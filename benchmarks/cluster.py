@@ -26,6 +26,7 @@ from senseapp.measure.layout import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, latest
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 SPEC = SensitivitySpec(levels=(0.3, 0.5, 0.7, 0.9), seed=1)
 NUM_IMAGES, SIZE = 64, 128
@@ -70,7 +71,13 @@ def measured(executor: Executor | None, *, images: int = NUM_IMAGES) -> Timed:
     model = timm.create_model("resnet18", num_classes=10).eval()
     pictures = TensorImages(torch.randn(images, 3, SIZE, SIZE), torch.randint(10, (images,)))
     sweep = Sweep.open(
-        model, pictures, SPEC, layout=Layout(channels_last=True, micro_batch=8), executor=executor, span_images=16
+        model,
+        pictures,
+        SPEC,
+        layout=Layout(channels_last=True, micro_batch=8),
+        executor=executor,
+        span_images=16,
+        task=CLASSIFICATION,
     )
     before, started = _cpu_seconds(), time.perf_counter()
     found = latest(sweep.measure())

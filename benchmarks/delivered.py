@@ -37,6 +37,7 @@ from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
+from senseapp.tasks import CLASSIFICATION
 from tests.delivered_files import HeldOut
 
 TITLE = "Files that people leave with, against the figures they read (`python -m benchmarks.delivered`)"
@@ -80,7 +81,7 @@ def _vit(home: Path) -> list[str]:
     scored = write_photographs(home / "scored", _SCORED, SCORED_ON, labels=labels)
     spec = ModelSpec(library="timm", name=_VIT, num_classes=len(MADE_FROM), img_size=_SIDE)
     flat = DataSpec(kind="folder", path=str(learnt), labels=WITHOUT_LABELS)
-    images = load_images(flat, load_model(spec).preprocessing, num_classes=len(MADE_FROM))
+    images = load_images(flat, load_model(spec).preprocessing, num_classes=len(MADE_FROM), task=CLASSIFICATION)
     network = timm.create_model(_VIT, num_classes=len(MADE_FROM), img_size=_SIDE).eval()
     fit_classifier(network, images.batch(0, len(images)))
     safetensors.torch.save_file(network.state_dict(), home / "vit.safetensors")

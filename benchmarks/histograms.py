@@ -27,6 +27,7 @@ from senseapp.measure.histograms import quantization_histogram
 from senseapp.networks.profile import profile_model
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec, HistogramTensor
+from senseapp.tasks import CLASSIFICATION
 
 TITLE = "Histograms: resnet50"
 NUM_IMAGES = 64
@@ -76,7 +77,7 @@ def rows(every: int = 1) -> list[Row]:
     found = []
     for layer, tensor in zip(profile.layers[::every], cycle(tensors)):
         spec = HistogramSpec(layer=layer.name, tensor=tensor, num_images=NUM_IMAGES)
-        ours = seconds(lambda: quantization_histogram(model, images, layer, spec))  # noqa: B023 (called at once)
+        ours = seconds(lambda: quantization_histogram(model, images, layer, spec, task=CLASSIFICATION))  # noqa: B023 (called at once)
         bare = seconds(lambda: bare_passes(model, layer, tensor, pixels))  # noqa: B023
         found.append(Row(layer.name, tensor, ours, bare))
         print(found[-1], flush=True)

@@ -28,6 +28,7 @@ from senseapp.measure.session import estimate_agreement
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 TITLE = "Quick scan against measured KL (Spearman)"
 DEMO = "demo"
@@ -76,7 +77,9 @@ def row(name: str) -> Row:
     spearman: list[float] = []
     seconds = [0.0, 0.0]
     for compression, levels in RUNS:
-        sweep = Sweep.open(network, images, SensitivitySpec(compression=compression, levels=levels))
+        sweep = Sweep.open(
+            network, images, SensitivitySpec(compression=compression, levels=levels), task=CLASSIFICATION
+        )
         started = time.process_time()
         estimates = list(quick_scan(sweep))
         between = time.process_time()

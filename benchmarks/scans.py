@@ -28,6 +28,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.records.measurement import SensitivityResult, latest
 from senseapp.records.spec import Mode, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 _SCANS = CACHE.parent / "scans"
 DEMO = "demo"
@@ -95,7 +96,7 @@ def unseen(network: str) -> ImageSet:
 
 
 def _scanned(model: LoadedModel, images: ImageSet, spec: SensitivitySpec) -> SensitivityResult:
-    sweep = Sweep.open(model.module, images, spec)
+    sweep = Sweep.open(model.module, images, spec, task=CLASSIFICATION)
     found = tuple(quick_scan(sweep)) if spec.mode == "quick" else ()
     return SensitivityResult(
         spec=RunSpec(sensitivity=spec),

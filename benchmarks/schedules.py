@@ -43,6 +43,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import with_true_size
+from senseapp.tasks import CLASSIFICATION
 
 TITLE = "Schedules (`make bench-schedule`)"
 INTRO = (
@@ -69,7 +70,7 @@ def bench_of(network: nn.Module, title: str, config: CompressionConfig, levels: 
     """Measure the curves, and return what schedules are proven on."""
     curves, proof = halves()
     spec = SensitivitySpec(compression=config, levels=levels)
-    sweep = Sweep.open(network, curves, spec)
+    sweep = Sweep.open(network, curves, spec, task=CLASSIFICATION)
     result = SensitivityResult(
         spec=RunSpec(sensitivity=spec),
         profile=replace(sweep.context.profile, title=title),

@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.cases import BATCH_SIZE, LEVELS, clock, images_of, model_of
+from senseapp.tasks import CLASSIFICATION
 
 Deltas = dict[str, list[float]]
 
@@ -96,7 +97,7 @@ def _sweep(task: Task, *, precision: str = "fp32", mode: str = "exact") -> Any:
     chosen = LEVELS[task.compression][: task.levels]
     inner = chosen if task.compression == "quantization" else tuple(level / 100 for level in chosen)
     spec = SensitivitySpec(compression=config, levels=inner, precision=precision, mode=mode, device=str(task.device))
-    return Sweep.open(task.model, TensorImages(task.pictures, task.labels), spec, own=True)
+    return Sweep.open(task.model, TensorImages(task.pictures, task.labels), spec, own=True, task=CLASSIFICATION)
 
 
 def ours(task: Task, *, precision: str = "fp32", apart: bool = False) -> Deltas:

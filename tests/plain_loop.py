@@ -14,6 +14,7 @@ from senseapp.measure.layout import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 SPARSITY = 0.5
 
@@ -59,7 +60,7 @@ def noise_to_signal(logits: Tensor, original: Tensor) -> float:
 
 def sweep_of(model: nn.Module, images: TensorImages, spec: SensitivitySpec) -> Sweep:
     """Open a sweep in the model's own memory layout, with all images in one pass."""
-    return Sweep.open(model, images, spec, layout=Layout(micro_batch=len(images)))
+    return Sweep.open(model, images, spec, layout=Layout(micro_batch=len(images)), task=CLASSIFICATION)
 
 
 def measured(measurements: Sequence[LayerMeasurement]) -> dict[str, tuple[float, float, float]]:

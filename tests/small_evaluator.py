@@ -17,6 +17,7 @@ from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import images_for
 
 
@@ -28,7 +29,7 @@ def evaluator_of(
     progress: Callable[[str], None] = ignore_progress,
 ) -> ScheduleEvaluator:
     """Return it for a network of images (3, 8, 8); ``configs`` are those of one or two runs."""
-    profile = replace(MeasurementContext.prepare(network, images_for(2)).profile, title="small")
+    profile = replace(MeasurementContext.prepare(network, images_for(2), task=CLASSIFICATION).profile, title="small")
     level = 3.0 if isinstance(configs[0], QuantizationConfig) else 0.5
     spec = RunSpec(sensitivity=SensitivitySpec(compression=configs[0], levels=(level,)))
     result = SensitivityResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=(), num_samples=count)

@@ -31,6 +31,7 @@ from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.sources.load import load_model
 from senseapp.records.preparation import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import CLASSIFICATION
 
 _NUM_PICTURES = 50
 _SEED = 7
@@ -97,7 +98,13 @@ def _found(choice: PreparationChoice) -> str:
 def _answers(spec: RunSpec) -> Tensor:
     """Return the class scores of all pictures, (N, C)."""
     model = load_model(spec.model)
-    images = load_images(spec.data, model.preprocessing, num_classes=model.num_classes, class_names=model.class_names)
+    images = load_images(
+        spec.data,
+        model.preprocessing,
+        num_classes=model.num_classes,
+        class_names=model.class_names,
+        task=CLASSIFICATION,
+    )
     with torch.inference_mode():
         return model.module(images.batch(0, len(images)))
 

@@ -16,6 +16,7 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.records.ranking import spearman
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 RUNS: tuple[tuple[CompressionConfig, tuple[float, ...]], ...] = (
     (SparsityConfig(), (0.5, 0.7, 0.9)),
@@ -38,7 +39,9 @@ def levels() -> Iterator[_Level]:
     """Yield how estimates at each level compare with measured KL on the same photographs."""
     images = TensorImages(tensors(NUM_IMAGES, (*SCORED_ON, *MADE_FROM)))  # nothing is made here that is scored later
     for compression, values in RUNS:
-        sweep = Sweep.open(load_network(), images, SensitivitySpec(compression=compression, levels=values))
+        sweep = Sweep.open(
+            load_network(), images, SensitivitySpec(compression=compression, levels=values), task=CLASSIFICATION
+        )
         guessed = {item.key: change.delta for item in quick_scan(sweep) if (change := item.change("kl"))}
         measured = {item.key: change.delta for item in sweep.measure() if (change := item.change("kl"))}
         for level in values:

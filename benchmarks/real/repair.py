@@ -21,6 +21,7 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
+from senseapp.tasks import CLASSIFICATION
 
 _CURVES, _PROOFS, _SCORED = 126, 56, 112  # images: a multiple of the pictures each, so that every one counts alike
 _NOTHING = 1e-6
@@ -78,7 +79,7 @@ def opened(run: Run, images: ProofImages) -> ScheduleEvaluator:
     """Return the network with a quick scan of ``images``."""
     network = load_network()
     spec = SensitivitySpec(compression=run.config, levels=run.levels)
-    sweep = Sweep.open(network, images.curves, spec)
+    sweep = Sweep.open(network, images.curves, spec, task=CLASSIFICATION)
     estimates = tuple(quick_scan(sweep))
     result = SensitivityResult(
         spec=RunSpec(sensitivity=spec),

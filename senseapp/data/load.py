@@ -23,7 +23,7 @@ from senseapp.data.pictures import ImageRequest, load_pictures, read_named
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, Task
+from senseapp.tasks import Task
 
 Split: TypeAlias = Literal["train", "heldout"]
 
@@ -98,7 +98,7 @@ def load_images(
     preprocessing: Preprocessing,
     *,
     num_classes: int,
-    task: Task = CLASSIFICATION,
+    task: Task,
     num_samples: int | None = None,
     seed: int = 0,
     data_roots: Sequence[Path] = (),
@@ -146,7 +146,7 @@ def load_named(
     names: Collection[str],
     *,
     num_classes: int,
-    task: Task = CLASSIFICATION,
+    task: Task,
     data_roots: Sequence[Path] = (),
 ) -> ImageSet:
     """Load the images of these names, prepared as the model wants them; those that are gone are left out.

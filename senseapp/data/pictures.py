@@ -26,7 +26,7 @@ from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_or
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, MULTILABEL, Targets, Task, WrittenLabels
+from senseapp.tasks import MULTILABEL, Targets, Task, WrittenLabels
 
 _SIDES = (96, 160)
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
@@ -38,7 +38,7 @@ def survey_images(
     spec: DataSpec,
     *,
     num_classes: int,
-    task: Task = CLASSIFICATION,
+    task: Task,
     class_names: Sequence[str] = (),
     data_roots: Sequence[Path] = (),
 ) -> ImageSurvey:

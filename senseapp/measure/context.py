@@ -21,7 +21,7 @@ from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.networks.usage import add_uses, leaves_weights_out, others_note, weights_used
 from senseapp.records.profile import ModelProfile
-from senseapp.tasks import CLASSIFICATION, Task
+from senseapp.tasks import Task
 
 
 def to_device(batch: Tensor, device: torch.device) -> Tensor:
@@ -68,14 +68,14 @@ class MeasurementContext:
     layout: Layout
     trace: CallTrace
     profile: ModelProfile
-    task: Task = CLASSIFICATION
+    task: Task
     channels_last: bool = False
     replay_obstacle: str | None = None
     seconds_per_image: float = 0.0
 
     @classmethod
     def prepare(
-        cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False, task: Task = CLASSIFICATION
+        cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False, task: Task
     ) -> MeasurementContext:
         """Copy ``model`` (unless ``own`` says that the caller gives it away) and watch one pass of it.
 

@@ -26,7 +26,7 @@ from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import LayerProfile, select_layers
 from senseapp.records.spec import HistogramSpec, RunSpec
-from senseapp.tasks import CLASSIFICATION, Task, task_named
+from senseapp.tasks import Task, task_named
 
 Subject = tuple[nn.Module, ImageSet]
 """The network of a run, in ``eval()`` mode, and the images that a histogram looks at."""
@@ -133,7 +133,7 @@ def quantization_histogram(
     layer: LayerProfile,
     spec: HistogramSpec,
     *,
-    task: Task = CLASSIFICATION,
+    task: Task,
 ) -> QuantizationHistogram:
     """Look at one tensor of ``model`` on its quantization grid; see :func:`quantization_histograms`.
 
@@ -156,7 +156,7 @@ def quantization_histograms(
     layers: Sequence[LayerProfile],
     spec: HistogramSpec,
     *,
-    task: Task = CLASSIFICATION,
+    task: Task,
 ) -> Found:
     """Look at the same tensor of ``layers`` in the same passes; memory does not grow with the number of images.
 
@@ -221,7 +221,7 @@ Model = nn.Module
 
 
 def histograms_by_name(
-    model: nn.Module, images: Images, patterns: Sequence[str], spec: HistogramSpec, *, task: Task = CLASSIFICATION
+    model: nn.Module, images: Images, patterns: Sequence[str], spec: HistogramSpec, *, task: Task
 ) -> Found:
     """Look at the layers whose names match any of ``patterns``, such as ``layer1.*``; none means all.
 

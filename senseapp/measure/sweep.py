@@ -30,7 +30,7 @@ from senseapp.records.profile import select_layers
 from senseapp.records.ranking import undecided
 from senseapp.records.resolution import default_metric
 from senseapp.records.spec import SensitivitySpec
-from senseapp.tasks import CLASSIFICATION, Task
+from senseapp.tasks import Task
 
 CALIBRATION_IMAGES = 64
 _SETTLE_FROM = 64
@@ -44,7 +44,7 @@ def measure(
     images: ImageSet,
     spec: SensitivitySpec,
     *,
-    task: Task = CLASSIFICATION,
+    task: Task,
     done: Iterable[LayerMeasurement] = (),
     calibration: ImageSet | None = None,
 ) -> Iterator[LayerMeasurement]:
@@ -88,7 +88,7 @@ class Sweep:
         images: ImageSet,
         spec: SensitivitySpec,
         *,
-        task: Task = CLASSIFICATION,
+        task: Task,
         calibration: ImageSet | None = None,
         layout: Layout | None = None,
         own: bool = False,

@@ -24,6 +24,7 @@ from senseapp.measure.layout import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import latest
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.ray_cluster import compare
 from tests.small_models import images_for, small_network
 
@@ -60,6 +61,7 @@ def opened(
         layout=Layout(micro_batch=4),
         span_images=span_images,
         executor=None if joined is None else RayExecutor(joined, lambda sentence: None),
+        task=CLASSIFICATION,
     )
 
 

@@ -12,6 +12,7 @@ from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
 from senseapp.records.spec import DataSpec
+from senseapp.tasks import CLASSIFICATION
 from tests.pictures import COLOUR, class_files, encoded, random_picture, write_tar, write_zip
 
 _EACH = 100  # of ten kinds: a thousand files
@@ -73,8 +74,8 @@ def test_mutated_archives(tmp_path, name):
         (tmp_path / name).write_bytes(mutated(original, generator))
         spec = DataSpec(kind="archive", path=str(tmp_path / name))
         try:
-            survey_images(spec, num_classes=2)
-            images = load_images(spec, COLOUR, num_classes=2)
+            survey_images(spec, num_classes=2, task=CLASSIFICATION)
+            images = load_images(spec, COLOUR, num_classes=2, task=CLASSIFICATION)
         except InvalidInput as error:
             assert_readable(str(error))
             refused += 1

@@ -15,6 +15,7 @@ from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.tasks import CLASSIFICATION
 from tests.pictures import encoded, random_picture, write_folder
 
 SIZES = [(40, 30), (31, 57), (24, 24), (200, 90)]
@@ -30,7 +31,7 @@ def folder(tmp_path_factory):
 
 def loaded(folder, preprocessing, **overrides):
     spec = DataSpec(kind="folder", path=str(folder), **overrides)
-    images = load_images(spec, preprocessing, num_classes=10)
+    images = load_images(spec, preprocessing, num_classes=10, task=CLASSIFICATION)
     return images.batch(0, len(images))
 
 

@@ -14,6 +14,7 @@ from senseapp.measure.session import estimate_agreement
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ NUM_IMAGES = 256
 def _agreement(compression: CompressionConfig, levels: tuple[float, ...]) -> list[float]:
     spec = SensitivitySpec(compression=compression, levels=levels)
     images = load_demo_images("heldout").subset(range(NUM_IMAGES))
-    sweep = Sweep.open(load_demo_model().module, images, spec)
+    sweep = Sweep.open(load_demo_model().module, images, spec, task=CLASSIFICATION)
     return list(estimate_agreement(quick_scan(sweep), sweep.measure()).values())
 
 

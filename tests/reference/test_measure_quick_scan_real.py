@@ -12,6 +12,7 @@ from senseapp.measure.quick import true_passes
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ LAYERS = ("blocks.5.3.conv_pwl", "blocks.6.0.*", "conv_head", "classifier")
 
 def _sweep() -> Sweep:
     spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.9,), layers=LAYERS)
-    return Sweep.open(load_network(), TensorImages(tensors(24)), spec)
+    return Sweep.open(load_network(), TensorImages(tensors(24)), spec, task=CLASSIFICATION)
 
 
 def test_layers_that_wake_silent_units_are_no_longer_underestimated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.outputs import write_outputs
-from senseapp.tasks import task_named
+from senseapp.tasks import CLASSIFICATION, task_named
 
 LEVELS = {"sparsity": 50.0, "quantization": 4.0, "pruning": 50.0}
 IMAGES = 2
@@ -171,7 +171,7 @@ def _analysed(model: ModelSpec, loaded: LoadedModel, kind: str) -> SensitivityRe
         num_samples=IMAGES,
         seed=0,
     )
-    sweep = Sweep.open(loaded.module, images, spec.sensitivity, layout=Layout(micro_batch=IMAGES))
+    sweep = Sweep.open(loaded.module, images, spec.sensitivity, layout=Layout(micro_batch=IMAGES), task=CLASSIFICATION)
     session = Session(spec, loaded, sweep.context.images, sweep, images.subset([]))
     result = session.result(tuple(session.measure()))
     with tempfile.TemporaryDirectory() as folder:

@@ -24,6 +24,7 @@ from senseapp.core.errors import SenseError
 from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
+from senseapp.tasks import CLASSIFICATION
 from tests.pictures import png, write_zip
 
 Maker = Callable[[int], bytes]
@@ -155,7 +156,7 @@ _SMALL = Preprocessing(input_shape=(3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
 def load_as_a_run(path: Path) -> str:
     """Load the pictures of a zip as a run does, and return what it says of those that it leaves out."""
     try:
-        images = load_images(DataSpec(kind="archive", path=str(path)), _SMALL, num_classes=10)
+        images = load_images(DataSpec(kind="archive", path=str(path)), _SMALL, num_classes=10, task=CLASSIFICATION)
     except SenseError as error:
         return str(error)
     return " ".join(images.notes)

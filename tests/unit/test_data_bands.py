@@ -18,6 +18,7 @@ from senseapp.data.pictures import preview, survey_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.image_report import preview_images
+from senseapp.tasks import CLASSIFICATION
 
 SIZE = 8
 Pixels = npt.NDArray[np.uint8]
@@ -57,7 +58,7 @@ def folder_of(path: Path, **files: bytes) -> DataSpec:
 
 def loaded(spec: DataSpec, channels: int) -> npt.NDArray[np.float64]:
     """Return the one picture there in whole numbers, (H, W, C), with the division by each std taken back."""
-    images = load_images(spec, prepared(channels), num_classes=2)
+    images = load_images(spec, prepared(channels), num_classes=2, task=CLASSIFICATION)
     std = torch.tensor(images.preprocessing.std).view(-1, 1, 1)
     return np.rint((images.batch(0, 1)[0] * std * 255).numpy().transpose(1, 2, 0))
 
@@ -86,16 +87,18 @@ def test_twelve_bits_in_sixteen_are_scaled_in_every_channel(tmp_path: Path) -> N
     values[0, 0] = 4095
     spec = folder_of(tmp_path, a_tif=tiff(values))
     assert (loaded(spec, 6) == values >> 4).all()
-    assert any("from 12 to 8 bits" in note for note in load_images(spec, prepared(6), num_classes=2).notes)
+    assert any(
+        "from 12 to 8 bits" in note for note in load_images(spec, prepared(6), num_classes=2, task=CLASSIFICATION).notes
+    )
 
 
 def test_pictures_of_another_number_of_channels_are_left_out_and_named(tmp_path: Path) -> None:
     spec = folder_of(tmp_path, a_png=png(pixels_of(3)), b_png=png(pixels_of(4)))
-    images = load_images(spec, prepared(4), num_classes=2)
+    images = load_images(spec, prepared(4), num_classes=2, task=CLASSIFICATION)
     assert images.names == ("b.png",)
     assert any("a.png (3 channels, and the model takes 4)" in note for note in images.notes)
     with pytest.raises(InvalidDataset, match="channels, and the model takes 5"):
-        load_images(spec, prepared(5), num_classes=2)
+        load_images(spec, prepared(5), num_classes=2, task=CLASSIFICATION)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +112,13 @@ def test_pictures_of_another_number_of_channels_are_left_out_and_named(tmp_path:
 )
 def test_what_cannot_be_read_has_a_reason(file: bytes, reason: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidDataset, match=reason):
-        load_images(folder_of(tmp_path, a_tif=file), prepared(5), num_classes=2)
+        load_images(folder_of(tmp_path, a_tif=file), prepared(5), num_classes=2, task=CLASSIFICATION)
 
 
 def test_a_survey_and_a_preview_show_them(tmp_path: Path) -> None:
     values = np.random.default_rng(2).integers(0, 256, (40, 40, 5), dtype=np.uint8)
     spec = folder_of(tmp_path, a_tif=tiff(values))
-    assert survey_images(spec, num_classes=2).num_images == 1
+    assert survey_images(spec, num_classes=2, task=CLASSIFICATION).num_images == 1
     model = ModelSpec(library="timm", name="test_resnet", num_classes=2, in_chans=5)
     (picture,) = preview_images(RunSpec(model=model, data=spec), num_images=1).pictures
     assert Image.open(io.BytesIO(picture.png)).mode == "RGB"
@@ -125,6 +128,6 @@ def test_thumbnails_are_of_the_first_three_channels_and_bgr_turns_only_these(tmp
     values = pixels_of(4)
     spec = DataSpec(kind="folder", path=folder_of(tmp_path, a_png=png(values)).path, channel_order="bgr")
     how = Preprocessing(input_shape=(4, SIZE, SIZE), mean=(0.0,) * 4, std=(1.0,) * 4, channel_order="bgr")
-    images = load_images(spec, how, num_classes=2)
+    images = load_images(spec, how, num_classes=2, task=CLASSIFICATION)
     assert (np.rint(images.batch(0, 1)[0].numpy() * 255) == values.transpose(2, 0, 1)[[2, 1, 0, 3]]).all()
     assert (preview(images, how).pictures[0] == values[..., :3]).all()

@@ -19,6 +19,7 @@ from senseapp.data.decoding import Decoded, PixelSemaphore, decoded_picture
 from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
+from senseapp.tasks import CLASSIFICATION
 
 Values = npt.NDArray[np.uint16]
 SIZE = 9
@@ -137,7 +138,7 @@ def folder_of(path: Path, *files: bytes) -> DataSpec:
 
 def test_pictures_of_one_set_are_scaled_alike(tmp_path: Path) -> None:
     bright, dark = values_of(12), values_of(10, seed=1)
-    images = load_images(folder_of(tmp_path, png16(bright), png16(dark)), PLAIN, num_classes=2)
+    images = load_images(folder_of(tmp_path, png16(bright), png16(dark)), PLAIN, num_classes=2, task=CLASSIFICATION)
     found = np.rint(images.batch(0, 2).numpy()[:, 0] * 255)
     assert (found[0] == bright[..., 0] >> 4).all()
     assert np.abs(found[1] - (dark[..., 0] >> 4)).max() <= 1
@@ -198,8 +199,10 @@ def test_a_tiff_is_upright_already_and_nothing_is_said() -> None:
 def test_a_run_turns_its_pictures_as_its_settings_say(tmp_path: Path) -> None:
     spec = folder_of(tmp_path, with_mark(3, "PNG"))
     shape = Preprocessing(input_shape=(1, 16, 16), mean=(0.0,), std=(1.0,))
-    stored = load_images(spec, shape, num_classes=2)
-    turned = load_images(DataSpec(kind="folder", path=spec.path, upright=True), shape, num_classes=2)
+    stored = load_images(spec, shape, num_classes=2, task=CLASSIFICATION)
+    turned = load_images(
+        DataSpec(kind="folder", path=spec.path, upright=True), shape, num_classes=2, task=CLASSIFICATION
+    )
     assert (stored.batch(0, 1).rot90(2, (2, 3)) == turned.batch(0, 1)).all()
     assert any("rotation mark is ignored" in note for note in stored.notes)
     assert any("turned upright" in note for note in turned.notes)

@@ -34,6 +34,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.tasks import CLASSIFICATION
 from tests.image_set_files import EACH, Publisher
 
 COLOUR = Preprocessing(input_shape=(3, 32, 32), mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -59,7 +60,7 @@ def web(tmp_path, monkeypatch):
 
 def load(name, *, num_classes, labels="", class_names=(), **options):
     spec = DataSpec(kind="torchvision", name=name, labels=labels)
-    return load_images(spec, COLOUR, num_classes=num_classes, class_names=class_names, **options)
+    return load_images(spec, COLOUR, num_classes=num_classes, class_names=class_names, **options, task=CLASSIFICATION)
 
 
 @pytest.mark.parametrize("name", IMAGE_SETS)
@@ -127,7 +128,7 @@ def test_classes_keep_the_order_of_their_set_and_not_the_alphabets(web):
     assert images.labels.tolist() == [index % 10 for index in range(20)]
     assert images.class_names[:2] == ("T-shirt/top", "Trouser")
     assert any("in its order" in note for note in images.notes)
-    survey = survey_images(DataSpec(kind="torchvision", name="fashion_mnist"), num_classes=10)
+    survey = survey_images(DataSpec(kind="torchvision", name="fashion_mnist"), num_classes=10, task=CLASSIFICATION)
     assert survey.proposal.how == "own order"
     assert survey.label_counts[0] == ("T-shirt/top", EACH)
     assert survey.layout == "image set"
@@ -153,7 +154,7 @@ def test_a_model_of_other_classes_needs_a_mapping_or_no_labels(web):
         load("cifar10", num_classes=7)
     assert load("cifar10", num_classes=7, labels="none").labels is None
     chosen = DataSpec(kind="torchvision", name="cifar10", class_map=(("thing 4", 6), ("thing 9", 0)))
-    assert set(load_images(chosen, COLOUR, num_classes=7).labels.tolist()) == {0, 6}
+    assert set(load_images(chosen, COLOUR, num_classes=7, task=CLASSIFICATION).labels.tolist()) == {0, 6}
 
 
 def test_offline_is_one_sentence_that_offers_what_works(web, monkeypatch):
@@ -288,7 +289,7 @@ def test_every_set_can_be_opened_and_its_facts_are_in_range():
 def test_grey_pictures_reach_a_grey_network_unchanged(web):
     web.publish("mnist")
     grey = Preprocessing(input_shape=(1, 28, 28), mean=(0.0,), std=(1.0,))
-    images = load_images(DataSpec(kind="torchvision", name="mnist"), grey, num_classes=10)
+    images = load_images(DataSpec(kind="torchvision", name="mnist"), grey, num_classes=10, task=CLASSIFICATION)
     original, _ = datasets.MNIST(image_set_folder("mnist"), train=False)[5]
     assert isinstance(original, Image.Image)
     assert torch.equal(images.batch(5, 6)[0, 0] * 255, torch.from_numpy(np.array(original)).float())

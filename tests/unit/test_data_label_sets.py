@@ -19,7 +19,7 @@ from senseapp.data.pictures import survey_images
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.measure.session import Session
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.tasks import MULTILABEL
+from senseapp.tasks import CLASSIFICATION, MULTILABEL
 from tests.pictures import COLOUR, png
 from tests.unit.test_data_arrangement import ListedFiles
 
@@ -132,7 +132,7 @@ def folder(tmp_path: Path) -> DataSpec:
 
 
 def test_the_survey_says_which_task_the_labels_call_for(folder: DataSpec) -> None:
-    survey = survey_images(folder, num_classes=3)
+    survey = survey_images(folder, num_classes=3, task=CLASSIFICATION)
     assert survey.task == "multilabel"
     assert survey.notes[-1].startswith("Several labels are true of some images")
     assert dict(survey.label_counts) == {name: sum(name in true for true in TRUE.values()) for name in LABELS}
@@ -146,7 +146,7 @@ def test_loaded_truths_are_those_of_the_pictures(folder: DataSpec) -> None:
     for name, row in zip(images.names, images.labels, strict=True):
         assert row.tolist() == [float(label in TRUE[name]) for label in LABELS]
     with pytest.raises(SeveralLabelsError, match="--task multilabel"):
-        load_images(folder, COLOUR, num_classes=3)
+        load_images(folder, COLOUR, num_classes=3, task=CLASSIFICATION)
 
 
 def test_a_preparation_that_is_not_searched_for_is_said(folder: DataSpec) -> None:

@@ -14,6 +14,7 @@ from senseapp.data.images import PreparedImages, TensorImages, allocate_pixels, 
 from senseapp.data.load import load_images
 from senseapp.data.pictures import preview, survey_images
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
+from senseapp.tasks import CLASSIFICATION
 from tests.pictures import COLOUR, GREY, class_files, encoded, png, random_picture, write_folder, write_tar, write_zip
 
 
@@ -30,6 +31,7 @@ def load(tmp_path):
             num_samples=num_samples,
             seed=seed,
             class_names=names,
+            task=CLASSIFICATION,
         )
 
     return pack_and_load
@@ -61,7 +63,8 @@ def test_folder_zip_and_tar_give_the_same_images(tmp_path):
     specs = [DataSpec(kind=kind, path=str(path)) for kind, path in places.items()]
     for num_samples in (None, 5):
         first, *others = [
-            load_images(spec, COLOUR, num_classes=3, num_samples=num_samples, seed=3) for spec in (*specs, tar)
+            load_images(spec, COLOUR, num_classes=3, num_samples=num_samples, seed=3, task=CLASSIFICATION)
+            for spec in (*specs, tar)
         ]
         assert all(same(first, other) and torch.equal(first.labels, other.labels) for other in others)
 
@@ -198,7 +201,7 @@ def test_labels_from_a_table(load):
 def test_names_are_fit_to_be_shown_and_stored(tmp_path):
     root = write_folder(tmp_path / "set", {"1.png": png()})
     (root / os.fsdecode(b"caf\xe9.png")).write_bytes(png())
-    images = load_images(DataSpec(kind="folder", path=str(root)), COLOUR, num_classes=3)
+    images = load_images(DataSpec(kind="folder", path=str(root)), COLOUR, num_classes=3, task=CLASSIFICATION)
     assert images.names == ("1.png", "caf�.png")
     "".join(images.names).encode()
 
@@ -206,8 +209,8 @@ def test_names_are_fit_to_be_shown_and_stored(tmp_path):
 def test_folders_outside_of_the_roots_are_refused(tmp_path):
     spec = DataSpec(kind="folder", path=str(write_folder(tmp_path / "set", class_files())))
     with pytest.raises(InvalidDataset, match="outside of the folders"):
-        load_images(spec, COLOUR, num_classes=3, data_roots=(tmp_path / "other",))
-    assert len(load_images(spec, COLOUR, num_classes=3, data_roots=(tmp_path,))) == 12
+        load_images(spec, COLOUR, num_classes=3, data_roots=(tmp_path / "other",), task=CLASSIFICATION)
+    assert len(load_images(spec, COLOUR, num_classes=3, data_roots=(tmp_path,), task=CLASSIFICATION)) == 12
 
 
 @pytest.mark.parametrize(("preprocessing", "channels"), [(GREY, 1), (COLOUR, 3)])
@@ -241,18 +244,23 @@ def test_an_override_needs_one_number_per_channel(load):
 
 def test_overrides_that_would_change_nothing_are_refused():
     with pytest.raises(InvalidSpec, match="Leave out crop_pct"):
-        load_images(DataSpec(crop_pct=0.5), dataclasses.replace(GREY, input_shape=(1, 32, 32)), num_classes=10)
+        load_images(
+            DataSpec(crop_pct=0.5),
+            dataclasses.replace(GREY, input_shape=(1, 32, 32)),
+            num_classes=10,
+            task=CLASSIFICATION,
+        )
     with pytest.raises(InvalidSpec, match="Leave out mean, std"):
-        load_images(DataSpec(kind="random", mean=(0.5,), std=(0.5,)), GREY, num_classes=10)
+        load_images(DataSpec(kind="random", mean=(0.5,), std=(0.5,)), GREY, num_classes=10, task=CLASSIFICATION)
 
 
 def test_demo_digits_follow_the_models_normalisation():
     grey = dataclasses.replace(GREY, input_shape=(1, 32, 32))
-    plain = load_images(DataSpec(), grey, num_classes=10)
-    changed = load_images(DataSpec(mean=(0.0,), std=(1.0,)), grey, num_classes=10)
+    plain = load_images(DataSpec(), grey, num_classes=10, task=CLASSIFICATION)
+    changed = load_images(DataSpec(mean=(0.0,), std=(1.0,)), grey, num_classes=10, task=CLASSIFICATION)
     torch.testing.assert_close(plain.batch(0, 9), (changed.batch(0, 9) - 0.5) / 0.25)
     with pytest.raises(InvalidDataset, match="demo digits are images of shape"):
-        load_images(DataSpec(), COLOUR, num_classes=10)
+        load_images(DataSpec(), COLOUR, num_classes=10, task=CLASSIFICATION)
 
 
 def test_pixels_in_a_file_are_the_same_as_in_memory(load, monkeypatch, tmp_path):
@@ -302,7 +310,7 @@ def test_preview_of_few_images_and_of_noise():
 def test_survey_tells_what_would_be_measured_on(tmp_path):
     files = class_files(("dog", "emu"), each=2) | {"cat/": b"", "readme.md": b""}
     spec = DataSpec(kind="archive", path=str(write_zip(tmp_path / "set.zip", files)))
-    survey = survey_images(spec, num_classes=5, class_names=("ant", "bee", "cat", "dog", "fox"))
+    survey = survey_images(spec, num_classes=5, class_names=("ant", "bee", "cat", "dog", "fox"), task=CLASSIFICATION)
     assert (survey.title, survey.layout, survey.num_images) == ("set.zip", "class folders", 4)
     assert survey.label_counts == (("cat", 0), ("dog", 2), ("emu", 2))
     assert survey.proposal.pairs == (("cat", 2), ("dog", 3))
@@ -312,5 +320,5 @@ def test_survey_tells_what_would_be_measured_on(tmp_path):
 
 def test_survey_of_a_heap(tmp_path):
     spec = DataSpec(kind="folder", path=str(write_folder(tmp_path / "set", {"1.png": png()})))
-    survey = survey_images(spec, num_classes=5)
+    survey = survey_images(spec, num_classes=5, task=CLASSIFICATION)
     assert (survey.layout, survey.proposal, survey.label_counts) == ("unlabelled", None, ())

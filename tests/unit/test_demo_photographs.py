@@ -13,6 +13,7 @@ from senseapp.networks.sources import demo
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec
 from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.tasks import CLASSIFICATION
 
 SMALL = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
 
@@ -29,7 +30,9 @@ def test_what_is_measured_on_and_what_is_left_share_no_scene() -> None:
 
 def test_fewer_photographs_are_the_first_of_more() -> None:
     few, more = (
-        load_images(DataSpec(kind="photographs"), SMALL, num_classes=10, num_samples=count, seed=seed)
+        load_images(
+            DataSpec(kind="photographs"), SMALL, num_classes=10, num_samples=count, seed=seed, task=CLASSIFICATION
+        )
         for count, seed in ((3, 0), (5, 1))
     )
     assert few.labels is None
@@ -40,18 +43,22 @@ def test_fewer_photographs_are_the_first_of_more() -> None:
 
 def test_a_network_that_takes_grey_pictures_gets_grey_ones() -> None:
     grey = Preprocessing(input_shape=(1, 16, 16), mean=(0.5,), std=(0.5,))
-    images = load_images(DataSpec(kind="photographs"), grey, num_classes=10, num_samples=2)
+    images = load_images(DataSpec(kind="photographs"), grey, num_classes=10, num_samples=2, task=CLASSIFICATION)
     assert images.batch(0, 2).shape == (2, 1, 16, 16)
 
 
 def test_more_photographs_than_there_are_are_refused() -> None:
     with pytest.raises(InvalidSpec, match="There are 160 photographs"):
-        load_images(DataSpec(kind="photographs"), SMALL, num_classes=10, num_samples=161)
+        load_images(DataSpec(kind="photographs"), SMALL, num_classes=10, num_samples=161, task=CLASSIFICATION)
 
 
 def test_the_network_knows_what_is_in_the_pictures(efficientnet: LoadedModel) -> None:
     images = load_images(
-        PHOTOGRAPHS_DEMO.data, efficientnet.preprocessing, num_classes=efficientnet.num_classes, num_samples=51
+        PHOTOGRAPHS_DEMO.data,
+        efficientnet.preprocessing,
+        num_classes=efficientnet.num_classes,
+        num_samples=51,
+        task=CLASSIFICATION,
     )
     found = {}
     for scene in ("coffee", "chelsea", "camera"):

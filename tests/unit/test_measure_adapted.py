@@ -16,6 +16,7 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import change_in
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.compressors import profiles_of
 from tests.small_models import images_for, small_network
 
@@ -33,7 +34,13 @@ def adapted_compressor(spec, network, batches):
 
 
 def damages(case, *, adapted):
-    found = measure(small_network(), images_for(24), spec_of(case, adapted=adapted), calibration=images_for(48, seed=5))
+    found = measure(
+        small_network(),
+        images_for(24),
+        spec_of(case, adapted=adapted),
+        calibration=images_for(48, seed=5),
+        task=CLASSIFICATION,
+    )
     return {item.key: change_in(item.changes, "kl").delta for item in found}
 
 
@@ -41,7 +48,7 @@ def damages(case, *, adapted):
 def test_each_layer_is_measured_with_less_harm_and_the_network_comes_back(case):
     network = small_network()
     before = copy.deepcopy(network.state_dict())
-    list(measure(network, images_for(8), spec_of(case)))
+    list(measure(network, images_for(8), spec_of(case), task=CLASSIFICATION))
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     plain, adapted = damages(case, adapted=False), damages(case, adapted=True)
     assert adapted.keys() == plain.keys()
@@ -81,7 +88,7 @@ def test_one_pass_over_the_calibration_images_serves_all_levels_of_all_layers():
 def test_estimates_are_of_adapted_weights_too():
     found = {}
     for adapted in (False, True):
-        sweep = Sweep.open(small_network(), images_for(24), spec_of("bits", adapted=adapted))
+        sweep = Sweep.open(small_network(), images_for(24), spec_of("bits", adapted=adapted), task=CLASSIFICATION)
         found[adapted] = sum(change_in(item.changes, "kl").delta for item in quick_scan(sweep))
     assert found[True] < 0.7 * found[False]
 

@@ -17,6 +17,7 @@ from senseapp.measure.preparation_search import choose_class_order, choose_prepa
 from senseapp.metrics.paired_tests import tells_classes_apart
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import CLASSIFICATION
 
 SIDE = 16
 OWN = Preprocessing(input_shape=(3, SIDE, SIDE), mean=(0.0,) * 3, std=(1.0,) * 3, crop_pct=1.0)
@@ -58,7 +59,7 @@ def pictures(folder, names, counts):
 
 
 def images_of(spec, model):
-    return load_images(spec.data, model.preprocessing, num_classes=model.num_classes)
+    return load_images(spec.data, model.preprocessing, num_classes=model.num_classes, task=CLASSIFICATION)
 
 
 def share_right(spec, model):

@@ -18,6 +18,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.notebook import SensitivityResult
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.dynamic_models import DYNAMIC, DropsAtRandom, Experts, images
 from tests.plain_loop import assert_same, labelled, measured
 from tests.trap_models import NUM_CLASSES
@@ -56,13 +57,13 @@ def test_every_layer_is_measured_as_by_whole_passes(name: str, kind: str, order:
     before, batches = data.images.clone(), data.images.split(size)
     model = _build(DYNAMIC[name])
     spec = SensitivitySpec(compression=get(kind).config(), levels=(LEVELS[kind],))
-    sweep = Sweep.open(model, data, spec, layout=Layout(micro_batch=size))
+    sweep = Sweep.open(model, data, spec, layout=Layout(micro_batch=size), task=CLASSIFICATION)
     found = list(sweep.measure())
     values = measured(found)
     assert torch.equal(data.images, before)
     original = _whole_passes(model, batches)
     assert torch.equal(sweep.baseline.outputs, original)
-    reference = Sweep.open(copy.deepcopy(model), data, spec, layout=Layout(micro_batch=size))
+    reference = Sweep.open(copy.deepcopy(model), data, spec, layout=Layout(micro_batch=size), task=CLASSIFICATION)
     for item in reference.planned:
         try:
             with reference.compressor.compress(item.target, LEVELS[kind]):
@@ -117,7 +118,7 @@ def test_layers_that_only_some_images_use_are_not_unused(name: str, order: str) 
     model, means = _build(DYNAMIC[name]), ORDERS[order]
     data = labelled(images(*means), NUM_CLASSES)
     used = _used_layers(model, data.images)
-    sweep = Sweep.open(model, data, SensitivitySpec(levels=(0.5,)), layout=Layout(micro_batch=1))
+    sweep = Sweep.open(model, data, SensitivitySpec(levels=(0.5,)), layout=Layout(micro_batch=1), task=CLASSIFICATION)
     found = {item.layer: item for item in sweep.measure()}
     result = _analyzed(model, data.images, "sparsity", 1, plain=False)
     for layer, item in found.items():
@@ -147,7 +148,7 @@ def _used_layers(model: nn.Module, data: Tensor) -> set[str]:
 
 def test_multiply_accumulates_of_experts_are_means_over_the_images() -> None:
     model, data = _build(Experts), labelled(images(*ORDERS["dark first"]), NUM_CLASSES)
-    sweep = Sweep.open(model, data, SensitivitySpec(levels=(0.5,)), layout=Layout(micro_batch=2))
+    sweep = Sweep.open(model, data, SensitivitySpec(levels=(0.5,)), layout=Layout(micro_batch=2), task=CLASSIFICATION)
     with torch.no_grad():
         features = model.first(model.norm(model.stem(data.images)))
     chosen = features.mean((2, 3))[:, :3].argmax(1).tolist()
@@ -162,6 +163,6 @@ def test_chance_in_a_pass_is_said() -> None:
     torch.manual_seed(0)
     result = _analyzed(model, data, "sparsity", 1, plain=False)
     assert any(note.startswith("Measured by whole passes, which takes longer: ") for note in result.notes)
-    sweep = Sweep.open(model, labelled(data, NUM_CLASSES), SensitivitySpec(levels=(0.5,)))
+    sweep = Sweep.open(model, labelled(data, NUM_CLASSES), SensitivitySpec(levels=(0.5,)), task=CLASSIFICATION)
     assert sweep.context.replay_obstacle
     assert any("Measured by whole passes" in note for note in sweep.notes)

@@ -20,6 +20,7 @@ from senseapp.measure.histograms import quantization_histogram, quantization_his
 from senseapp.networks.profile import profile_model
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
+from senseapp.tasks import CLASSIFICATION
 
 
 class SmallNet(nn.Module):
@@ -58,13 +59,17 @@ def images():
 
 def look(model, images, layer="conv2", **settings):
     profile = profile_model(model, images.batch(0, 1), title="small", finite=False)
-    return quantization_histogram(model, images, profile.layer(layer), HistogramSpec(layer=layer, **settings))
+    return quantization_histogram(
+        model, images, profile.layer(layer), HistogramSpec(layer=layer, **settings), task=CLASSIFICATION
+    )
 
 
 def look_at_all(model, images, *names, **settings):
     profile = profile_model(model, images.batch(0, 1), title="small", pretrained=True, notes=())
     layers = [profile.layer(name) for name in names]
-    return quantization_histograms(model, images, layers, HistogramSpec(layer=names[0], **settings))
+    return quantization_histograms(
+        model, images, layers, HistogramSpec(layer=names[0], **settings), task=CLASSIFICATION
+    )
 
 
 def objective_of(scores, labels, objective):
@@ -393,7 +398,9 @@ def test_what_has_no_data_is_told_in_one_sentence(model, images):
         look(model, TensorImages(images.images), objective="loss")
     profile = profile_model(model, images.batch(0, 1), title="small", pretrained=True, notes=())
     with pytest.raises(InvalidDataset, match="at least one image"):
-        quantization_histogram(model, images.subset([]), profile.layer("conv2"), HistogramSpec(layer="conv2"))
+        quantization_histogram(
+            model, images.subset([]), profile.layer("conv2"), HistogramSpec(layer="conv2"), task=CLASSIFICATION
+        )
     model.conv2.weight[0, 0, 0, 0] = math.nan
     with pytest.raises(MeasurementFailed, match="not finite"):
         look(model, images)

@@ -16,6 +16,7 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 HOOKS = [name for name in vars(nn.Identity()) if name.endswith("_hooks")]
 COMPRESSIONS = [
@@ -33,7 +34,7 @@ def test_no_hook_no_wrapped_forward_and_no_changed_tensor_is_left(
     before, demo = copy.deepcopy(model.state_dict()), load_demo_images("heldout")
     assert demo.labels is not None
     spec = SensitivitySpec(compression=compression, levels=levels, num_samples=8, layers=("conv1*", "layer1*", "fc"))
-    sweep = Sweep.open(model, TensorImages(demo.images[:32], demo.labels[:32]), spec)
+    sweep = Sweep.open(model, TensorImages(demo.images[:32], demo.labels[:32]), spec, task=CLASSIFICATION)
     assert quick_scan(sweep)
     assert list(sweep.measure())
     for searched in (model, sweep.context.model):

@@ -27,6 +27,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.profile import profile_model
 from senseapp.records.measurement import LayerMeasurement, PassSettings, Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.architectures import ARCHITECTURES, each_of, example_input
 from tests.plain_loop import labelled, sampled
 from tests.small_models import images_for, small_network
@@ -67,7 +68,7 @@ def swept(
 ) -> tuple[Sweep, list[LayerMeasurement]]:
     """Return the sweep and what it found, with so many levels in one pass."""
     layout = Layout(micro_batch=micro_batch, levels_per_pass=levels_together)
-    sweep = Sweep.open(model, images, spec, layout=layout)
+    sweep = Sweep.open(model, images, spec, layout=layout, task=CLASSIFICATION)
     return sweep, list(sweep.measure())
 
 
@@ -250,7 +251,9 @@ def test_spans_of_images_and_settling_go_together_too() -> None:
 
 def test_resuming_measures_what_is_left(passes: list[int]) -> None:
     whole = swept(small_network(), images_for(8), SPARSITY, 3)[1]
-    sweep = Sweep.open(small_network(), images_for(8), SPARSITY, layout=Layout(micro_batch=4, levels_per_pass=3))
+    sweep = Sweep.open(
+        small_network(), images_for(8), SPARSITY, layout=Layout(micro_batch=4, levels_per_pass=3), task=CLASSIFICATION
+    )
     rest = list(sweep.measure(done=whole[:4]))
     assert_equal([*whole[:4], *rest], whole)
 
@@ -306,7 +309,13 @@ class Scarce:
 )
 def test_memory_takes_levels_first_and_images_then(most_images: int, levels: int, micro_batch: int) -> None:
     layout = Layout(micro_batch=8, levels_per_pass=4)
-    sweep = Sweep.open(small_network(), images_for(), replace(SPARSITY, levels=(0.2, 0.4, 0.6, 0.8)), layout=layout)
+    sweep = Sweep.open(
+        small_network(),
+        images_for(),
+        replace(SPARSITY, levels=(0.2, 0.4, 0.6, 0.8)),
+        layout=layout,
+        task=CLASSIFICATION,
+    )
     Scarce(sweep.context.model.get_submodule("blocks.1.norm1"), most_images)
     found = list(sweep.measure())
     assert not [item for item in found if item.status is Status.FAILED]
@@ -323,7 +332,7 @@ def test_memory_takes_levels_first_and_images_then(most_images: int, levels: int
 
 
 def fitting(device: str, memory_bytes: int, spec: SensitivitySpec = SPARSITY, asked: int | None = None) -> int:
-    sweep = Sweep.open(small_network(), images_for(), spec, layout=Layout(micro_batch=8))
+    sweep = Sweep.open(small_network(), images_for(), spec, layout=Layout(micro_batch=8), task=CLASSIFICATION)
     sweep.context.device = torch.device(device)
     return levels_that_fit(
         sweep.context, sweep.compressor, sweep.planned, num_levels=20, memory_bytes=memory_bytes, asked=asked
@@ -344,7 +353,7 @@ def test_a_card_takes_as_many_levels_as_fit_and_a_processor_one() -> None:
 
 
 def test_no_tensor_outgrows_indices_of_32_bits() -> None:
-    sweep = Sweep.open(small_network(), images_for(), SPARSITY, layout=Layout(micro_batch=8))
+    sweep = Sweep.open(small_network(), images_for(), SPARSITY, layout=Layout(micro_batch=8), task=CLASSIFICATION)
     sweep.context.device = torch.device("cuda")
     sweep.context.layout = replace(sweep.context.layout, micro_batch=2**20)
     fits = levels_that_fit(sweep.context, sweep.compressor, sweep.planned, num_levels=20, memory_bytes=2**60)

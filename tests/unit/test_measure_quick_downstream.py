@@ -20,6 +20,7 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.trace import trace_calls
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import chain, small_network
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
@@ -34,7 +35,7 @@ def _images(pixels: int = PIXELS, count: int = 12) -> TensorImages:
 
 def _sweep(model: nn.Module, config: CompressionConfig, levels: tuple[float, ...], pixels: int = PIXELS) -> Sweep:
     spec = SensitivitySpec(compression=config, levels=levels)
-    return Sweep.open(model.eval(), _images(pixels), spec, layout=Layout(micro_batch=8))
+    return Sweep.open(model.eval(), _images(pixels), spec, layout=Layout(micro_batch=8), task=CLASSIFICATION)
 
 
 def _kl(items: Any) -> dict[tuple[str, float], float]:

@@ -21,6 +21,7 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
 
@@ -43,7 +44,9 @@ def _sweep(
     seed: int = 0,
 ) -> Sweep:
     spec = SensitivitySpec(compression=compression or SparsityConfig(), levels=levels, seed=seed)
-    return Sweep.open(model.eval(), images or _images(), spec, layout=Layout(micro_batch=micro_batch))
+    return Sweep.open(
+        model.eval(), images or _images(), spec, layout=Layout(micro_batch=micro_batch), task=CLASSIFICATION
+    )
 
 
 def _by_key(items: list[LayerMeasurement], metric: str = "kl") -> dict[tuple[str, float], float]:

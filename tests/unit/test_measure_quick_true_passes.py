@@ -24,6 +24,7 @@ from senseapp.measure.quick.true_passes import TruePasses, correction_note
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from senseapp.tasks.classification.directions import largest_divergence
 
 COUNT, CLASSES = 48, 5
@@ -56,7 +57,7 @@ def _sweep(
     compression: CompressionConfig | None = None, levels: tuple[float, ...] = (0.5, 0.9), model: nn.Module | None = None
 ) -> Sweep:
     spec = SensitivitySpec(compression=compression or SparsityConfig(), levels=levels, mode="quick")
-    return Sweep.open((model or Waking()).eval(), _images(), spec)
+    return Sweep.open((model or Waking()).eval(), _images(), spec, task=CLASSIFICATION)
 
 
 def _estimates(sweep: Sweep) -> dict[tuple[str, float], float]:

@@ -17,6 +17,7 @@ from senseapp.measure.quick import weight_responses
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
 
@@ -66,7 +67,7 @@ def _scan(model: nn.Module, compression: CompressionConfig, levels: tuple[float,
     generator = torch.Generator().manual_seed(0)
     images = TensorImages(torch.randn(12, 3, PIXELS, PIXELS, generator=generator), torch.arange(12) % 3)
     spec = SensitivitySpec(compression=compression, levels=levels, layers=("mix*",))
-    found = list(quick_scan(Sweep.open(model.eval(), images, spec, layout=LAYOUT)))
+    found = list(quick_scan(Sweep.open(model.eval(), images, spec, layout=LAYOUT, task=CLASSIFICATION)))
     return {(item.key, change.metric): change.delta for item in found for change in item.changes}
 
 

@@ -18,6 +18,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.profile import profile_model
 from senseapp.networks.trace import CallTrace, tensors_in, trace_calls
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.architectures import ARCHITECTURES, example_input
 from tests.small_models import chain, images_for, small_network
 from tests.trap_models import PIXELS, REPLAYED
@@ -168,7 +169,7 @@ def test_images_that_take_another_way_are_told() -> None:
 
 
 def test_a_run_keeps_nothing_once_its_images_are_measured() -> None:
-    sweep = Sweep.open(small_network(), images_for(), SensitivitySpec(levels=(0.5,)))
+    sweep = Sweep.open(small_network(), images_for(), SensitivitySpec(levels=(0.5,)), task=CLASSIFICATION)
     probe = sweep.executor._probe(sweep)  # type: ignore[attr-defined]
     assert list(probe._recorded) == [(0, 24)]
     list(sweep.measure())

@@ -14,6 +14,7 @@ from senseapp.measure.layout import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.plain_loop import SPARSITY, assert_equals_plain_loop, assert_same, labelled, measured, sparse_logits
 from tests.trap_models import DETECTED, NUM_CLASSES, PIXELS, REPLAYED, NeverRuns, RandomOutput, ReadByData, TiedWeights
 
@@ -42,7 +43,7 @@ def _build(make: Callable[[], nn.Module]) -> nn.Module:
 def _check_in_micro_batches(model: nn.Module, images: TensorImages, size: int) -> Sweep:
     """Compare with whole passes over the same micro-batches."""
     spec = SensitivitySpec(levels=(SPARSITY,))
-    sweep = Sweep.open(model, images, spec, layout=Layout(micro_batch=size))
+    sweep = Sweep.open(model, images, spec, layout=Layout(micro_batch=size), task=CLASSIFICATION)
     values = measured(list(sweep.measure()))
     assert values
     assert images.labels is not None
@@ -87,7 +88,7 @@ def test_a_kept_output_that_only_some_images_read_is_not_missing() -> None:
 
 def test_random_output_is_measured_plainly_and_said() -> None:
     images = labelled(_images(DARK), NUM_CLASSES)
-    sweep = Sweep.open(_build(RandomOutput), images, SensitivitySpec(levels=(SPARSITY,)))
+    sweep = Sweep.open(_build(RandomOutput), images, SensitivitySpec(levels=(SPARSITY,)), task=CLASSIFICATION)
     assert "two passes over the same images differ" in sweep.context.replay_obstacle
     assert sweep.notes
     assert all(item.status is Status.MEASURED for item in sweep.measure())
@@ -95,7 +96,9 @@ def test_random_output_is_measured_plainly_and_said() -> None:
 
 def test_a_layer_that_never_runs_says_so() -> None:
     images = labelled(_images(DARK), NUM_CLASSES)
-    found = list(Sweep.open(_build(NeverRuns), images, SensitivitySpec(levels=(SPARSITY,))).measure())
+    found = list(
+        Sweep.open(_build(NeverRuns), images, SensitivitySpec(levels=(SPARSITY,)), task=CLASSIFICATION).measure()
+    )
     spare = next(item for item in found if item.layer == "spare")
     assert spare.status is Status.NOT_APPLICABLE
     assert "not used in a forward pass" in spare.reason
@@ -103,7 +106,9 @@ def test_a_layer_that_never_runs_says_so() -> None:
 
 def test_tied_layers_are_one_measurement() -> None:
     images = labelled(_images(DARK), NUM_CLASSES)
-    found = list(Sweep.open(_build(TiedWeights), images, SensitivitySpec(levels=(SPARSITY,))).measure())
+    found = list(
+        Sweep.open(_build(TiedWeights), images, SensitivitySpec(levels=(SPARSITY,)), task=CLASSIFICATION).measure()
+    )
     by_layer = {item.layer: item for item in found}
     assert by_layer["first"].status is Status.MEASURED
     assert by_layer["second"].status is Status.NOT_APPLICABLE
@@ -114,5 +119,5 @@ def test_the_images_stay_as_they_are_also_where_inputs_are_observed() -> None:
     images = labelled(_images(DARK, BRIGHT), NUM_CLASSES)
     before = images.images.clone()
     spec = SensitivitySpec(compression=SparsityConfig(criterion="wanda"), levels=(SPARSITY,))
-    list(Sweep.open(_build(REPLAYED["overwritten input"]), images, spec).measure())
+    list(Sweep.open(_build(REPLAYED["overwritten input"]), images, spec, task=CLASSIFICATION).measure())
     assert torch.equal(images.images, before)

@@ -18,6 +18,7 @@ from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import small_network
 
 CASES: list[tuple[CompressionConfig, float]] = [
@@ -126,7 +127,7 @@ def test_a_quick_run_leaves_the_uncompressed_model_to_its_scan(seen: int, monkey
 def test_a_quick_run_refuses_labels_that_the_model_does_not_know() -> None:
     images = TensorImages(torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 9]))
     with pytest.raises(InvalidInput, match="class indices from 0 to 5, got 0 to 9"):
-        Sweep.open(small_network(), images, SensitivitySpec(levels=(0.5,), mode="quick"))
+        Sweep.open(small_network(), images, SensitivitySpec(levels=(0.5,), mode="quick"), task=CLASSIFICATION)
 
 
 def test_bad_settings_are_refused_before_anything_is_measured(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.server.session import runs_on_processor
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import images_for, small_network
 
 SPEC = SensitivitySpec(levels=(0.3, 0.6))
@@ -36,7 +37,7 @@ class Scarce:
 
 
 def _open(micro_batch: int = 8) -> Sweep:
-    return Sweep.open(small_network(), images_for(), SPEC, layout=Layout(micro_batch=micro_batch))
+    return Sweep.open(small_network(), images_for(), SPEC, layout=Layout(micro_batch=micro_batch), task=CLASSIFICATION)
 
 
 @pytest.mark.parametrize("layer", ["stem", "blocks.1.conv1", "head"])
@@ -85,7 +86,7 @@ def test_a_layer_that_never_fits_fails_alone_and_the_others_keep_their_batches()
 def test_the_baseline_takes_fewer_images_too() -> None:
     model = small_network()
     Scarce(model.head, most_images=4)
-    sweep = Sweep.open(model, images_for(), SPEC, layout=Layout(micro_batch=8), own=True)
+    sweep = Sweep.open(model, images_for(), SPEC, layout=Layout(micro_batch=8), own=True, task=CLASSIFICATION)
     assert sweep.context.layout.micro_batch == 4
     assert len(sweep.notes) == 1
     assert sweep.baseline.outputs.shape == (24, 6)

@@ -20,6 +20,7 @@ from senseapp.measure.layout import Layout
 from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import LayerMeasurement, Status, latest
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import NUM_CLASSES, chain, fingerprint, images_for, small_network
 
 LEVELS = (0.3, 0.6)
@@ -39,7 +40,7 @@ def _open(
     spec = SensitivitySpec(**{"levels": LEVELS, **settings})  # type: ignore[arg-type]
     layout = Layout(micro_batch=micro_batch)
     images = images_for() if images is None else images
-    return Sweep.open(model or small_network(), images, spec, layout=layout)
+    return Sweep.open(model or small_network(), images, spec, layout=layout, task=CLASSIFICATION)
 
 
 def _final(measurements: Sequence[LayerMeasurement]) -> list[LayerMeasurement]:
@@ -66,7 +67,7 @@ def test_the_callers_model_and_images_stay_as_they_are(config: object, levels: t
     model.stem.requires_grad_(False)
     model.stem.register_forward_hook(lambda *_: None)
     before, pixels = fingerprint(model), images.images.clone()
-    found = list(measure(model, images, SensitivitySpec(compression=config, levels=levels)))
+    found = list(measure(model, images, SensitivitySpec(compression=config, levels=levels), task=CLASSIFICATION))
     assert Status.MEASURED in {item.status for item in found}
     assert fingerprint(model) == before
     assert torch.equal(images.images, pixels)
@@ -268,7 +269,7 @@ def test_a_network_whose_output_is_nan_fails_with_its_reason() -> None:
 def test_a_nan_network_ends_in_every_mode() -> None:
     for settings in ({"until_settled": True}, {"precision": "auto"}):
         spec = SensitivitySpec(levels=LEVELS, **settings)  # type: ignore[arg-type]
-        found = list(measure(_Constant(float("nan")), images_for(), spec))
+        found = list(measure(_Constant(float("nan")), images_for(), spec, task=CLASSIFICATION))
         assert {item.status for item in found} == {Status.FAILED}
 
 
@@ -298,7 +299,7 @@ def test_a_batch_of_one_gives_what_larger_batches_give() -> None:
 
 
 def test_batch_size_bounds_a_pass() -> None:
-    sweep = Sweep.open(small_network(), images_for(), SensitivitySpec(levels=LEVELS, batch_size=3))
+    sweep = Sweep.open(small_network(), images_for(), SensitivitySpec(levels=LEVELS, batch_size=3), task=CLASSIFICATION)
     assert sweep.context.layout.micro_batch <= 3
 
 

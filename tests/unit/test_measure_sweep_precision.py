@@ -16,6 +16,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import images_for, small_network
 
 
@@ -50,7 +51,7 @@ def _open(
         precision="auto",
         mode=mode,  # type: ignore[arg-type]
     )
-    return Sweep.open(small_network(), images_for(), spec)
+    return Sweep.open(small_network(), images_for(), spec, task=CLASSIFICATION)
 
 
 @pytest.mark.usefixtures("half_is_slow")
@@ -112,7 +113,10 @@ def test_auto_takes_bfloat16_for_estimates_that_its_rounding_cannot_hide(
 def test_estimates_in_bfloat16_are_near_those_in_float32() -> None:
     half = {item.key: item.change("kl") for item in quick_scan(_open(levels=(0.5, 0.9), mode="quick"))}
     spec = SensitivitySpec(levels=(0.5, 0.9), mode="quick")
-    single = {item.key: item.change("kl") for item in quick_scan(Sweep.open(small_network(), images_for(), spec))}
+    single = {
+        item.key: item.change("kl")
+        for item in quick_scan(Sweep.open(small_network(), images_for(), spec, task=CLASSIFICATION))
+    }
     assert half.keys() == single.keys()
     for key, change in single.items():
         other = half[key]
@@ -133,7 +137,7 @@ def never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("never_tried")
 def test_a_quick_run_takes_the_usual_layout_untried() -> None:
     spec = SensitivitySpec(levels=(0.5,), mode="quick")
-    sweep = Sweep.open(small_network(), images_for(), spec)
+    sweep = Sweep.open(small_network(), images_for(), spec, task=CLASSIFICATION)
     assert sweep.context.layout.channels_last
     assert list(quick_scan(sweep))
 
@@ -157,7 +161,7 @@ def test_channels_last_is_given_up_only_for_a_clear_gain(
     last: float, first: float, channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _timed(monkeypatch, {True: last, False: first}, {})
-    prepared = MeasurementContext.prepare(small_network(), images_for())
+    prepared = MeasurementContext.prepare(small_network(), images_for(), task=CLASSIFICATION)
     prepared.settle_layout(most=16, forwards=1e6, precision="fp32")
     assert prepared.layout.channels_last == channels_last
 
@@ -170,7 +174,7 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {})
     images = images_for(32)
     spec = SensitivitySpec(levels=tuple(level / (levels + 1) for level in range(1, levels + 1)))
-    sweep = Sweep.open(small_network(), images, spec)
+    sweep = Sweep.open(small_network(), images, spec, task=CLASSIFICATION)
     # Six layers cost half a pass each on average; two orders are tried by two passes over four images each.
     assert len(sweep.planned) == 6
     assert (0.01 * 0.5 * 6 * levels * len(images) > 16) is tried
@@ -180,7 +184,7 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
 
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_for()
-    prepared = MeasurementContext.prepare(small_network(), images)
+    prepared = MeasurementContext.prepare(small_network(), images, task=CLASSIFICATION)
     base = layout.usual_layout(prepared.trace, most=len(images), channels_last=prepared.channels_last).micro_batch
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {base // 2: 0.5})
     prepared.settle_layout(most=len(images), forwards=1e6, precision="fp32")
@@ -207,7 +211,7 @@ def test_a_network_that_cannot_run_in_channels_last_is_measured_in_the_other_ord
     with pytest.raises(RuntimeError, match="view size"):
         model(images.images.contiguous(memory_format=torch.channels_last))
     spec = SensitivitySpec(levels=tuple(0.1 + 0.8 * level / levels for level in range(levels)))
-    sweep = Sweep.open(model, images, spec)
+    sweep = Sweep.open(model, images, spec, task=CLASSIFICATION)
     assert not sweep.context.layout.channels_last
     assert all(item.status is Status.MEASURED for item, _ in zip(sweep.measure(), range(4), strict=False))
 
@@ -224,7 +228,7 @@ def test_a_layout_that_was_watched_is_not_watched_again(
 
     monkeypatch.setattr(context, "trace_calls", counted)
     images = images_for()
-    prepared = MeasurementContext.prepare(small_network(), images)
+    prepared = MeasurementContext.prepare(small_network(), images, task=CLASSIFICATION)
     prepared.take(Layout(channels_last=order, micro_batch=4))
     assert len(watched) == passes
     assert prepared.model.stem.weight.is_contiguous(memory_format=torch.channels_last) is order  # type: ignore[union-attr, operator]

@@ -15,6 +15,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.profile import profile_model
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import images_for
 
 
@@ -48,7 +49,7 @@ class _Volumes(nn.Module):
 def test_each_compression_measures_them(config: CompressionConfig, level: float, mode: str) -> None:
     torch.manual_seed(0)
     spec = SensitivitySpec(compression=config, levels=(level,), mode=mode)  # type: ignore[arg-type]
-    sweep = Sweep.open(_Volumes().eval(), images_for(8), spec)
+    sweep = Sweep.open(_Volumes().eval(), images_for(8), spec, task=CLASSIFICATION)
     found = list(quick_scan(sweep) if mode == "quick" else sweep.measure())
     assert {"first", "up"} <= {item.layer for item in found if item.status is Status.MEASURED}
     assert Status.FAILED not in {item.status for item in found}

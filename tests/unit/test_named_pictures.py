@@ -17,6 +17,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from senseapp.tasks import CLASSIFICATION
 from tests.pages.conftest import finish
 from tests.pages.records import opener
 from tests.pictures import class_files, write_zip
@@ -28,18 +29,18 @@ LOOK = Preprocessing(input_shape=(3, 24, 24), mean=(0.5,) * 3, std=(0.5,) * 3)
 
 def test_only_the_named_pictures_of_an_archive_are_read_and_look_as_in_the_run(tmp_path: Path) -> None:
     spec = DataSpec(kind="archive", path=str(write_zip(tmp_path / "photos.zip", class_files())))
-    whole = load_images(spec, LOOK, num_classes=3)
+    whole = load_images(spec, LOOK, num_classes=3, task=CLASSIFICATION)
     wanted = [whole.names[place] for place in (7, 2, 10)]
-    found = load_named(spec, LOOK, {*wanted, "gone.png"}, num_classes=3)
+    found = load_named(spec, LOOK, {*wanted, "gone.png"}, num_classes=3, task=CLASSIFICATION)
     assert sorted(found.names) == sorted(wanted)
     for place, name in enumerate(found.names):
         own = whole.names.index(name)
         torch.testing.assert_close(found.batch(place, place + 1), whole.batch(own, own + 1))
     with pytest.raises(InvalidDataset, match="no longer where the run found them"):
-        load_named(spec, LOOK, {"gone.png"}, num_classes=3)
+        load_named(spec, LOOK, {"gone.png"}, num_classes=3, task=CLASSIFICATION)
     Path(spec.path).unlink()
     with pytest.raises(InvalidDataset, match="no folder or archive"):
-        load_named(spec, LOOK, set(wanted), num_classes=3)
+        load_named(spec, LOOK, set(wanted), num_classes=3, task=CLASSIFICATION)
 
 
 @pytest.fixture

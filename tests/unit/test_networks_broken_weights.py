@@ -12,6 +12,7 @@ from senseapp.core.errors import UnsupportedModel
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.profile import profile_model
 from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 from tests.small_evaluator import evaluator_of
 from tests.small_models import images_for, small_network
 
@@ -51,7 +52,7 @@ def test_the_layer_is_named_by_each_way_to_a_measurement(name: str, value: float
     with pytest.raises(UnsupportedModel, match=said):
         profile_model(network, torch.zeros(1, 3, 8, 8))  # what a page shows of a model
     with pytest.raises(UnsupportedModel, match=said):
-        Sweep.open(network, images_for(4), SensitivitySpec())
+        Sweep.open(network, images_for(4), SensitivitySpec(), task=CLASSIFICATION)
     with pytest.raises(UnsupportedModel, match=said):
         evaluator_of(network, SparsityConfig())
     with pytest.raises(UnsupportedModel, match=said):

@@ -24,6 +24,7 @@ from senseapp.records.measurement import change_in
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
+from senseapp.tasks import CLASSIFICATION
 from tests.small_evaluator import evaluator_of
 
 
@@ -283,7 +284,7 @@ def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
 def test_a_run_measured_with_adapted_weights_predicts_what_is_delivered(network):
     evaluator = evaluator_of(network, QuantizationConfig())
     spec = SensitivitySpec(compression=QuantizationConfig(), levels=(2, 3, 4, 8), metric="kl", adapted=True)
-    found = tuple(measure(network, evaluator.images.curves, spec))
+    found = tuple(measure(network, evaluator.images.curves, spec, task=CLASSIFICATION))
     result = replace(evaluator.result, spec=RunSpec(sensitivity=spec), measurements=found)
     evaluator = replace(evaluator, result=result)
     asked = make_schedule(result, budget=ResourceBudget(kind="bits", target=3.0), metric="kl")

@@ -24,6 +24,7 @@ from senseapp.reconstruct.repair import Matching, Reference
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.problem import manual_schedule
+from senseapp.tasks import CLASSIFICATION
 
 IMAGES = torch.randn(12, 2, 9, 9, generator=torch.Generator().manual_seed(3))
 HALF = 4  # of the eight channels of the first layer
@@ -76,7 +77,7 @@ def halved(dense: nn.Module) -> AppliedModel:
 def reconstruction(applied: AppliedModel, dense: nn.Module, parts: int = 1) -> Reconstruction:
     batches = IMAGES.chunk(parts)
     matching = Matching(applied.model, Reference(dense, batches), kept=applied.kept_channels, scale=False)
-    context = MeasurementContext.prepare(dense, TensorImages(IMAGES), own=True)
+    context = MeasurementContext.prepare(dense, TensorImages(IMAGES), own=True, task=CLASSIFICATION)
     return Reconstruction(context, applied, batches, matching)
 
 

@@ -73,10 +73,12 @@ def test_scores_inside_a_dictionary_are_measured_like_plain_ones(quick: bool) ->
 
 def test_a_model_of_another_task_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"class scores per image.*it returned a dict\. Choose a classification"):
-        Sweep.open(Wrapped(), images_for(), SPEC)
+        Sweep.open(Wrapped(), images_for(), SPEC, task=CLASSIFICATION)
 
 
 def test_labels_beyond_the_outputs_are_refused() -> None:
     images = torch.randn(4, 3, 8, 8)
     with pytest.raises(InvalidInput, match="Labels must be class indices"):
-        Sweep.open(small_network(), TensorImages(images, torch.tensor([0, 1, 2, NUM_CLASSES])), SPEC)
+        Sweep.open(
+            small_network(), TensorImages(images, torch.tensor([0, 1, 2, NUM_CLASSES])), SPEC, task=CLASSIFICATION
+        )

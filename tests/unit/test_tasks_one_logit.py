@@ -93,7 +93,7 @@ def test_each_layer_is_measured_as_by_hand(squeezed: bool) -> None:
     network = centred(one_logit())
     model = Squeezed(network) if squeezed else network
     spec = SensitivitySpec(levels=(0.5,), device="cpu")
-    sweep = Sweep.open(model, TensorImages(pictures(), labels()), spec)
+    sweep = Sweep.open(model, TensorImages(pictures(), labels()), spec, task=CLASSIFICATION)
     truth, before = labels().numpy(), logits_of(network(pictures()))
     assert sweep.baseline.values()["top1"] == pytest.approx(np.mean((before > 0) == truth))
     assert sweep.baseline.values()["loss"] == pytest.approx(cross_entropy(before, truth), rel=1e-6)
@@ -113,7 +113,7 @@ def test_each_layer_is_measured_as_by_hand(squeezed: bool) -> None:
 def test_the_quick_scan_of_the_last_layer_is_exact() -> None:
     network = centred(one_logit())
     spec = SensitivitySpec(levels=(0.25, 0.75), layers=("head",), device="cpu", mode="quick")
-    found = list(quick_scan(Sweep.open(network, TensorImages(pictures(), labels()), spec)))
+    found = list(quick_scan(Sweep.open(network, TensorImages(pictures(), labels()), spec, task=CLASSIFICATION)))
     before = logits_of(network(pictures()))
     for item in found:
         after = logits_of(sparse_logits(network, "head", "weight", pictures(), sparsity=item.level))
@@ -168,7 +168,7 @@ MODEL = ModelSpec(library="timm", name="test_resnet", num_classes=1)
 
 def test_two_folders_are_the_two_classes_and_the_model_says_how_it_is_read(tmp_path: Path) -> None:
     images = folder_of(tmp_path, ("defect", "good"))
-    survey = survey_images(images, num_classes=1)
+    survey = survey_images(images, num_classes=1, task=CLASSIFICATION)
     assert survey.proposal is not None
     assert survey.proposal.pairs == (("defect", 0), ("good", 1))
     assert "logit of the second of two classes" in load_model(MODEL).notes[-1]

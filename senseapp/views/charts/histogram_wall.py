@@ -12,6 +12,7 @@ import pandas as pd
 from senseapp.core.errors import MeasurementFailed
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, patterns_in
+from senseapp.tasks import CLASSIFICATION
 from senseapp.views.charts.axes import LayeredChart
 from senseapp.views.charts.quantization_bars import SENSITIVITY_TITLES, bin_frame, histogram_chart
 from senseapp.views.palette import ACCENT, SECOND
@@ -140,7 +141,7 @@ def histogram(
         layer="", tensor=tensor, bits=bits, per_channel=per_channel, fold=fold, objective=objective,
         num_images=num_images,
     )  # fmt: skip
-    made, refusals = parted(histograms_by_name(model, images, patterns_in(layers), spec))
+    made, refusals = parted(histograms_by_name(model, images, patterns_in(layers), spec, task=CLASSIFICATION))
     for refusal in refusals:
         warnings.warn(refusal, stacklevel=2)
     return Histograms(wall_frame(made), picture_of(made))
