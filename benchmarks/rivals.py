@@ -47,7 +47,7 @@ from senseapp.networks.profile import profile_model
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import prove, true_figure
 from senseapp.prove.repair_choice import measured
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule
 from senseapp.solve.curves import Choice
 from senseapp.solve.methods import ChoiceTable, choices_by_layer, make_schedule
@@ -110,7 +110,7 @@ def cases(network: str) -> Iterator[Case]:
         yield case(f"{100 * macs:g} % of MACs", PruningConfig(), PRUNED, "macs", macs)
 
 
-def greedy(result: SensitivityResult, budget: ResourceBudget) -> Schedule:
+def greedy(result: RunResult, budget: ResourceBudget) -> Schedule:
     """Return the schedule that takes the least output noise first, level by level, until the budget is met."""
     problem = build_problem(result, budget, Limits(), metric="sqnr")
     choices = choices_by_layer(problem)
@@ -127,7 +127,7 @@ def greedy(result: SensitivityResult, budget: ResourceBudget) -> Schedule:
     return _assembled(problem, {layer: choices[layer][place] for layer, place in places.items()})
 
 
-def with_pairs(result: SensitivityResult, budget: ResourceBudget, pairs: Pairs) -> Schedule:
+def with_pairs(result: RunResult, budget: ResourceBudget, pairs: Pairs) -> Schedule:
     """Return the schedule that no change of two layers betters, where pairs interact; sought from that without pairs.
 
     With d the damages of the choices and r their roots, it minimises Σ dᵢ + Σ 2 ρᵢₖ rᵢ rₖ (Deng et al. 2023, eq. 4).
@@ -240,7 +240,7 @@ def _with_gradients(
     return inputs, gradients
 
 
-def _with_damages(result: SensitivityResult, damages: Damages) -> SensitivityResult:
+def _with_damages(result: RunResult, damages: Damages) -> RunResult:
     def changed(found: LayerMeasurement) -> LayerMeasurement:
         known = found.change("kl")
         if known is None:
@@ -262,7 +262,7 @@ def _pairs(case: Case, evaluator: ScheduleEvaluator, compressor: WeightCompresso
     return {each: pairs.get(each, mean) for each in map(frozenset, itertools.combinations(names, 2))}
 
 
-_OtherScores = tuple[SensitivityResult | None, Pairs | None]
+_OtherScores = tuple[RunResult | None, Pairs | None]
 
 
 def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConfig, _OtherScores]) -> str:
@@ -295,7 +295,7 @@ def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConf
     return f"| {' | '.join([*cells, best, f'{share:.2f}'])} |"
 
 
-def _ours(result: SensitivityResult, budget: ResourceBudget, method: str = "optimal") -> Schedule:
+def _ours(result: RunResult, budget: ResourceBudget, method: str = "optimal") -> Schedule:
     return make_schedule(result, budget=budget, method=method, metric="kl")
 
 

@@ -26,7 +26,7 @@ from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.records.measurement import SensitivityResult, latest
+from senseapp.records.measurement import RunResult, latest
 from senseapp.records.spec import Mode, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
@@ -58,7 +58,7 @@ class Scan:
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(dumps(_scanned(model, images.curves, spec)))
-        return ScheduleEvaluator.open(loads(path.read_text(), SensitivityResult), model=model, images=images)
+        return ScheduleEvaluator.open(loads(path.read_text(), RunResult), model=model, images=images)
 
 
 @cache
@@ -95,10 +95,10 @@ def unseen(network: str) -> ImageSet:
     return TensorImages(tensors(SCORED, SCORED_ON)) if network == ARCHITECTURE else _digits()[2]
 
 
-def _scanned(model: LoadedModel, images: ImageSet, spec: SensitivitySpec) -> SensitivityResult:
+def _scanned(model: LoadedModel, images: ImageSet, spec: SensitivitySpec) -> RunResult:
     sweep = Sweep.open(model.module, images, spec, task=CLASSIFICATION)
     found = tuple(quick_scan(sweep)) if spec.mode == "quick" else ()
-    return SensitivityResult(
+    return RunResult(
         spec=RunSpec(sensitivity=spec),
         profile=replace(sweep.context.profile, title=model.title),
         metric="kl",

@@ -38,7 +38,7 @@ from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.prove import prove, true_figure
 from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.apply import AppliedModel
-from senseapp.records.measurement import SensitivityResult, latest
+from senseapp.records.measurement import RunResult, latest
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
@@ -71,7 +71,7 @@ def bench_of(network: nn.Module, title: str, config: CompressionConfig, levels: 
     curves, proof = halves()
     spec = SensitivitySpec(compression=config, levels=levels)
     sweep = Sweep.open(network, curves, spec, task=CLASSIFICATION)
-    result = SensitivityResult(
+    result = RunResult(
         spec=RunSpec(sensitivity=spec),
         profile=replace(sweep.context.profile, title=title),
         metric=sweep.metric,

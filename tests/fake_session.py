@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.time_estimate import MachineSpeed
@@ -60,8 +60,8 @@ def a_measurement(layer: str = "stem", level: float = 0.5, *, delta: float = 0.0
 
 def a_result(
     measurements: Sequence[LayerMeasurement] = (), *, spec: RunSpec = SPEC, names: Sequence[str] = LAYERS, **changes
-) -> SensitivityResult:
-    return SensitivityResult(
+) -> RunResult:
+    return RunResult(
         spec=spec,
         profile=a_profile(names),
         metric=spec.sensitivity.metric or "top1",
@@ -79,7 +79,7 @@ class FakeSession:
         self.spec = spec
         self.profile = a_profile()
         self.closed = False
-        self.alike: SensitivityResult | None = None
+        self.alike: RunResult | None = None
         self._before_yield = before_yield
 
     @property
@@ -115,7 +115,7 @@ class FakeSession:
         measurements: Sequence[LayerMeasurement],
         estimates: Sequence[LayerMeasurement] = (),
         seconds: float = 0.0,
-    ) -> SensitivityResult:
+    ) -> RunResult:
         return a_result(latest(measurements), spec=self.spec, estimates=latest(estimates), seconds=seconds)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class FakeEngine:
         self.before_yield: Callable[[int], None] = lambda number: None
         self.failure: Exception | None = None
         self.opened: list[FakeSession] = []
-        self.earlier: list[SensitivityResult | None] = []
+        self.earlier: list[RunResult | None] = []
         self.data_roots: tuple[Path, ...] = ()
         self.content_key = ""  # of every run; empty: no two are alike
 
@@ -142,8 +142,8 @@ class FakeEngine:
         *,
         data_roots: tuple[Path, ...],
         progress: Callable[[str], None],
-        earlier: SensitivityResult | None,
-        find_alike: Callable[[str], SensitivityResult | None],
+        earlier: RunResult | None,
+        find_alike: Callable[[str], RunResult | None],
     ) -> FakeSession:
         progress("Loading the fake")
         self.earlier.append(earlier)

@@ -12,7 +12,7 @@ from typing import Any
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import SenseError
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record
 from senseapp.store.run_file_reading import read_run_file
 
@@ -33,7 +33,7 @@ def marked_run_file(source: Path) -> tuple[bytes, list[Field]]:
     """
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    kinds = {HEAD_NAME: RunFileHead, RESULT_NAME: SensitivityResult}
+    kinds = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
     kinds |= {name: kind for name in members if (kind := extra_record(name)) is not None}
     records = {name: loads(members[name], kind) for name, kind in kinds.items()}
     layers = {layer.name for layer in records[RESULT_NAME].profile.layers}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import RunSpec, SensitivitySpec
 
@@ -75,7 +75,7 @@ def run_of(
     metric: str = "kl",
     config: CompressionConfig | None = None,
     extra: Sequence[LayerMeasurement] = (),
-) -> SensitivityResult:
+) -> RunResult:
     """A run that found ``damages[layer][i]`` at ``levels[i]``."""
     measurements = tuple(
         measurement(layer, level, delta, num_params=sizes[layer], compression=compression, metric=metric)
@@ -83,7 +83,7 @@ def run_of(
         for level, delta in zip(levels, deltas, strict=True)
     )
     spec = SensitivitySpec(compression=config or CONFIGS[compression], levels=tuple(levels))
-    return SensitivityResult(
+    return RunResult(
         spec=RunSpec(sensitivity=spec),
         profile=profile_of(sizes),
         metric=metric,
@@ -96,7 +96,7 @@ SIZES = {"conv1": 1_000, "conv2": 10_000, "conv3": 40_000, "fc": 5_000}
 LEVELS = (0.25, 0.5, 0.75, 0.9)
 
 
-def sparse_run() -> SensitivityResult:
+def sparse_run() -> RunResult:
     """Four layers: a fragile first one, a large robust one."""
     damages = {
         "conv1": (0.02, 0.10, 0.50, 2.0),
@@ -107,7 +107,7 @@ def sparse_run() -> SensitivityResult:
     return run_of(SIZES, damages, LEVELS)
 
 
-def quantized_run() -> SensitivityResult:
+def quantized_run() -> RunResult:
     """The same layers at 8, 4, 3 and 2 bits."""
     damages = {
         "conv1": (0.0004, 0.06, 0.3, 1.5),

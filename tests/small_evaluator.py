@@ -14,7 +14,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
@@ -32,7 +32,7 @@ def evaluator_of(
     profile = replace(MeasurementContext.prepare(network, images_for(2), task=CLASSIFICATION).profile, title="small")
     level = 3.0 if isinstance(configs[0], QuantizationConfig) else 0.5
     spec = RunSpec(sensitivity=SensitivitySpec(compression=configs[0], levels=(level,)))
-    result = SensitivityResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=(), num_samples=count)
+    result = RunResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=(), num_samples=count)
     model = LoadedModel(
         module=network,
         title="small",

@@ -16,7 +16,7 @@ from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.source import original_source
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import Deployment, DeploySettings, Median
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import RunResult, change_in
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.store.run_folder import RunFolder
@@ -29,7 +29,7 @@ INTRO = (
 _MOST_TIME = 1.3
 
 
-def _result(folder: Path) -> SensitivityResult:
+def _result(folder: Path) -> RunResult:
     """Return a short run of the network; deploying takes its model and nothing that it measured."""
     checkpoint = write_checkpoint(folder / "weights.safetensors")
     photographs = write_photographs(folder / "photographs", 4)

@@ -17,7 +17,7 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.repair_choice import measured
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
@@ -81,7 +81,7 @@ def opened(run: Run, images: ProofImages) -> ScheduleEvaluator:
     spec = SensitivitySpec(compression=run.config, levels=run.levels)
     sweep = Sweep.open(network, images.curves, spec, task=CLASSIFICATION)
     estimates = tuple(quick_scan(sweep))
-    result = SensitivityResult(
+    result = RunResult(
         spec=RunSpec(sensitivity=spec),
         profile=replace(sweep.context.profile, title=ARCHITECTURE),
         metric="kl",

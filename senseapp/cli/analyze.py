@@ -11,7 +11,7 @@ from senseapp.cli.progress_bar import ProgressBar, phases
 from senseapp.cli.run_arguments import add_compression_arguments, print_outputs, run_spec_from
 from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import AVERAGED, ModelSpec, RunSpec
 from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.leaderboard import headline
@@ -161,7 +161,7 @@ def _spec_of(arguments: argparse.Namespace, item: BatchItem) -> RunSpec:
     return run_spec_from(argparse.Namespace(**(vars(arguments) | {"model": item.model, "checkpoint": item.checkpoint})))
 
 
-def _analyze(arguments: argparse.Namespace, item: BatchItem) -> SensitivityResult:
+def _analyze(arguments: argparse.Namespace, item: BatchItem) -> RunResult:
     spec = _spec_of(arguments, item)
     folder = RunFolder(item.folder)
     folder.make()
@@ -178,7 +178,7 @@ def _analyze(arguments: argparse.Namespace, item: BatchItem) -> SensitivityResul
     return result
 
 
-def _report(result: SensitivityResult, folder: Path) -> None:
+def _report(result: RunResult, folder: Path) -> None:
     print(headline(result))
     for level, agreement in result.agreement.items():
         shown = result.compression.scale.shown(float(level))

@@ -12,7 +12,7 @@ from senseapp.cli.figures import candidate_json, changes_json, number
 from senseapp.cli.progress_bar import phases
 from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.model_files import small_form
 from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.schedule_tasks import Verification
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _report(
-    result: SensitivityResult, validation: ValidationResult, files: Sequence[Path], notes: Sequence[str]
+    result: RunResult, validation: ValidationResult, files: Sequence[Path], notes: Sequence[str]
 ) -> dict[str, Any]:
     name = result.metric
     measured = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from senseapp.core.disk import read_at_most, replace_file
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
 from senseapp.core.tables import TableError, decoded_text
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.server.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
 
 TABLE = "leaderboard.csv"
@@ -48,9 +48,7 @@ def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
     )
 
 
-def run_batch(
-    items: Sequence[BatchItem], analyze: Callable[[BatchItem], SensitivityResult], out: Path
-) -> list[LeaderboardRow]:
+def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResult], out: Path) -> list[LeaderboardRow]:
     """Analyze each model, write the leaderboard after each, print it, and return it."""
     rows, refused = [], []
     for number, item in enumerate(items, start=1):

@@ -10,7 +10,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import parse_numbers
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.comparison import ComparedPart, Comparison, Side, compare, shared_metrics
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.store.run_folder import RunFolder
 
 NAME = "compare"
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     _report(compare(sides, arguments.metric or _metric(sides)), one_run=len(results) == 1, most=arguments.top)
 
 
-def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[float]:
+def _levels(text: str | None, results: Sequence[RunResult]) -> list[float]:
     """Return one level for each run, in engine units."""
     if text is None:
         from senseapp.server.leaderboard import compared_levels
@@ -55,7 +55,7 @@ def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[floa
     return [result.compression.scale.from_shown(number) for number, result in zip(each, results, strict=True)]
 
 
-def _sides(names: Sequence[str], results: Sequence[SensitivityResult], levels: Sequence[float]) -> list[Side]:
+def _sides(names: Sequence[str], results: Sequence[RunResult], levels: Sequence[float]) -> list[Side]:
     if len(results) > 1:
         return [
             Side(title=name, result=result, level=level)

@@ -10,7 +10,7 @@ from typing import NoReturn, Self
 
 from tqdm import tqdm
 
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 
 _TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0
 
@@ -34,7 +34,7 @@ class ProgressObserver:
         if sentence:
             self._show(sentence)
 
-    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """Never called: the run is finished."""
 
     def estimated(self, estimate: LayerMeasurement) -> None:
@@ -64,7 +64,7 @@ class ProgressBar:
         if self._bar is not None and sentence:
             self._bar.set_description(sentence)
 
-    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """Draw the bar, at what an earlier attempt found."""
         self._bar = tqdm(
             total=total or None,

@@ -27,7 +27,7 @@ from senseapp.descriptions import (
     parse_numbers,
 )
 from senseapp.metrics import metric_named
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec, patterns_in
 from senseapp.server.model_cards import require_same_model
@@ -286,7 +286,7 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def partner_of(arguments: argparse.Namespace, result: SensitivityResult) -> SensitivityResult | None:
+def partner_of(arguments: argparse.Namespace, result: RunResult) -> RunResult | None:
     """Return the result of ``--with``, which must be of the model of ``result``; None without it."""
     if arguments.partner is None:
         return None
@@ -295,7 +295,7 @@ def partner_of(arguments: argparse.Namespace, result: SensitivityResult) -> Sens
     return partner
 
 
-def schedule_at(path: Path, result: SensitivityResult) -> Schedule:
+def schedule_at(path: Path, result: RunResult) -> Schedule:
     """Read a schedule file for the model of ``result``."""
     from senseapp.formats.plain import read_schedule  # loads yaml, which the other commands do without
 
@@ -306,7 +306,7 @@ def schedule_at(path: Path, result: SensitivityResult) -> Schedule:
     return read_schedule(content, result.profile)
 
 
-def print_outputs(result: SensitivityResult, folder: Path) -> None:
+def print_outputs(result: RunResult, folder: Path) -> None:
     """Print the notes of a run, and where its files are."""
     for note in result.notes:
         print(note)

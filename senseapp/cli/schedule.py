@@ -12,7 +12,7 @@ from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.metrics import METRICS
 from senseapp.records.layer_times import MILLISECONDS, LayerTimes
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.graph_files import write_target_file
 from senseapp.store.run_folder import RunFolder
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"Wrote {' and '.join(str(path) for path in written)}")
 
 
-def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+def _solved(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:
     """Return the schedule of a budget; that of pruning truly meets it, which takes a look at the network."""
     from senseapp.solve.trade_off import schedule_for
 
@@ -121,7 +121,7 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
     return schedule_for(result, budget, **how, groups=couplings_of(load_model(result.spec.model).module, result))
 
 
-def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+def _strongest(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:
     """Return the strongest schedule whose measured drop is within what is allowed."""
     if arguments.method != "optimal":
         raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
@@ -141,7 +141,7 @@ def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits:
     return found.schedule
 
 
-def _timed(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:
     """Return the schedule of a time: of files, or measured here."""
     if arguments.partner is not None or arguments.method != "optimal":
         raise InvalidSpec("--budget-ms chooses levels of one run, by --method optimal only.")
@@ -164,7 +164,7 @@ def _timed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
         )
 
 
-def _times(words: str, result: SensitivityResult) -> LayerTimes:
+def _times(words: str, result: RunResult) -> LayerTimes:
     """Read one ``[LEVEL=]FILE``."""
     from senseapp.store.layer_times import MOST_BYTES, read_layer_times
 
@@ -184,7 +184,7 @@ def _times(words: str, result: SensitivityResult) -> LayerTimes:
     return read_layer_times(content, result.profile, scale, name=path.name, level=untouched)
 
 
-def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+def _mixed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:
     """Return the schedule of zeros and bits together, from two runs of one model."""
     if arguments.target is None or arguments.method != "optimal":
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
@@ -197,11 +197,11 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
     return mixed_schedule(result, partner, budget=budget, limits={own: limits})
 
 
-def _level(level: float | None, result: SensitivityResult) -> float | None:
+def _level(level: float | None, result: RunResult) -> float | None:
     return None if level is None else result.compression.scale.from_shown(level)
 
 
-def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
+def _locked(words: list[str], result: RunResult) -> Mapping[str, float]:
     """Return the level of each ``LAYER=P``."""
     locked = {}
     for word in words:
@@ -216,7 +216,7 @@ def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
     return locked
 
 
-def _report(schedule: Schedule, result: SensitivityResult) -> None:
+def _report(schedule: Schedule, result: RunResult) -> None:
     own, scale = result.compression.kind, result.compression.scale
     levels = [entry.level for entry in schedule.entries if entry.compression == own]
     low, high = (f"{scale.shown(level):.3g}" for level in (min(levels), max(levels))) if levels else "00"
@@ -233,7 +233,7 @@ def _report(schedule: Schedule, result: SensitivityResult) -> None:
         print(note)
 
 
-def _say_how_to_apply(schedule: Schedule, result: SensitivityResult, format_name: str, path: Path) -> None:
+def _say_how_to_apply(schedule: Schedule, result: RunResult, format_name: str, path: Path) -> None:
     """Print what the file cannot say beyond the schedule's own notes, and the lines that apply it."""
     from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 

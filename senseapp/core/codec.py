@@ -26,6 +26,7 @@ RecordT = TypeVar("RecordT")
 # The first problem is enough: a list of 300,000 wrong entries would be as many errors, of gigabytes together.
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 _versions: dict[str, int] = {}
+_names: dict[type, str] = {}
 
 
 @cache
@@ -76,9 +77,10 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
-    """Let ``cls`` be written and read at the top of a file, under its name and ``version``."""
-    _versions[cls.__name__] = version
+def register(cls: type[RecordT], *, version: int = 1, name: str = "") -> type[RecordT]:
+    """Let ``cls`` be written and read at the top of a file, under ``name`` (that of the class) and ``version``."""
+    _names[cls] = name or cls.__name__
+    _versions[_names[cls]] = version
     return cls
 
 
@@ -111,7 +113,7 @@ def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> No
 
 def encode(value: Any) -> dict[str, Any]:
     """Return the JSON object of a registered record."""
-    name = type(value).__name__
+    name = _names[type(value)]
     return {"type": name, "version": _versions[name], "data": _converter.unstructure(value)}
 
 
@@ -120,7 +122,7 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
 
     InvalidFile where it is of another type, of a newer version, or has missing or unknown fields.
     """
-    name = expected.__name__
+    name = _names[expected]
     if not isinstance(payload, dict) or payload.get("type") != name:
         found = payload.get("type") if isinstance(payload, dict) else type(payload).__name__
         raise InvalidFile(f"Expected a {name} record, found {found!r}. Choose a file that senseapp wrote.")

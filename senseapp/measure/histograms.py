@@ -23,7 +23,7 @@ from senseapp.measure.tensor_bins import CALIBRATION_IMAGES, bins_of
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile, select_layers
 from senseapp.records.spec import HistogramSpec, RunSpec
 from senseapp.tasks import Task, task_named
@@ -34,7 +34,7 @@ Subject = tuple[nn.Module, ImageSet]
 
 @contextmanager
 def subject_of(
-    result: SensitivityResult,
+    result: RunResult,
     spec: HistogramSpec,
     *,
     data_roots: tuple[Path, ...],
@@ -85,7 +85,7 @@ Found = dict[str, QuantizationHistogram | MeasurementFailed]
 
 
 def histogram_of(
-    result: SensitivityResult,
+    result: RunResult,
     spec: HistogramSpec,
     *,
     data_roots: tuple[Path, ...] = (),
@@ -101,7 +101,7 @@ def histogram_of(
 
 
 def histograms_of(
-    result: SensitivityResult,
+    result: RunResult,
     spec: HistogramSpec,
     names: Sequence[str],
     *,
@@ -120,7 +120,7 @@ def histograms_of(
         return quantization_histograms(module, images, layers, spec, task=task_named(result.spec.model.task))
 
 
-def _known_layer(result: SensitivityResult, name: str) -> LayerProfile:
+def _known_layer(result: RunResult, name: str) -> LayerProfile:
     try:
         return result.profile.layer(name)
     except KeyError:

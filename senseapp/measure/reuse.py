@@ -15,7 +15,7 @@ from senseapp.measure.layout import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.measure.versions import engine_digest
 from senseapp.networks.loaded import LoadedModel
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.spec import RunSpec
 
 _BATCH = 64
@@ -56,7 +56,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def arithmetic_of(result: SensitivityResult) -> tuple[Layout, int]:
+def arithmetic_of(result: RunResult) -> tuple[Layout, int]:
     """Return how the passes of a run were made: their layout, and the most images measured together (0: as fits)."""
     ran = result.passes
     layout = Layout(
@@ -73,7 +73,7 @@ def images_in_span(sweep: Sweep) -> int:
     return sweep.chunks()[0][1]
 
 
-def reusable(sweep: Sweep, earlier: SensitivityResult) -> tuple[LayerMeasurement, ...]:
+def reusable(sweep: Sweep, earlier: RunResult) -> tuple[LayerMeasurement, ...]:
     """Return the measurements of ``earlier``, a run with an equal :func:`content_key`, that ``sweep`` would repeat.
 
     None where the passes were made otherwise: in another layout, or over other spans of images. Nor where the ranking

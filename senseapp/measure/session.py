@@ -26,7 +26,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
-from senseapp.records.measurement import LayerMeasurement, PassSettings, SensitivityResult, Status, latest
+from senseapp.records.measurement import LayerMeasurement, PassSettings, RunResult, Status, latest
 from senseapp.records.profile import ModelProfile, counting_notes
 from senseapp.records.ranking import spearman
 from senseapp.records.resolution import visible_words
@@ -46,7 +46,7 @@ class Session:
     images: ImageSet
     sweep: Sweep
     held_out: ImageSet
-    alike: SensitivityResult | None = None
+    alike: RunResult | None = None
 
     @classmethod
     def open(
@@ -58,7 +58,7 @@ class Session:
         layout: Layout | None = None,
         span_images: int | None = None,
         executor: Executor | None = None,
-        find_alike: Callable[[str], SensitivityResult | None] = lambda _content_key: None,
+        find_alike: Callable[[str], RunResult | None] = lambda _content_key: None,
     ) -> Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
@@ -180,7 +180,7 @@ class Session:
         measurements: Sequence[LayerMeasurement],
         estimates: Sequence[LayerMeasurement] = (),
         seconds: float = 0.0,
-    ) -> SensitivityResult:
+    ) -> RunResult:
         """Put together what was measured and estimated."""
         final, guessed = latest(measurements), latest(estimates)
         failed = sum(item.status is Status.FAILED for item in final)
@@ -188,7 +188,7 @@ class Session:
         notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
         context = self.sweep.context
         passes = _pass_settings(self.sweep)
-        return SensitivityResult(
+        return RunResult(
             spec=self.spec,
             profile=self.profile,
             metric=self.metric,

@@ -30,7 +30,7 @@ from senseapp.reconstruct.adapt.weights import UPDATES, Adaptation
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.reconstruct.repair import Matching, Reference, matching_of
 from senseapp.records.inputs import LEAST_HELD_OUT, MOST_HELD_OUT
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting, Schedule
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
@@ -54,7 +54,7 @@ class ProofImages:
     note: str
 
 
-def load_proof_images(result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...] = ()) -> ProofImages:
+def load_proof_images(result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...] = ()) -> ProofImages:
     """Load the images of a run again, and find those that its curves have not seen."""
     wanted = result.spec.sensitivity.num_samples
     if wanted is None:
@@ -75,7 +75,7 @@ def load_proof_images(result: SensitivityResult, model: LoadedModel, data_roots:
 
 
 def _load(
-    result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...], count: int | None, *, seed: int = 0
+    result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...], count: int | None, *, seed: int = 0
 ) -> ImageSet:
     return load_images(
         result.spec.data,
@@ -90,7 +90,7 @@ def _load(
     )
 
 
-def _more(result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...], drawn: int) -> ImageSet:
+def _more(result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...], drawn: int) -> ImageSet:
     """Return the ``drawn`` images and more: a longer draw with one seed begins with the shorter one."""
     if result.spec.data.kind == "random":
         return _load(result, model, data_roots, max(drawn, LEAST_HELD_OUT), seed=1)
@@ -118,7 +118,7 @@ class ScheduleEvaluator:
         progress: is told each step, and images as they are measured.
     """
 
-    result: SensitivityResult
+    result: RunResult
     images: ProofImages
     dense: MeasurementContext
     profile: ModelProfile
@@ -130,7 +130,7 @@ class ScheduleEvaluator:
     @classmethod
     def open(
         cls,
-        result: SensitivityResult,
+        result: RunResult,
         *,
         other: CompressionConfig | None = None,
         data_roots: tuple[Path, ...] = (),

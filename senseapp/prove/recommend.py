@@ -17,7 +17,7 @@ from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import Judged, Proven
 from senseapp.prove.strongest import Trials, couplings_of
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, TriedTarget
 from senseapp.solve.curve_set import curves_of
@@ -34,7 +34,7 @@ _STEPS: dict[str, float] = {"bits": 0.1}
 _FRACTION_STEP = 0.01
 
 
-def usual_limits(result: SensitivityResult) -> Limits:
+def usual_limits(result: RunResult) -> Limits:
     """Return the limits that people begin with: at most nine tenths of a layer, no fewer bits than measured."""
     scale = result.compression.scale
     if scale.any_between:

@@ -11,7 +11,7 @@ from senseapp.prove.conditional import ConditionalSensitivity
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import measured
 from senseapp.prove.strongest import couplings_of
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, change_in
+from senseapp.records.measurement import LayerMeasurement, RunResult, change_in
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule
 from senseapp.solve.methods import make_schedule
@@ -157,7 +157,7 @@ def _solved_again(evaluator: ScheduleEvaluator, tried: _Tried) -> Schedule | Non
         return None
 
 
-def _solved(result: SensitivityResult, schedule: Schedule, couplings: Sequence[CoupledGroup]) -> Schedule:
+def _solved(result: RunResult, schedule: Schedule, couplings: Sequence[CoupledGroup]) -> Schedule:
     """Return the optimal schedule for ``result`` that costs what ``schedule`` does; truly so, where channels go."""
     asked, locked = schedule.budget, {entry.layer: entry.level for entry in schedule.entries if entry.locked}
     assert asked is not None
@@ -173,9 +173,7 @@ def _solved(result: SensitivityResult, schedule: Schedule, couplings: Sequence[C
     return replace(sized, budget=asked)
 
 
-def _with_shares(
-    result: SensitivityResult, shares: Sequence[LayerMeasurement], factor: float = 1.0
-) -> SensitivityResult:
+def _with_shares(result: RunResult, shares: Sequence[LayerMeasurement], factor: float = 1.0) -> RunResult:
     """Return ``result`` with the damage of each layer replaced; its savings stay as they were measured."""
     known = {item.key: item for item in result.shown}
     for share in shares:

@@ -15,7 +15,7 @@ from senseapp.descriptions import BudgetKind
 from senseapp.networks.profile import profile_model
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import measured, measured_quickly
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
 from senseapp.solve.methods import make_schedule
@@ -24,7 +24,7 @@ from senseapp.solve.trade_off import trade_off, true_figures
 _EXAMPLE_IMAGES = 2
 
 
-def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
+def couplings_of(model: nn.Module, result: RunResult) -> tuple[CoupledGroup, ...]:
     """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
     config, seed = result.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.ranking import mean_ranks, rank_intervals, spearman
 
 
@@ -33,7 +33,7 @@ class Side:
     """
 
     title: str
-    result: SensitivityResult
+    result: RunResult
     level: float
     part: ComparedPart = ComparedPart.SHOWN
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from senseapp.core.codec import register
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.measurement import RunResult, Status
 
 FindingKind = Literal["scaled channel", "outlier weight", "dead filter", "outlier input", "tiny norm", "large norm"]
 
@@ -73,7 +73,7 @@ def share_text(part: float) -> str:
     return f"{100 * part:.0f} %" if part >= 0.01 else "less than 1 %"
 
 
-def shares_of_damage(result: SensitivityResult, layer: str, metric: str) -> dict[float, float]:
+def shares_of_damage(result: RunResult, layer: str, metric: str) -> dict[float, float]:
     """Return by level the share of ``layer`` in what all layers lose alone; levels at which none loses are left out."""
     found = {}
     for level in result.compression.scale.sorted(result.levels):

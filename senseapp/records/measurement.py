@@ -140,7 +140,7 @@ def latest(measurements: Iterable[LayerMeasurement]) -> tuple[LayerMeasurement, 
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that answers about thousands of measurements can be kept
-class SensitivityResult:
+class RunResult:
     """Everything one run found.
 
     Attributes:
@@ -209,7 +209,7 @@ class SensitivityResult:
         names = self.shown_metrics
         return primary_among(names) or divergence_among(names) or self.metric
 
-    def without_folders(self) -> SensitivityResult:
+    def without_folders(self) -> RunResult:
         """Return the result with only the names of the files that it was made from, for people who take it away."""
         return replace(self, spec=self.spec.without_folders())
 
@@ -227,7 +227,7 @@ class SensitivityResult:
         return sorted(pairs, key=lambda pair: (-pair[1].delta, pair[0].layer))
 
 
-register(SensitivityResult)
+register(RunResult, name="SensitivityResult")  # as files of earlier versions call it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

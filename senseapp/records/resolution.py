@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, divergence_among, primary_among
-from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.measurement import RunResult, Status
 from senseapp.tasks import task_named
 
 _WHOLE_FROM = 10.0
@@ -34,7 +34,7 @@ def default_metric(metrics: Collection[str], num_images: int) -> str:
     return divergence_among(metrics) or next(iter(metrics))
 
 
-def smallest_visible_loss(result: SensitivityResult, metric: str, level: float | None = None) -> float | None:
+def smallest_visible_loss(result: RunResult, metric: str, level: float | None = None) -> float | None:
     """Return the smallest loss in ``metric``, in the unit of ``delta``, that the run's images can show, or None.
 
     That is the median upper end of the 95 % intervals that reach zero at ``level``; None where none does. Without a
@@ -49,13 +49,13 @@ def smallest_visible_loss(result: SensitivityResult, metric: str, level: float |
     return min((statistics.median(found) for found in ends.values()), default=None)
 
 
-def can_show(result: SensitivityResult, metric: str, loss: float) -> bool:
+def can_show(result: RunResult, metric: str, loss: float) -> bool:
     """Whether the images of ``result`` show a ``loss`` of that size in ``metric``, as far as intervals are known."""
     visible = smallest_visible_loss(result, metric)
     return visible is None or visible <= loss
 
 
-def hides_losses(result: SensitivityResult, metric: str) -> str:
+def hides_losses(result: RunResult, metric: str) -> str:
     """Say that losses which matter stay hidden, as part of a sentence; empty where the images show them.
 
     ``20 images cannot show a drop in top-1 accuracy under about 16 points``.
@@ -93,7 +93,7 @@ def band_of(
     return np.where(cannot_tell(low, delta, high, notable), -1, found)
 
 
-def opening_level(result: SensitivityResult, metric: str, levels: Collection[float] = ()) -> float:
+def opening_level(result: RunResult, metric: str, levels: Collection[float] = ()) -> float:
     """Return the level that charts, tables and the headline of a run show first, among ``levels`` if given.
 
     It is the level at which the most of these are there: tolerable layers (blue), layers that lose more (yellow), and
@@ -124,7 +124,7 @@ def _num_colours(changes: Sequence[tuple[float, float, float]], notable: float) 
     return sum(bool(((bands >= first) & (bands <= last)).any()) for first, last in _COLOURS)
 
 
-def baseline_warning(result: SensitivityResult) -> str:
+def baseline_warning(result: RunResult) -> str:
     """Say that the uncompressed model does not do its task on these images; empty where it does, or nobody knows."""
     if not result.num_samples or not result.profile.pretrained:
         return ""
@@ -132,5 +132,5 @@ def baseline_warning(result: SensitivityResult) -> str:
     return task.baseline_warning(result.baseline, result.num_samples, result.profile.num_classes)
 
 
-def _images(result: SensitivityResult) -> str:
+def _images(result: RunResult) -> str:
     return plural(result.num_samples, "image")

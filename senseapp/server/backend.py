@@ -17,7 +17,7 @@ from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFail
 from senseapp.core.home import lock_home
 from senseapp.metrics import METRICS
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.disk_space import check_run_room, disk_use, remove_untouched, sweep_uploads
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
@@ -138,7 +138,7 @@ class Backend:
     def _time_machine(self) -> MachineSpeed:
         return (self.processes and self.processes.machine_speed()) or time_convolutions()
 
-    def so_far(self, run_id: str) -> SensitivityResult | None:
+    def so_far(self, run_id: str) -> RunResult | None:
         """Return the result of a run, or what it has found until now; None before its model was loaded."""
         live = self._live.get(run_id)
         found = live.so_far() if live is not None else None
@@ -174,7 +174,7 @@ class Backend:
         """Tell whether a run that is predicted to take ``seconds`` goes to the lane of short jobs."""
         return seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(spec)
 
-    def recommendation_seconds(self, result: SensitivityResult) -> float:
+    def recommendation_seconds(self, result: RunResult) -> float:
         """Return how long the recommendation for a finished run will take."""
         adapted = result.spec.sensitivity.adapted
         work = recommendation_work(result.profile, num_images=result.num_samples, adapted=adapted)
@@ -273,7 +273,7 @@ class Backend:
             with self._memory.job(limited=runs_on_processor(device)):
                 task.carry_out(context)
 
-    def _conclude(self, record: RunRecord, result: SensitivityResult) -> None:
+    def _conclude(self, record: RunRecord, result: RunResult) -> None:
         spec = record.spec
         self.store.update(record.run_id, headline=headline(result))
         self.cards.keep(spec.model, result.profile)
@@ -283,7 +283,7 @@ class Backend:
         work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
         self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
 
-    def _recommend(self, record: RunRecord, result: SensitivityResult) -> None:
+    def _recommend(self, record: RunRecord, result: RunResult) -> None:
         """Let the recommendation follow where it is quick and there is room; else the original's file in int8 alone.
 
         The page offers the recommendation where it does not follow.

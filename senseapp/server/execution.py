@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from senseapp.core.errors import NotFound, StorageFailed
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.leaderboard import headline
 from senseapp.server.session import OpenSession
@@ -39,7 +39,7 @@ class Measurement:
         """Names the job: the run itself."""
         return self.run_id
 
-    def carry_out(self, context: TaskContext) -> SensitivityResult:
+    def carry_out(self, context: TaskContext) -> RunResult:
         """Measure and keep the result, see :func:`execute`."""
         return execute(
             self.spec,
@@ -64,7 +64,7 @@ def execute(
     open_session: OpenSession,
     data_roots: tuple[Path, ...] = (),
     earlier_runs: EarlierRuns | None = None,
-) -> SensitivityResult:
+) -> RunResult:
     """Measure what ``folder`` does not hold yet, store each measurement as it comes, and store the result.
 
     A folder that holds the finished run is answered from it, without loading the model.
@@ -100,7 +100,7 @@ def _take_over(folder: RunFolder, session: Session, known: EarlierRuns) -> None:
     folder.take_over(found, known.taken(len(found), session.targets) if found else None)
 
 
-def _measure(folder: RunFolder, observer: RunObserver, session: Session, started: float) -> SensitivityResult:
+def _measure(folder: RunFolder, observer: RunObserver, session: Session, started: float) -> RunResult:
     earlier = folder.measurements.read()
     reused = folder.load_reused()
     notes = () if reused is None else (reused.note,)
@@ -120,7 +120,7 @@ def _measure(folder: RunFolder, observer: RunObserver, session: Session, started
     return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
 
 
-def _with_notes(result: SensitivityResult, notes: tuple[str, ...]) -> SensitivityResult:
+def _with_notes(result: RunResult, notes: tuple[str, ...]) -> RunResult:
     return replace(result, notes=(*notes, *result.notes))
 
 
@@ -161,11 +161,11 @@ class LiveRun:
         self._control = control
         self._on_plan = on_plan
         self._lock = threading.Lock()
-        self._head: SensitivityResult | None = None
+        self._head: RunResult | None = None
         self._estimates: list[LayerMeasurement] = []
         self._measurements: list[LayerMeasurement] = []
 
-    def so_far(self) -> SensitivityResult | None:
+    def so_far(self) -> RunResult | None:
         """Return what is known; None before the model was loaded."""
         with self._lock:
             if self._head is None:
@@ -178,7 +178,7 @@ class LiveRun:
             _log.info("%s", sentence)
         self._control.phase(sentence)
 
-    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """Take up what an earlier attempt found."""
         with self._lock:
             self._head = head

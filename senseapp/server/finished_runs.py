@@ -14,7 +14,7 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.file_answers import FileAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
@@ -179,7 +179,7 @@ class Scheduling:
             and same_model(other.spec.model, own.model)
         )
 
-    def recommendation_seconds(self, result: SensitivityResult) -> float:
+    def recommendation_seconds(self, result: RunResult) -> float:
         """Return how long the recommendation for a run with this result will take, as predicted."""
         return self._backend.recommendation_seconds(result)
 
@@ -218,12 +218,12 @@ class Scheduling:
         _, result = self._readable_result(run_id)
         return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule), run=run or run_id)
 
-    def _readable_result(self, run_id: str) -> tuple[RunFolder, SensitivityResult]:
+    def _readable_result(self, run_id: str) -> tuple[RunFolder, RunResult]:
         folder = self._store.folder(self._store.readable(run_id, self._owner))
         return folder, folder.load_result()
 
 
-def readable_model(backend: Backend, run_id: str, owner: str) -> tuple[RunFolder, SensitivityResult]:
+def readable_model(backend: Backend, run_id: str, owner: str) -> tuple[RunFolder, RunResult]:
     """Return the folder and the result of a finished run that ``owner`` may read, with a model that its own may."""
     true_id = backend.store.readable(run_id, owner)
     folder = backend.store.folder(true_id)

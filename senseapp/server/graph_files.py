@@ -9,7 +9,7 @@ from pathlib import Path
 
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidInput, StorageFailed
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import ModelSpec
 from senseapp.server.session import load_engine
@@ -34,7 +34,7 @@ class GraphFiles:
         return _zipped(self.overlay(schedule), self.path.read_bytes())
 
 
-def export_graph(folder: RunFolder, result: SensitivityResult) -> GraphFiles:
+def export_graph(folder: RunFolder, result: RunResult) -> GraphFiles:
     """Return the graph of the run in ``folder``; the first time this loads the model, which may take seconds.
 
     Raises:
@@ -76,9 +76,7 @@ def _zipped(overlay: str, graph: bytes) -> dict[str, bytes]:
 _OVERLAY = "model-explorer"
 
 
-def write_target_file(
-    schedule: Schedule, result: SensitivityResult, *, format_name: str, path: Path
-) -> tuple[Path, ...]:
+def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str, path: Path) -> tuple[Path, ...]:
     """Write ``schedule`` to ``path`` and, for formats that need it, a second file beside it; return their paths.
 
     ``zip`` stands for every format that can hold it, in one archive. A Model Explorer overlay loads the network of the
@@ -100,13 +98,13 @@ def write_target_file(
     return _write(files)
 
 
-def _coloured(schedule: Schedule, result: SensitivityResult) -> tuple[str, bytes]:
+def _coloured(schedule: Schedule, result: RunResult) -> tuple[str, bytes]:
     nodes, graph = _exported(result.spec.model)
     return _overlay(schedule, nodes), graph
 
 
 def zipped_formats(
-    schedule: Schedule, result: SensitivityResult, overlay: Callable[[], Mapping[str, bytes]], *, run: str = "RUN"
+    schedule: Schedule, result: RunResult, overlay: Callable[[], Mapping[str, bytes]], *, run: str = "RUN"
 ) -> bytes:
     """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README.
 

@@ -12,7 +12,7 @@ from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport, num_held_out
 from senseapp.records.jobs import RunRecord
 from senseapp.records.layer_times import LayerTimes
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import MOST_RANDOM_INPUTS, NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
@@ -110,9 +110,7 @@ class Inputs:
         """Read a schedule file of senseapp's own; InvalidSchedule unless it is one, for the model of ``profile``."""
         return self._backend.answer(ReadSchedule(content=content, profile=profile), self._asker)
 
-    def read_times(
-        self, content: bytes, result: SensitivityResult, *, name: str, level: float | None = None
-    ) -> LayerTimes:
+    def read_times(self, content: bytes, result: RunResult, *, name: str, level: float | None = None) -> LayerTimes:
         """Read times of layers from a file called ``name``; InvalidFile, in one sentence, where it has none."""
         compression = result.spec.sensitivity.compression
         return self._backend.answer(

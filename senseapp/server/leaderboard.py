@@ -12,7 +12,7 @@ from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.candidate import Candidate, recommended
 from senseapp.records.jobs import RunRecord, RunState
-from senseapp.records.measurement import SensitivityResult, counted
+from senseapp.records.measurement import RunResult, counted
 from senseapp.records.resolution import (
     baseline_warning,
     can_show,
@@ -23,12 +23,12 @@ from senseapp.records.resolution import (
 from senseapp.store.run_store import RunStore
 
 
-def headline_level(result: SensitivityResult) -> float:
+def headline_level(result: RunResult) -> float:
     """Return the level that a summary speaks about: the one that charts show first."""
     return opening_level(result, shown_metric(result))
 
 
-def compared_levels(results: Sequence[SensitivityResult]) -> list[float]:
+def compared_levels(results: Sequence[RunResult]) -> list[float]:
     """Return the level at which each run is compared first: the same one for runs of one compression, where there is.
 
     ``results`` are one or more; the first decides which of the common levels it is.
@@ -40,13 +40,13 @@ def compared_levels(results: Sequence[SensitivityResult]) -> list[float]:
     return [headline_level(result) for result in results]
 
 
-def shown_metric(result: SensitivityResult) -> str:
+def shown_metric(result: RunResult) -> str:
     """Return the ranking metric, or KL where nothing but a quick scan ran, which cannot estimate every metric."""
     found = result.shown_metrics
     return result.metric if result.metric in found else divergence_among(found) or result.metric
 
 
-def headline(result: SensitivityResult) -> str:
+def headline(result: RunResult) -> str:
     """Say which layer is the most fragile and what the images can show of the others, at :func:`headline_level`.
 
     A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where images cannot show a tolerable
@@ -80,7 +80,7 @@ def headline(result: SensitivityResult) -> str:
     return f"Most fragile: {drop}. {some} {lose} nothing measurable{_shown(result, metric, visible)}."
 
 
-def _nothing_seen(result: SensitivityResult, level: float, metric: str, visible: float, every: str) -> str:
+def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, every: str) -> str:
     """Return what it means that no layer of ``every`` ("23 layers") loses for sure."""
     at, layers = result.compression.scale.text(level), f"{every} measured"
     if visible <= METRICS[metric].notable:
@@ -91,22 +91,22 @@ def _nothing_seen(result: SensitivityResult, level: float, metric: str, visible:
     return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 
 
-def _too_few(result: SensitivityResult, metric: str, visible: float) -> str:
+def _too_few(result: RunResult, metric: str, visible: float) -> str:
     return f"{_images(result)} cannot show losses under about {visible_words(metric, visible)}"
 
 
-def _shown(result: SensitivityResult, metric: str, visible: float) -> str:
+def _shown(result: RunResult, metric: str, visible: float) -> str:
     """Return how small a loss the images show; nothing where even a loss of nothing is seen."""
     if not visible:
         return ""
     return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")
 
 
-def _images(result: SensitivityResult) -> str:
+def _images(result: RunResult) -> str:
     return plural(result.num_samples, "image") if result.num_samples else "these images"
 
 
-def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
+def _first_stronger_loss(result: RunResult, level: float) -> str:
     """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
     scale = result.compression.scale
     for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
@@ -172,7 +172,7 @@ class LeaderboardRow:
         return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
 
 
-def leaderboard_row(result: SensitivityResult, *, run: str, candidates: Sequence[Candidate] = ()) -> LeaderboardRow:
+def leaderboard_row(result: RunResult, *, run: str, candidates: Sequence[Candidate] = ()) -> LeaderboardRow:
     """Return what a leaderboard says about a finished run of which these files were made."""
     measured = {change.metric for item in result.measurements for change in item.changes}
     counted = primary_among(measured) or ""
@@ -232,14 +232,14 @@ def _cells(row: LeaderboardRow) -> list[str | int | None]:
     ]
 
 
-def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
+def _cannot_be_told(result: RunResult, metric: str) -> str:
     """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
     if not metric or can_show(result, metric, ALLOWED_DROP):
         return ""
     return f"too few images to say: {plural(result.num_samples, 'image')}"
 
 
-def bytes_removable(result: SensitivityResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:
+def bytes_removable(result: RunResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:
     """Return the largest share of bytes predicted to lose at most ``allowed``; None if that cannot be said."""
     from senseapp.solve.trade_off import trade_off  # it loads scipy, which the app starts without
 

@@ -11,7 +11,7 @@ from senseapp.core.disk import replace_file
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
 from senseapp.descriptions import DENSE_BITS
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.server.leaderboard import shown_metric
@@ -21,7 +21,7 @@ COLUMNS = ("layer", "layer_type", "params", "macs", "compression", "level", "met
 _ESTIMATED = "estimated"
 
 
-def sensitivity_rows(result: SensitivityResult) -> Iterator[dict[str, str | int | float]]:
+def sensitivity_rows(result: RunResult) -> Iterator[dict[str, str | int | float]]:
     """Yield one row per layer, level and metric, with the keys of :data:`COLUMNS`.
 
     Levels are percent (bits for quantization), metrics are fractions, nats or dB as measured, ``delta`` > 0 is
@@ -37,7 +37,7 @@ def sensitivity_rows(result: SensitivityResult) -> Iterator[dict[str, str | int 
 
 
 def _row(
-    result: SensitivityResult, item: LayerMeasurement, layer: LayerProfile, change: MetricChange | None
+    result: RunResult, item: LayerMeasurement, layer: LayerProfile, change: MetricChange | None
 ) -> dict[str, str | int | float]:
     estimated = item.estimated and item.status is Status.MEASURED
     return {
@@ -54,7 +54,7 @@ def _row(
     }
 
 
-def sensitivity_csv(result: SensitivityResult) -> str:
+def sensitivity_csv(result: RunResult) -> str:
     """Return :func:`sensitivity_rows` as CSV text; see :mod:`senseapp.core.csv_cells`."""
     return csv_text(COLUMNS, (row.values() for row in sensitivity_rows(result)))
 
@@ -63,7 +63,7 @@ _TARGET_BITS = 4.0
 _ROUNDING_BITS = 1e-6
 
 
-def default_targets(result: SensitivityResult) -> dict[str, float]:
+def default_targets(result: RunResult) -> dict[str, float]:
     """Return one number per layer that could be measured, members of a group alike.
 
     Percent for sparsity and pruning: the classic rule on the drops of the ranking metric at the level nearest to
@@ -89,12 +89,12 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
     return {layer.name: percents[layer.name] for layer in result.profile.layers if layer.name in percents}
 
 
-def _bits(result: SensitivityResult) -> dict[str, float]:
+def _bits(result: RunResult) -> dict[str, float]:
     schedule = _schedule_at_average(result, _TARGET_BITS)
     return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
 
 
-def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:
+def _schedule_at_average(result: RunResult, bits: float) -> Schedule:
     from senseapp.solve.methods import make_schedule
 
     try:
@@ -104,7 +104,7 @@ def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:
         return make_schedule(result, budget=nearest)
 
 
-def write_outputs(result: SensitivityResult, folder: Path) -> tuple[Path, ...]:
+def write_outputs(result: RunResult, folder: Path) -> tuple[Path, ...]:
     """Write ``sensitivity.csv`` and ``targets.json`` into ``folder`` and return their paths."""
     table, targets = folder / "sensitivity.csv", folder / "targets.json"
     replace_file(table, sensitivity_csv(result))

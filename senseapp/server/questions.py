@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.codec import decode, encode, register
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.image_report import preview_images
@@ -224,16 +224,16 @@ class PreviewImages(Question[PreviewReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTable(Question[SensitivityResult]):
+class ReadTable(Question[RunResult]):
     """What does another tool's sensitivity table say?"""
 
-    answer_type: ClassVar[type[Any]] = SensitivityResult
+    answer_type: ClassVar[type[Any]] = RunResult
     content: bytes
     title: str
     granularity: SparsityGranularity
     profile: ModelProfile | None
 
-    def answer(self) -> SensitivityResult:
+    def answer(self) -> RunResult:
         """Read it."""
         return read_distiller_csv(self.content, title=self.title, granularity=self.granularity, profile=self.profile)
 

@@ -16,7 +16,7 @@ from senseapp.core.home import home as default_home
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend, backend_at
@@ -71,7 +71,7 @@ class Service:
         """Return this person's runs, the newest first."""
         return tuple(self._backend.states.up_to_date(record) for record in self._store.list(self.owner))
 
-    def result(self, run_id: str) -> SensitivityResult | None:
+    def result(self, run_id: str) -> RunResult | None:
         """Return the result, or, of a run that has not finished, what it has found so far.
 
         A partial one has the same form with fewer measurements, so every view can show it; None before the

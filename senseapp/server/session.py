@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from senseapp.core.errors import SenseError
 from senseapp.descriptions import all_descriptions
 from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import Reused, SensitivityResult
+from senseapp.records.measurement import Reused, RunResult
 from senseapp.records.spec import RunSpec
 from senseapp.store.run_store import RunStore
 
@@ -72,8 +72,8 @@ class OpenSession(Protocol):
         *,
         data_roots: tuple[Path, ...],
         progress: Callable[[str], None],
-        earlier: SensitivityResult | None,
-        find_alike: Callable[[str], SensitivityResult | None],
+        earlier: RunResult | None,
+        find_alike: Callable[[str], RunResult | None],
     ) -> Session:
         """Return the prepared session.
 
@@ -91,8 +91,8 @@ def open_local_session(
     *,
     data_roots: tuple[Path, ...],
     progress: Callable[[str], None],
-    earlier: SensitivityResult | None,
-    find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
+    earlier: RunResult | None,
+    find_alike: Callable[[str], RunResult | None] = lambda content_key: None,
     executor: Executor | None = None,
 ) -> Session:
     """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine."""
@@ -126,10 +126,10 @@ class StoredRuns:
         self._run_id = run_id
         self._found: RunRecord | None = None
 
-    def find(self, content_key: str) -> SensitivityResult | None:
+    def find(self, content_key: str) -> RunResult | None:
         """Return what the fullest such run has measured, and keep the key for runs to come."""
         self._store.update(self._run_id, content_key=content_key)
-        best: SensitivityResult | None = None
+        best: RunResult | None = None
         for record in self._store.with_content_key(self._run_id, content_key):
             with suppress(SenseError):  # deleted or damaged meanwhile: then everything is measured
                 result = self._store.folder(record.run_id).so_far()

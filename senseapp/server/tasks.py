@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from senseapp.descriptions import CompressionConfig
-from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
 
@@ -25,7 +25,7 @@ class RunObserver(Protocol):
     def phase(self, sentence: str) -> None:
         """A long step begins; an empty sentence only gives the chance to stop."""
 
-    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """The model is loaded; ``head`` holds what an earlier attempt found in ``done`` of ``total`` steps."""
 
     def estimated(self, estimate: LayerMeasurement) -> None:
@@ -38,7 +38,7 @@ class RunObserver(Protocol):
 class EarlierRuns(Protocol):
     """Knows runs whose measurements may be taken over."""
 
-    def find(self, content_key: str) -> SensitivityResult | None:
+    def find(self, content_key: str) -> RunResult | None:
         """Return what an earlier run with this key has measured, and remember that this run has the key too."""
 
     def taken(self, count: int, total: int) -> Reused:

@@ -10,7 +10,7 @@ from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.core.wording import plural
 from senseapp.descriptions import CompressionConfig, CompressionDescription, get
 from senseapp.metrics import divergence_among
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import ModelProfile
 from senseapp.records.resolution import smallest_visible_loss
 from senseapp.records.schedule import Limits
@@ -63,7 +63,7 @@ class CurveSet:
         return sum(choice.damage for choice in chosen.values()) if self.joint is None else self.joint.damage(chosen)
 
 
-def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
+def damage_metric(result: RunResult, metric: str | None = None) -> str:
     """Return ``metric``, if it was measured; by default KL, which adds up over layers best, else the run's own."""
     measured = result.shown_metrics
     if metric is None:
@@ -73,7 +73,7 @@ def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
     return metric
 
 
-def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
+def curves_of(result: RunResult, metric: str | None = None) -> CurveSet:
     """Build the curve of every layer (or group) with a finite measurement; layers of unknown size count alike."""
     equal = not result.profile.sizes_known
     result = _with_equal_sizes(result)
@@ -162,7 +162,7 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > 3 else "")
 
 
-def _with_equal_sizes(result: SensitivityResult) -> SensitivityResult:
+def _with_equal_sizes(result: RunResult) -> RunResult:
     """Return ``result`` with one nominal size for layers of unknown size: shares are then means over layers."""
     if result.profile.sizes_known:
         return result

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.solve.curve_set import CurveSet, curves_of
 from senseapp.solve.problem import Problem, infeasible
 
@@ -113,7 +113,7 @@ def gamma_levels(
 
 
 def layer_targets(
-    result: SensitivityResult,
+    result: RunResult,
     *,
     target: float = 0.5,
     low: float = 0.0,

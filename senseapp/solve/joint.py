@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import METRICS, Metric
-from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.measurement import RunResult, Status
 from senseapp.solve.curves import Choice, LayerCurve
 
 _LEAST_IMAGES, _MOST_IMAGES = 16, 256
@@ -66,7 +66,7 @@ class JointDamage:
     num_outputs: int
 
     @classmethod
-    def of(cls, result: SensitivityResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
+    def of(cls, result: RunResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
         """Return None where ``metric`` is not what was recorded, or too few images are known of."""
         recorded = result.recorded
         if recorded is None or recorded.metric != metric or recorded.size < 1:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.descriptions import BudgetKind, get, names, tidy_level
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.solve.curve_set import damage_metric
@@ -159,7 +159,7 @@ METHODS: Mapping[str, Callable[[Problem], dict[str, float]]] = {
 
 
 def make_schedule(
-    result: SensitivityResult,
+    result: RunResult,
     *,
     budget: ResourceBudget,
     method: str = "optimal",
@@ -197,8 +197,8 @@ def make_schedule(
 
 
 def mixed_schedule(
-    first: SensitivityResult,
-    second: SensitivityResult,
+    first: RunResult,
+    second: RunResult,
     *,
     budget: ResourceBudget,
     limits: Mapping[str, Limits] | None = None,
@@ -229,7 +229,7 @@ def mixed_schedule(
 
 
 def _problems_of(
-    results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
+    results: Sequence[RunResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
 ) -> tuple[Problem, ...]:
     compressions = [result.compression.description for result in results]
     kinds = [compression.name for compression in compressions]

@@ -9,7 +9,7 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
 from senseapp.core.wording import plural
 from senseapp.descriptions import BudgetKind
 from senseapp.metrics import METRICS
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import visible_words
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
@@ -50,7 +50,7 @@ class Problem:
 
 
 def build_problem(
-    result: SensitivityResult,
+    result: RunResult,
     budget: ResourceBudget,
     limits: Limits,
     *,
@@ -196,7 +196,7 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
     )
 
 
-def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, float]:
+def budget_of(schedule: Schedule, *results: RunResult) -> dict[str, float]:
     """Return what ``schedule`` saves, in the unit of each budget kind, from the costs that ``results`` measured.
 
     Raises:
@@ -219,7 +219,7 @@ def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, floa
     return Accounting.of(first.profile, first.curves).figures(choices.values())
 
 
-def manual_schedule(result: SensitivityResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
+def manual_schedule(result: RunResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
     """Return the schedule of levels that a person chose, predicted by ``result``; layers not named are left alone.
 
     ``levels`` map layers to fractions or bits, 0 for none. InvalidSchedule where a layer cannot have its level.

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.wording import listed, plural
 from senseapp.records.layer_times import FLOAT, INT8, INT8_BITS, MILLISECONDS, LayerTimes
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.solve.curves import LayerCurve
 from senseapp.solve.methods import admissible_levels
@@ -43,7 +43,7 @@ class _TimedChoices:
 
 
 def schedule_within(
-    result: SensitivityResult, times: LayerTimes, most_seconds: float, *, limits: Limits | None = None
+    result: RunResult, times: LayerTimes, most_seconds: float, *, limits: Limits | None = None
 ) -> Schedule:
     """Return the schedule of least damage whose predicted time is at most ``most_seconds``.
 
@@ -75,7 +75,7 @@ def schedule_within(
     return replace(made, achieved=made.achieved | {MILLISECONDS: 1000 * seconds}, notes=notes)
 
 
-def time_range(result: SensitivityResult, times: LayerTimes) -> tuple[float, float]:
+def time_range(result: RunResult, times: LayerTimes) -> tuple[float, float]:
     """Return the least predicted time of any schedule, and the time of the network as it is, in seconds.
 
     Raises:
@@ -90,7 +90,7 @@ def time_range(result: SensitivityResult, times: LayerTimes) -> tuple[float, flo
 
 
 def time_trade_off(
-    result: SensitivityResult, times: LayerTimes, *, limits: Limits | None = None, points: int = 15
+    result: RunResult, times: LayerTimes, *, limits: Limits | None = None, points: int = 15
 ) -> tuple[TradeOffPoint, ...]:
     """Return ``points`` schedules at most, from the network as it is to nearly the quickest one."""
     least, untouched = time_range(result, times)
@@ -127,7 +127,7 @@ def saves_no_time(curves: Sequence[LayerCurve], times: LayerTimes) -> tuple[str,
     )
 
 
-def any_problem(result: SensitivityResult, limits: Limits) -> Problem:
+def any_problem(result: RunResult, limits: Limits) -> Problem:
     """Return the choices of a run under a budget that every schedule meets."""
     kind = result.compression.description.budgets[0]
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.descriptions import BudgetKind
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.solve.curves import Choice
@@ -81,7 +81,7 @@ def truly_sized(
 
 
 def schedule_for(
-    result: SensitivityResult,
+    result: RunResult,
     budget: ResourceBudget,
     *,
     method: str = "optimal",
@@ -99,7 +99,7 @@ def schedule_for(
     return truly_sized(make, result.profile, groups, budget) if groups else make(budget.target)
 
 
-def too_large(result: SensitivityResult) -> str:
+def too_large(result: RunResult) -> str:
     """Name the layers and measurements of a run whose trade-off takes longer than a page may; empty for others."""
     layers, measurements = len(result.profile.layers), len(result.shown)
     if layers <= _MANY_LAYERS and measurements <= _MANY_MEASUREMENTS:
@@ -159,7 +159,7 @@ class TradeOffPoint:
 
 
 def trade_off(
-    result: SensitivityResult,
+    result: RunResult,
     kind: BudgetKind,
     points: int = 25,
     *,

@@ -1,4 +1,4 @@
-"""Import Distiller's sensitivity CSV as a :class:`SensitivityResult`; what the file lacks is marked as unknown."""
+"""Import Distiller's sensitivity CSV as a :class:`RunResult`; what the file lacks is marked as unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from senseapp.compressions import SparsityConfig
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.store.distiller_table import DistillerRow, match_names, read_rows
@@ -33,7 +33,7 @@ def read_distiller_csv(
     title: str = "Imported",
     granularity: SparsityGranularity = "weight",
     profile: ModelProfile | None = None,
-) -> SensitivityResult:
+) -> RunResult:
     """Read a table with the columns ``parameter,sparsity,top1,top5,loss``.
 
     Each parameter's row at sparsity 0 is the baseline of its other rows. ``module.conv1.weight`` becomes the layer
@@ -60,7 +60,7 @@ def read_distiller_csv(
         raise InvalidFile("No row has a sparsity above 0, so nothing was measured. Choose a file with measurements.")
     described = _described(by_layer, title, profile)
     first = _baseline_row(*next(iter(by_layer.items())))
-    return SensitivityResult(
+    return RunResult(
         spec=RunSpec(
             model=ModelSpec(library="imported", name=title),
             data=DataSpec(kind="imported"),
@@ -82,7 +82,7 @@ def read_distiller_csv(
     )
 
 
-def notes_on_names(result: SensitivityResult) -> str:
+def notes_on_names(result: RunResult) -> str:
     """Return how an imported table was read and what it left out; empty where there is nothing to say."""
     return " ".join(note for note in result.notes if note not in (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES))
 

@@ -12,7 +12,7 @@ from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import ModelProfile
 from senseapp.store.foreign_texts import printable_text
 
@@ -180,12 +180,12 @@ _WRAPPER = "module."
 _DIGITS = 12  # enough for every digit that a percentage of a million images has, without binary dust
 
 
-def can_be_distiller_csv(result: SensitivityResult) -> bool:
+def can_be_distiller_csv(result: RunResult) -> bool:
     """Whether the table's columns are known: a sparsity or pruning run, measured with labels."""
     return not result.compression.description.sets_bits and any(_usable(result))
 
 
-def write_distiller_csv(result: SensitivityResult) -> str:
+def write_distiller_csv(result: RunResult) -> str:
     """Write ``parameter,sparsity,top1,top5,loss``: fractions of zeros, accuracies in percent, loss in nats.
 
     Each layer begins with the row of the uncompressed model, at sparsity 0; names carry the ``module.`` that
@@ -211,7 +211,7 @@ def write_distiller_csv(result: SensitivityResult) -> str:
     )
 
 
-def _usable(result: SensitivityResult) -> Iterator[LayerMeasurement]:
+def _usable(result: RunResult) -> Iterator[LayerMeasurement]:
     for item in result.shown:
         if item.status is Status.MEASURED and not item.estimated and all(map(item.change, _METRICS)):
             yield item

@@ -25,7 +25,7 @@ from senseapp.core.errors import InvalidFile
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.store.foreign_texts import printable_text
@@ -84,7 +84,7 @@ _MOST_OF_ANYTHING = 10**18
 _LARGEST_FIGURE = 1e9
 
 
-def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
+def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
     """Check that every measurement is of a layer, level and metric of the run, with possible figures.
 
     Raises:
@@ -115,7 +115,7 @@ def _is_layer_name(name: str) -> bool:
     return 0 < len(name) <= _LONGEST_NAME and name.count(".") < _MOST_PARTS and printable_text(name) == name
 
 
-def _check_amounts(result: SensitivityResult) -> None:
+def _check_amounts(result: RunResult) -> None:
     """Require amounts that every page shows in seconds."""
     measurements = (*result.measurements, *result.estimates)
     most_of = {
@@ -138,7 +138,7 @@ def _check_amounts(result: SensitivityResult) -> None:
             raise _misfit(f"it has {count:,} {what}, and a run file holds at most {most:,}")
 
 
-def _check_measurement(item: LayerMeasurement, layers: set[str], result: SensitivityResult) -> None:
+def _check_measurement(item: LayerMeasurement, layers: set[str], result: RunResult) -> None:
     unknown = {item.layer, *item.members} - layers
     if unknown:
         raise _misfit(f"there is no layer {min(unknown)[:80]!r}")
@@ -179,7 +179,7 @@ def _check_proof(proof: ValidationResult) -> None:
         raise _misfit("a proof is counted in an unknown metric")
 
 
-def _check_recommendation(found: Recommendation, result: SensitivityResult) -> None:
+def _check_recommendation(found: Recommendation, result: RunResult) -> None:
     tried = (*found.tried, *found.uniform, *found.refused)
     if len(tried) > _MOST_TRIED:
         raise _misfit(f"a recommendation tried {len(tried):,} schedules, and a run file holds at most {_MOST_TRIED:,}")
@@ -216,7 +216,7 @@ def _check_histogram(histogram: QuantizationHistogram) -> None:
         raise _misfit("a histogram is empty") from error
 
 
-def _counts(result: SensitivityResult) -> Iterator[int]:
+def _counts(result: RunResult) -> Iterator[int]:
     yield from (result.num_samples, result.profile.num_params, result.profile.macs, result.profile.num_bytes)
     for layer in result.profile.layers:
         yield from (layer.num_params, layer.macs, *layer.weight_shape)

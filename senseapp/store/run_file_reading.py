@@ -10,7 +10,7 @@ from zipfile import ZipInfo
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidFile
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.store.foreign_texts import with_printable_texts
@@ -41,7 +41,7 @@ class ReadRunFile:
     """
 
     head: RunFileHead
-    result: SensitivityResult
+    result: RunResult
     records: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
     _archive: ForeignZip
@@ -83,7 +83,7 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
         name: loads(_record(archive, member), kind) for name, member in members.items() if (kind := extra_record(name))
     }
     head = loads(_record(archive, members[HEAD_NAME]), RunFileHead)
-    result = loads(_record(archive, members[RESULT_NAME]), SensitivityResult)
+    result = loads(_record(archive, members[RESULT_NAME]), RunResult)
     check_result(result, tuple(records.values()))
     return ReadRunFile(
         head=with_printable_texts(head),

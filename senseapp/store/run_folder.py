@@ -19,7 +19,7 @@ from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.file_answers import FileAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.layer_times import LayerTimes
-from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
@@ -131,15 +131,15 @@ class RunFolder:
                 found += path.stat().st_size
         return found
 
-    def save_head(self, head: SensitivityResult) -> None:
+    def save_head(self, head: RunResult) -> None:
         """Keep what is known before the first measurement."""
         replace_file(self._head_file, dumps(replace(head, measurements=(), estimates=())))
 
-    def save_result(self, result: SensitivityResult) -> None:
+    def save_result(self, result: RunResult) -> None:
         """Keep the final result, whole or not at all."""
         replace_file(self._result_file, dumps(result))
 
-    def load_result(self) -> SensitivityResult:
+    def load_result(self) -> RunResult:
         """Return the final result.
 
         Raises:
@@ -150,7 +150,7 @@ class RunFolder:
             raise NotFound(f"{self.path.name} holds no finished run. Run or resume the analysis first.")
         return result
 
-    def so_far(self) -> SensitivityResult | None:
+    def so_far(self) -> RunResult | None:
         """Return the final result, or what an unfinished run has found; None before its model was loaded."""
         if self.finished:
             return self.load_result()
@@ -288,9 +288,9 @@ def _read_once(path: Path, _when: int) -> Any:
     return loads(path.read_bytes(), kind)
 
 
-def _read_result(path: Path) -> SensitivityResult | None:
+def _read_result(path: Path) -> RunResult | None:
     try:
-        return _read(path, SensitivityResult)
+        return _read(path, RunResult)
     except InvalidFile as error:
         raise InvalidFile(f"{path.name}: {error}") from error
 

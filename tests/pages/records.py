@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import FlowNode, LayerProfile, ModelProfile
 from senseapp.records.spec import RunSpec, SensitivitySpec
 
@@ -97,10 +97,10 @@ def measurements(spec: RunSpec, *, estimated: bool = False, names: Iterable[str]
     return found
 
 
-def result(spec: RunSpec | None = None, *, names: Iterable[str] = NAMES, estimates: bool = False) -> SensitivityResult:
+def result(spec: RunSpec | None = None, *, names: Iterable[str] = NAMES, estimates: bool = False) -> RunResult:
     spec = spec or RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5, 0.75)))
     names = tuple(names)
-    return SensitivityResult(
+    return RunResult(
         spec=spec,
         profile=profile(names),
         metric=spec.sensitivity.metric or "top1",
@@ -145,7 +145,7 @@ class ScriptedSession:
         measurements: Iterable[LayerMeasurement],
         estimates: Iterable[LayerMeasurement] = (),
         seconds: float = 0.0,
-    ) -> SensitivityResult:
+    ) -> RunResult:
         whole = result(self._spec)
         return replace(whole, measurements=tuple(measurements), estimates=tuple(estimates), seconds=seconds)
 

@@ -13,7 +13,7 @@ from senseapp.app.common.run_guard import make_report
 from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig
 from senseapp.core.codec import loads
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
@@ -157,7 +157,7 @@ def test_what_is_downloaded_says_nothing_of_folders_on_the_server(
     assert not app.exception
     written = offered["result.json"]()
     assert "uploads" not in written
-    assert loads(written, SensitivityResult).spec.model.checkpoint == "net.pth"
+    assert loads(written, RunResult).spec.model.checkpoint == "net.pth"
     assert "/srv" not in offered["sensitivity.csv"]()
     assert service.result(run_id).spec.model == model
 

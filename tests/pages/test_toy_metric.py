@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.cli.main import main
 from senseapp.metrics import METRICS
-from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.measurement import RunResult, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
@@ -36,7 +36,7 @@ def backend(tmp_path: Path) -> Iterator[Backend]:
     made.close()
 
 
-def _analysed(folder: Path) -> SensitivityResult:
+def _analysed(folder: Path) -> RunResult:
     options = ("--compression", "sparsity", "--levels", "50", "--samples", "24", "--metric", "margin", "--local")
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(folder)]) == 0
     return RunFolder(folder).load_result()

@@ -13,7 +13,7 @@ from senseapp.networks.sources.demo import build_demo_network
 from senseapp.prove.strongest import couplings_of
 from senseapp.reconstruct.apply import apply_schedule, configs_for
 from senseapp.reconstruct.sizes import sizes_of
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.trade_off import true_figures
@@ -28,9 +28,9 @@ SHAPES = {
 }
 
 
-def a_run(profile) -> SensitivityResult:
+def a_run(profile) -> RunResult:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
-    return SensitivityResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=())
+    return RunResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=())
 
 
 @pytest.mark.architectures

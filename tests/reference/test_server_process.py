@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
@@ -58,7 +58,7 @@ def processes_of(backend: Backend) -> JobProcesses:
     return backend.processes
 
 
-def numbers(result: SensitivityResult | None) -> list[object]:
+def numbers(result: RunResult | None) -> list[object]:
     assert result is not None
     return [(item.key, item.changes, item.status) for item in (*result.measurements, *result.estimates)]
 

@@ -37,7 +37,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel, skip_weight_init
 from senseapp.networks.sources.catalogue import CatalogueEntry, load_catalogue
 from senseapp.networks.sources.load import load_model
-from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.measurement import RunResult, Status
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.outputs import write_outputs
 from senseapp.tasks import CLASSIFICATION, task_named
@@ -158,7 +158,7 @@ def _forward_seconds(loaded: LoadedModel) -> float:
     return min(taken)
 
 
-def _analysed(model: ModelSpec, loaded: LoadedModel, kind: str) -> SensitivityResult:
+def _analysed(model: ModelSpec, loaded: LoadedModel, kind: str) -> RunResult:
     """Do what the command ``analyze`` does, on a network that is built once for all, and write the files."""
     config = get(kind).config()
     settings = SensitivitySpec(compression=config, levels=(config.scale.from_shown(LEVELS[kind]),), device="cpu")
@@ -199,7 +199,7 @@ def _timed_groups() -> Iterator[list[float]]:
         pruning.find_groups = find_groups
 
 
-def _counted(result: SensitivityResult) -> tuple[dict[str, int], dict[str, int], str]:
+def _counted(result: RunResult) -> tuple[dict[str, int], dict[str, int], str]:
     """Return how many layers ended how, reasons with how many layers have them, and what is missing."""
     counts: dict[str, int] = {}
     reasons: dict[str, int] = {}

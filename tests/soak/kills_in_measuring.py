@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import LayerMeasurement, PassSettings, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, PassSettings, RunResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
@@ -188,7 +188,7 @@ class Trial:
         service.delete(run_id)
         return service.start(self.kind.spec)
 
-    def left_alone(self, found: SensitivityResult) -> Numbers:
+    def left_alone(self, found: RunResult) -> Numbers:
         """Return what a run finds that was not killed and makes its passes alike: how is chosen by timing them."""
         passes = found.passes
         if passes not in self._whole:
@@ -207,7 +207,7 @@ def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def numbers(result: SensitivityResult) -> Numbers:
+def numbers(result: RunResult) -> Numbers:
     """Return every measurement, without the time it took."""
     return {item.key: replace(item, seconds=0.0) for item in result.measurements}
 

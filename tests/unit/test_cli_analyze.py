@@ -11,7 +11,7 @@ from senseapp.cli.main import main
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidDataset
 from senseapp.records.image_sets import IMAGE_SETS
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import LAYERS, TOTAL, FakeEngine
@@ -52,10 +52,10 @@ def test_analyze_writes_its_three_files_and_says_the_headline(engine, out, capsy
     assert captured.out.startswith(
         "Most fragile: head loses 2.0 points at 50 %. Too few images to say for 2 of 4 layers: 100 images"
     )
-    summary = loads((out / "result.json").read_text(), SensitivityResult).summary
+    summary = loads((out / "result.json").read_text(), RunResult).summary
     assert captured.out.splitlines()[0] == summary
     assert f"{TOTAL}/{TOTAL}" in captured.err
-    result = loads((out / "result.json").read_text(), SensitivityResult)
+    result = loads((out / "result.json").read_text(), RunResult)
     assert len(result.measurements) == TOTAL
     with (out / "sensitivity.csv").open() as stream:
         assert {row["level"] for row in csv.DictReader(stream)} == {"25", "50"}

@@ -12,7 +12,7 @@ import pytest
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
 from senseapp.cli.main import main
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, UnknownModel
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from tests.fake_session import LAYERS, a_measurement, a_result
 
 SETTINGS = ["--data", "demo", "--compression", "sparsity", "--levels", "50"]
@@ -80,7 +80,7 @@ def items(out: Path, *names: str) -> list[BatchItem]:
     return [BatchItem(model=name, checkpoint=None, folder=out / name) for name in names]
 
 
-def measured(item: BatchItem) -> SensitivityResult:
+def measured(item: BatchItem) -> RunResult:
     if item.model == "wrong":
         raise UnknownModel("There is no\nsuch model.")
     return a_result([a_measurement(layer, delta=0.001) for layer in LAYERS])
@@ -97,7 +97,7 @@ def test_a_model_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pyt
 
 
 def test_a_lost_cluster_stops_the_batch_with_what_there_is(tmp_path: Path) -> None:
-    def lost(item: BatchItem) -> SensitivityResult:
+    def lost(item: BatchItem) -> RunResult:
         if item.model == "two":
             raise ClusterFailed("The cluster was lost.")
         return measured(item)

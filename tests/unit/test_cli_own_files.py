@@ -8,7 +8,7 @@ import torch
 
 from senseapp.cli.main import main
 from senseapp.core.codec import loads
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from tests.pictures import class_files, png, write_folder, write_zip
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def analyze(weights, data, out, *more):
 
 
 def result_in(out):
-    return loads((out / "result.json").read_text(), SensitivityResult)
+    return loads((out / "result.json").read_text(), RunResult)
 
 
 def test_an_unknown_checkpoint_and_a_zip_of_class_folders(weights, tmp_path, capsys):

@@ -14,7 +14,7 @@ from senseapp.core.process import PROCESS_CACHE, ProcessCache
 from senseapp.measure.histograms import histogram_of
 from senseapp.measure.session import Session
 from senseapp.networks.sources.load import load_model
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 
 DEMO = RunSpec(
@@ -43,7 +43,7 @@ def kept() -> Iterator[ProcessCache]:
 
 
 @pytest.fixture(scope="module")
-def result() -> SensitivityResult:
+def result() -> RunResult:
     return Session.open(DEMO).result(())
 
 
@@ -83,7 +83,7 @@ def test_whoever_loads_a_network_finds_room(kept: ProcessCache) -> None:
 
 
 @pytest.mark.slow
-def test_histograms_after_each_other_load_once_and_say_the_same(kept: ProcessCache, result: SensitivityResult) -> None:
+def test_histograms_after_each_other_load_once_and_say_the_same(kept: ProcessCache, result: RunResult) -> None:
     first, second = (layer.name for layer in result.profile.layers[:2])
     asked = [
         HistogramSpec(layer=second),
@@ -105,9 +105,7 @@ def test_histograms_after_each_other_load_once_and_say_the_same(kept: ProcessCac
     assert [dumps(each) for each in found] == [dumps(histogram_of(result, spec)) for spec in asked]  # NaN included
 
 
-def test_what_failed_leaves_nothing(
-    kept: ProcessCache, result: SensitivityResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_failed_leaves_nothing(kept: ProcessCache, result: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = HistogramSpec(layer=result.profile.layers[0].name)
 
     def fail(*_: object, **__: object) -> None:

@@ -16,7 +16,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.measure.quick import scan
 from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 from tests.small_models import small_network
@@ -35,7 +35,7 @@ def _spec(**settings: object) -> RunSpec:
 
 
 @pytest.fixture(scope="module", params=CASES, ids=["sparsity", "pruning", "quantization"])
-def outcome(request: pytest.FixtureRequest) -> tuple[Session, list[LayerMeasurement], SensitivityResult]:
+def outcome(request: pytest.FixtureRequest) -> tuple[Session, list[LayerMeasurement], RunResult]:
     told: list[str] = []
     compression, level = request.param
     session = Session.open(_spec(compression=compression, levels=(level,)), progress=told.append)
@@ -44,7 +44,7 @@ def outcome(request: pytest.FixtureRequest) -> tuple[Session, list[LayerMeasurem
     return session, measurements, session.result(measurements, estimates, seconds=1.5)
 
 
-def test_every_layer_has_a_row(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+def test_every_layer_has_a_row(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
     session, measurements, result = outcome
     assert sum(item.status is not Status.NOT_APPLICABLE for item in measurements) == session.targets
     covered = {member for item in result.measurements for member in item.members}
@@ -52,7 +52,7 @@ def test_every_layer_has_a_row(outcome: tuple[Session, list[LayerMeasurement], S
     assert Status.FAILED not in {item.status for item in result.measurements}
 
 
-def test_whiskers_are_there(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+def test_whiskers_are_there(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
     _, _, result = outcome
     changes = [change for item in result.measurements for change in item.changes]
     assert changes
@@ -64,7 +64,7 @@ def test_whiskers_are_there(outcome: tuple[Session, list[LayerMeasurement], Sens
     assert all(change is not None and change.ci_low < change.ci_high for change in wide)
 
 
-def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
     session, measurements, result = outcome
     assert result.spec == session.spec
     assert (result.metric, result.precision, result.method) == ("kl", "fp32", "replay")
@@ -79,9 +79,9 @@ def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeas
     assert result.agreement
 
 
-def test_json_gives_the_same_result_back(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+def test_json_gives_the_same_result_back(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
     _, _, result = outcome
-    assert loads(dumps(result), SensitivityResult) == result
+    assert loads(dumps(result), RunResult) == result
 
 
 def test_resuming_with_the_same_layout_gives_the_same_numbers() -> None:

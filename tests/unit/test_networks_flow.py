@@ -11,7 +11,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile
 from senseapp.networks.profile import compressible_weights
 from senseapp.networks.trace import trace_calls
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import FlowNode
 from tests.pages.records import result
 
@@ -80,4 +80,4 @@ def test_a_skip_is_a_sum_of_two() -> None:
 def test_a_graph_that_reads_what_comes_later_is_refused() -> None:
     text = dumps(result()).replace('"flow":[{', '"flow":[{"name":"fc","kind":"layer","inputs":[0]},{', 1)
     with pytest.raises(InvalidFile, match="a node reads what is computed after it"):
-        loads(text, SensitivityResult)
+        loads(text, RunResult)

@@ -23,7 +23,7 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps, encode
 from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.core.process import measuring_environment
-from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.execution import Measurement, cluster_for
@@ -93,7 +93,7 @@ class Observer:
         self.told += [sentence] if sentence else []
         self.stop(sentence)
 
-    def opened(self, head: SensitivityResult, **figures: float) -> None:
+    def opened(self, head: RunResult, **figures: float) -> None:
         self.told.append((head, figures))
 
     def estimated(self, estimate: LayerMeasurement) -> None:
@@ -109,7 +109,7 @@ class Alike(NoEarlierRuns):
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def find(self, content_key: str) -> SensitivityResult:
+    def find(self, content_key: str) -> RunResult:
         self.asked.append(content_key)
         return a_result()
 

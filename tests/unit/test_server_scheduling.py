@@ -13,7 +13,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
 from senseapp.networks.sources.load import load_model
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
@@ -39,7 +39,7 @@ def service(backend):
     return Service(backend)
 
 
-def a_demo_result(spec: RunSpec) -> SensitivityResult:
+def a_demo_result(spec: RunSpec) -> RunResult:
     """Made-up figures of two layers of the real demo network."""
     from senseapp.networks.profile import profile_model
 
@@ -49,7 +49,7 @@ def a_demo_result(spec: RunSpec) -> SensitivityResult:
         for order, name in enumerate(("layer3.1.conv1", "layer4.1.conv1"))
         for level in spec.sensitivity.levels
     )
-    return SensitivityResult(spec=spec, profile=profile, metric="top1", baseline={}, measurements=measured)
+    return RunResult(spec=spec, profile=profile, metric="top1", baseline={}, measurements=measured)
 
 
 def keep(service: Service, backend: Backend, spec: RunSpec) -> str:

@@ -15,7 +15,7 @@ from scipy.special import rel_entr, softmax
 from senseapp.core.codec import dumps, loads
 from senseapp.measure.accumulation import BaselineOutputs, images_to_record
 from senseapp.metrics import METRICS
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.solve.curve_set import curves_of
 from senseapp.solve.methods import make_schedule
@@ -51,7 +51,7 @@ class Network:
     def damage(self, levels):
         return divergence(self.before, self.after(levels))
 
-    def result(self) -> SensitivityResult:
+    def result(self) -> RunResult:
         sizes = dict.fromkeys(self.pushes, 100)
         damages = {layer: [self.damage({layer: level}) for level in LEVELS] for layer in sizes}
         made = run_of(sizes, damages, LEVELS)
@@ -253,4 +253,4 @@ def test_too_few_images_predict_nothing_together():
 
 def test_a_result_keeps_what_was_recorded():
     result = opposed().result()
-    assert loads(dumps(result), SensitivityResult) == result
+    assert loads(dumps(result), RunResult) == result

@@ -13,7 +13,7 @@ from senseapp.core.errors import InvalidFile, InvalidSpec, UnknownModel
 from senseapp.core.markdown import as_written
 from senseapp.formats.registry import FORMATS
 from senseapp.networks.sources.load import load_model
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
@@ -68,7 +68,7 @@ def test_the_headline_claims_nothing_about_chance(imported):
 
 
 def test_a_stored_import_reads_back_the_same(imported):
-    again = loads(dumps(imported), SensitivityResult)
+    again = loads(dumps(imported), RunResult)
     assert dumps(again) == dumps(imported)
     assert math.isnan(again.measurements[0].changes[0].ci_low)
 

@@ -11,7 +11,7 @@ import pytest
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import ComparedPart, Comparison, Side, compare
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.views.charts.bars import paired_bars
 from senseapp.views.charts.rank_scatter import rank_scatter
@@ -32,7 +32,7 @@ from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
 TOP1 = METRICS["top1"]
 
 
-def with_drops(whole: SensitivityResult, drops: dict[str, float]) -> SensitivityResult:
+def with_drops(whole: RunResult, drops: dict[str, float]) -> RunResult:
     """Give layers another drop in top-1 accuracy, known to half a point."""
     changed = tuple(
         replace(item, changes=(change("top1", drops[item.layer], 0.005),)) if item.layer in drops else item
@@ -41,7 +41,7 @@ def with_drops(whole: SensitivityResult, drops: dict[str, float]) -> Sensitivity
     return replace(whole, measurements=changed)
 
 
-def side(whole: SensitivityResult, title: str = "demo", **options: Any) -> Side:
+def side(whole: RunResult, title: str = "demo", **options: Any) -> Side:
     return Side(title=title, result=whole, **({"level": 0.5} | options))
 
 

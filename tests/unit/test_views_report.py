@@ -17,7 +17,7 @@ import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, ValidationResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
@@ -79,7 +79,7 @@ class _Page(HTMLParser):
         return specs
 
 
-def report(whole: SensitivityResult, *, title: str = "Demo", **more: Any) -> _Page:
+def report(whole: RunResult, *, title: str = "Demo", **more: Any) -> _Page:
     contents = ReportContents(title=title, result=whole, headline=headline(whole), made_seconds=0.0, **more)
     return _Page(build_report(contents))
 
@@ -214,7 +214,7 @@ def test_levels_without_a_drawing_are_said(layers: int, levels: int, drawn: int)
     assert shown.left_out.endswith(sentence) == (drawn < levels)
 
 
-def proof(whole: SensitivityResult) -> ValidationResult:
+def proof(whole: RunResult) -> ValidationResult:
     def change(delta: float) -> MetricChange:
         return MetricChange(
             metric="top1", baseline=0.98, value=0.98 - delta, delta=delta, ci_low=delta - 0.01, ci_high=delta + 0.01,

@@ -16,7 +16,7 @@ from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import bytes_removable
@@ -105,7 +105,7 @@ def _cancel(runs: Sequence[str]) -> None:
                 backend.service().cancel(run_id)
 
 
-def _answer(results: list[SensitivityResult], goal: Goal) -> None:
+def _answer(results: list[RunResult], goal: Goal) -> None:
     """Show what each compression would save, the one that pays most first, with a button that measures it."""
     ranked = sorted(((_saving(result), result) for result in results), key=lambda pair: -pair[0])
     if not ranked:
@@ -136,7 +136,7 @@ def _answer(results: list[SensitivityResult], goal: Goal) -> None:
             start_run(RunSpec(model=found.spec.model, data=found.spec.data, sensitivity=measured, goal=goal))
 
 
-def _saving(result: SensitivityResult) -> float:
+def _saving(result: RunResult) -> float:
     """Return the largest share of the bytes that is estimated to cost no more than is tolerable; 0 if none is known."""
     metric = divergence_among(result.shown_metrics) or result.metric
     try:

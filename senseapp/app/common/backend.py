@@ -19,7 +19,7 @@ from senseapp.compat.streamlit_internals import is_connected, session_id
 from senseapp.core.errors import Abandoned, SenseError
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
@@ -106,7 +106,7 @@ class PageClosed:
         return now - self._gone_since >= _RELOAD_SECONDS
 
 
-def result_of(run_id: str) -> SensitivityResult | None:
+def result_of(run_id: str) -> RunResult | None:
     """Return what a run has found; a finished one is read from disk once."""
     record = service().run(run_id)
     if not record.state.finished:
@@ -115,7 +115,7 @@ def result_of(run_id: str) -> SensitivityResult | None:
 
 
 @st.cache_resource(show_spinner=False, max_entries=_KEPT_RESULTS)
-def _finished_result(run_id: str, owner: str, updated_seconds: float) -> SensitivityResult | None:
+def _finished_result(run_id: str, owner: str, updated_seconds: float) -> RunResult | None:
     return service().result(run_id)
 
 

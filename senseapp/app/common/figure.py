@@ -17,7 +17,7 @@ from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick
 from senseapp.core.csv_cells import safe_cell
 from senseapp.core.markdown import md
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts
 from senseapp.views.charts.files import drawn_rows, picture_png, picture_svg
 from senseapp.views.frames.fragility import LegendEntry
@@ -261,7 +261,7 @@ _ABOUT_FIGURES = md(
 )
 
 
-def provenance(result: SensitivityResult, *, about: str = "") -> None:
+def provenance(result: RunResult, *, about: str = "") -> None:
     """Show the line, ``about`` the run on its tooltip, and the notes on the run."""
     notes = notes_of(result)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

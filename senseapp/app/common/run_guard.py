@@ -13,7 +13,7 @@ from senseapp.app.common.state import current_run, session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
 from senseapp.server.leaderboard import headline
 from senseapp.server.schedule_tasks import RecommendationTask
@@ -48,7 +48,7 @@ def _latest_run() -> str:
     return session().last_run
 
 
-def require_result(record: RunRecord) -> SensitivityResult:
+def require_result(record: RunRecord) -> RunResult:
     """Return what the run has found; while there is nothing, say where it stands and stop the page."""
     try:
         result = backend.result_of(record.run_id)
@@ -111,9 +111,7 @@ def run_line(record: RunRecord) -> str:
     return " · ".join(parts)
 
 
-def report_button(
-    record: RunRecord, result: SensitivityResult, *, key: str, schedules: tuple[Schedule, ...] = ()
-) -> None:
+def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: tuple[Schedule, ...] = ()) -> None:
     """Offer the run's report with these ``schedules`` beside the proven ones; made on click, in a thread of its own."""
     service = backend.service()
     st.download_button(
@@ -130,9 +128,7 @@ def report_button(
     )
 
 
-def make_report(
-    service: Service, record: RunRecord, result: SensitivityResult, schedules: tuple[Schedule, ...]
-) -> bytes:
+def make_report(service: Service, record: RunRecord, result: RunResult, schedules: tuple[Schedule, ...]) -> bytes:
     """Return the report with all proofs and histograms that the run has."""
     from senseapp.views.report.document import build_report  # loads the drawing library, 88 MB
 

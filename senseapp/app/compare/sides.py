@@ -19,7 +19,7 @@ from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric, divergence_among
 from senseapp.records.comparison import ComparedPart, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.server.leaderboard import compared_levels
 from senseapp.views.frames.comparison import letter
 from senseapp.views.frames.results import ordered_levels
@@ -33,7 +33,7 @@ _MOST_CHIPS = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FoundSide:
     record: RunRecord
-    result: SensitivityResult
+    result: RunResult
 
 
 def choose_sides(records: Sequence[RunRecord]) -> list[Side]:

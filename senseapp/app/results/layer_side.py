@@ -21,7 +21,7 @@ from senseapp.core.markdown import md
 from senseapp.core.patterns import matcher, part_of_name
 from senseapp.metrics import METRICS
 from senseapp.records.diagnosis import shares_of_damage
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.server.layer_tasks import DiagnosisTask, LayerAnswers
 from senseapp.solve.curve_set import damage_metric
@@ -166,7 +166,7 @@ def layer_panel(view: RunView) -> None:
             _no_value(view)
 
 
-def _facts(layer: LayerProfile, result: SensitivityResult) -> None:
+def _facts(layer: LayerProfile, result: RunResult) -> None:
     facts = _sizes(layer, result) if result.profile.sizes_known else {"Type and size": "unknown (imported figures)"}
     others = [name for name in _group(layer.name, result) if name != layer.name]
     if others:
@@ -174,7 +174,7 @@ def _facts(layer: LayerProfile, result: SensitivityResult) -> None:
     st.markdown(md("  \n").join(md(":small[{}: **{}**]", label, value) for label, value in facts.items()))
 
 
-def _sizes(layer: LayerProfile, result: SensitivityResult) -> dict[str, str]:
+def _sizes(layer: LayerProfile, result: RunResult) -> dict[str, str]:
     return {
         "Type": layer.layer_type,
         "Weight": fmt.shape(layer.weight_shape),
@@ -188,7 +188,7 @@ def _share(part: int, whole: int) -> str:
     return f"{fmt.percent(part / whole, digits=1)} of the model" if whole else "–"
 
 
-def _group(name: str, result: SensitivityResult) -> tuple[str, ...]:
+def _group(name: str, result: RunResult) -> tuple[str, ...]:
     return next((item.members for item in result.shown if name in item.members), ())
 
 

@@ -23,7 +23,7 @@ from senseapp.app.results.recommendation import (
 from senseapp.app.results.view import RunView, usual_view
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.server.leaderboard import headline
 from senseapp.views.frames.levels import marked
@@ -38,11 +38,11 @@ _TO_COME = "Results finds the smallest good model by itself, or offers to; once 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slide:
     record: RunRecord
-    result: SensitivityResult
+    result: RunResult
     found: Recommendation | None
 
 
-def present(record: RunRecord, result: SensitivityResult) -> None:
+def present(record: RunRecord, result: RunResult) -> None:
     """Show the screen that the address names, and the buttons that turn to the next and the one before."""
     run_id = record.run_id
     key = f"present.screen.{run_id}"

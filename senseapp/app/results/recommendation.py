@@ -25,7 +25,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, offered, recommended
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
@@ -41,7 +41,7 @@ from senseapp.views.words.wording import GOALS, caveat_of
 _POLL_SECONDS = 2.0
 
 
-def recommendation_card(run_id: str, result: SensitivityResult) -> None:
+def recommendation_card(run_id: str, result: RunResult) -> None:
     """Show the answer, the button to the file and the chart; until there is one, how far it is, or what starts it."""
     task, finding = RecommendationTask(run_id=run_id), result.summary or headline(result)
     with errors_here():
@@ -109,9 +109,7 @@ def _goal(run_id: str, spec: RunSpec) -> Goal:
     return chosen
 
 
-def _answer(
-    run_id: str, candidates: Sequence[Candidate], goal: Goal, allowed: float, result: SensitivityResult
-) -> None:
+def _answer(run_id: str, candidates: Sequence[Candidate], goal: Goal, allowed: float, result: RunResult) -> None:
     """Show the recommended file, let a smaller or a safer one be chosen, and hand it out."""
     best, choices = recommended(candidates, goal=goal, allowed_drop=allowed), offered(candidates)
     if goal == "targets" and best is not None and best not in choices:
@@ -170,7 +168,7 @@ def _tried(candidate: Candidate) -> str:
     )
 
 
-def _likelier(result: SensitivityResult) -> None:
+def _likelier(result: RunResult) -> None:
     """Say that this compression pays little in a file that runs here, and offer the one that is likelier to."""
     own = result.compression.description
     others = [each for each in all_descriptions() if each.pays_when_run and each.name != own.name]
@@ -235,9 +233,7 @@ def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
             begin(task)
 
 
-def candidates_figure(
-    run_id: str, candidates: Sequence[Candidate], result: SensitivityResult, *, large: bool = False
-) -> None:
+def candidates_figure(run_id: str, candidates: Sequence[Candidate], result: RunResult, *, large: bool = False) -> None:
     """Draw what each measured file still answers against its size; a click chooses one; ``large`` for a room."""
     rows = candidates_frame(candidates)
     key = f"recommendation.files.{run_id}"
@@ -270,9 +266,7 @@ def _take(key: str, run_id: str) -> None:
         st.session_state[f"recommendation.file.{run_id}"] = str(picked[0]["file"])
 
 
-def recommendation_figure(
-    run_id: str, found: Recommendation, result: SensitivityResult, *, large: bool = False
-) -> None:
+def recommendation_figure(run_id: str, found: Recommendation, result: RunResult, *, large: bool = False) -> None:
     """Draw what whole compressed models still do over the range; ``large`` for a room."""
     if not found.tried:
         return

@@ -18,7 +18,7 @@ from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionDescription
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import opening_level
 from senseapp.server.leaderboard import shown_metric
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
@@ -38,7 +38,7 @@ class RunView:
     """
 
     run_id: str
-    result: SensitivityResult
+    result: RunResult
     metric: Metric
     level: float
     frame: pd.DataFrame
@@ -121,7 +121,7 @@ def answer_first(view: RunView, *, chart: _Part, side: _Part) -> None:
             draw()
 
 
-def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bool = False) -> RunView | None:
+def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = False) -> RunView | None:
     """Show the pickers of level, metric and on request layer; None (with a sentence) while nothing has a value."""
     metrics = metrics_of(result)
     if not metrics:
@@ -146,7 +146,7 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
     return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
 
 
-def usual_view(run_id: str, result: SensitivityResult) -> RunView | None:
+def usual_view(run_id: str, result: RunResult) -> RunView | None:
     """Return the run as its pages show it first; None while nothing has a value."""
     metrics = metrics_of(result)
     if not metrics:
@@ -157,7 +157,7 @@ def usual_view(run_id: str, result: SensitivityResult) -> RunView | None:
     return RunView(run_id=run_id, result=result, metric=METRICS[name], level=level, frame=frame)
 
 
-def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFrame:
+def kept_frame(run_id: str, result: RunResult, metric: str) -> pd.DataFrame:
     """Return :func:`senseapp.views.frames.results.measurement_frame`, made once per state of a run: read only."""
     # What changes with every measurement that a run adds.
     state = (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
@@ -165,11 +165,11 @@ def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFr
 
 
 @st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
-def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: SensitivityResult) -> pd.DataFrame:
+def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: RunResult) -> pd.DataFrame:
     return measurement_frame(_result, metric)
 
 
-def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult) -> None:
+def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: RunResult) -> None:
     """Show the picked layer, and let the keyboard pick one; a click in a chart does the same."""
     names = [layer.name for layer in result.profile.layers]
     key = f"results.layer.{run_id}"
@@ -187,14 +187,14 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
     )
 
 
-def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
+def _best_covered(result: RunResult, metrics: tuple[str, ...]) -> str:
     """Return the metric to show first: of those with the most values that of the headline, else that of estimates."""
     spoken_of = shown_metric(result)
     return max(metrics, key=lambda name: (result.shown_metrics[name], name == spoken_of, METRICS[name].divergence))
 
 
 def _choose_level(
-    row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str, usual: float
+    row: st.delta_generator.DeltaGenerator, run_id: str, result: RunResult, page: str, usual: float
 ) -> float:
     """Let a level be chosen: pressed, or slid to where there are many."""
     compression = result.compression
@@ -209,7 +209,7 @@ def _choose_level(
     return chosen if chosen in options else usual
 
 
-def result_actions(record: RunRecord, result: SensitivityResult) -> None:
+def result_actions(record: RunRecord, result: RunResult) -> None:
     """Show the ways on from a run's results."""
     query = address_of(record.run_id)
     st.page_link(

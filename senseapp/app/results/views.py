@@ -15,7 +15,7 @@ from senseapp.app.results.levels import curves_tab, heatmap_tab
 from senseapp.app.results.network import network_tab
 from senseapp.app.results.table import table_tab
 from senseapp.app.results.view import RunView, choose_view
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 
 VIEWS: dict[str, Callable[[RunView], None]] = {
     "Layers": layers_tab,
@@ -28,7 +28,7 @@ VIEWS: dict[str, Callable[[RunView], None]] = {
 
 
 @st.fragment
-def result_views(run_id: str, result: SensitivityResult) -> None:
+def result_views(run_id: str, result: RunResult) -> None:
     """Show the pickers and the open tab; a click answers without running the rest of the page again."""
     with st.container(gap="xsmall"):
         view = choose_view(run_id, result, page="results", layers=True)

@@ -16,7 +16,7 @@ from senseapp.core.markdown import md
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.layer_times import MILLISECONDS
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.schedule_tasks import DropLimit
@@ -47,7 +47,7 @@ _ROOM_LEFT = 2 / 3
 """Of the strongest level measured; at all of it, every layer would be taken to its end."""
 
 
-def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
+def choose_schedule(run_id: str, result: RunResult) -> ScheduleSettings:
     """Show the controls that fit the run's compression."""
     scale = result.compression.scale
     method = _choose_method(run_id, scale)
@@ -75,7 +75,7 @@ def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     )
 
 
-def take_target(run_id: str, result: SensitivityResult, kind: str, figure: float) -> None:
+def take_target(run_id: str, result: RunResult, kind: str, figure: float) -> None:
     """Move the target to ``figure`` (a fraction, or average bits) before the page is drawn again."""
     method = f"schedule.method.{run_id}"
     if st.session_state.get(method) != "optimal":
@@ -102,7 +102,7 @@ def _choose_method(run_id: str, scale: LevelScale) -> str:
     return chosen if chosen in methods else "optimal"
 
 
-def _choose_budget(run_id: str, result: SensitivityResult, *, timed: bool) -> str:
+def _choose_budget(run_id: str, result: RunResult, *, timed: bool) -> str:
     kinds = [*result.compression.description.budgets, *([MILLISECONDS] if timed else [])]
     chosen = st.selectbox(
         "Goal",
@@ -114,7 +114,7 @@ def _choose_budget(run_id: str, result: SensitivityResult, *, timed: bool) -> st
     return chosen if chosen in kinds else kinds[0]
 
 
-def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
+def _choose_fraction(run_id: str, result: RunResult) -> float:
     percent = st.slider(
         "Target",
         *_PERCENTS,
@@ -132,7 +132,7 @@ def _recommended(run_id: str, kind: str) -> float | None:
     return budget.target if budget is not None and budget.kind == kind else None
 
 
-def _first_percent(run_id: str, result: SensitivityResult) -> int:
+def _first_percent(run_id: str, result: RunResult) -> int:
     """Return a target to begin with: what is recommended, else one that no layer is taken further for than measured."""
     if recommended := _recommended(run_id, "params"):
         least, most = _PERCENTS
@@ -143,7 +143,7 @@ def _first_percent(run_id: str, result: SensitivityResult) -> int:
     return max(1, min(_USUAL_PERCENT, int(_ROOM_LEFT * strongest)))
 
 
-def _choose_bits(run_id: str, result: SensitivityResult) -> float:
+def _choose_bits(run_id: str, result: RunResult) -> float:
     measured = [int(level) for level in result.levels]
     choices = result.spec.sensitivity.compression.scale.choices
     first = max(_recommended(run_id, "bits") or float(min(max(4, min(measured)), max(measured))), min(choices))
@@ -170,7 +170,7 @@ def _fraction_limits(run_id: str) -> Limits:
     return _with_edits(run_id, low / 100, high / 100)
 
 
-def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
+def _bit_limits(run_id: str, result: RunResult) -> Limits:
     scale = result.compression.scale
     untouched = int(scale.untouched)
     bits = [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched]
@@ -184,7 +184,7 @@ def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
     return _with_edits(run_id, float(low), float(high))
 
 
-def _follow_edits(run_id: str, result: SensitivityResult) -> None:
+def _follow_edits(run_id: str, result: RunResult) -> None:
     """Keep what was set for single layers in the address; what the address asks for is shown in their table."""
     key = edits_key(run_id)
     before = st.session_state.get(key)
@@ -213,7 +213,7 @@ def _choose_gamma(run_id: str) -> float:
     return float(found)
 
 
-def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
+def _choose_loss(run_id: str, result: RunResult) -> DropLimit:
     """Return how much may be lost; the budget and the limits are still to be filled in."""
     metrics = [name for name in metrics_of(result) if METRICS[name].additive]
     finer = divergence_among(metrics)

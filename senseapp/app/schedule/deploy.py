@@ -18,7 +18,7 @@ from senseapp.core.markdown import code, md
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
 from senseapp.views.frames.deployment import deployment_frame, shown_metrics
 from senseapp.views.words import format as fmt
@@ -38,7 +38,7 @@ _KIND_HELP = md(
 _MOST_IMAGES = 64
 
 
-def deploy_block(proof: Verification, result: SensitivityResult) -> None:
+def deploy_block(proof: Verification, result: RunResult) -> None:
     """Show the files made from the weights of ``proof``, how far they are, or the button that makes them."""
     run_id = proof.run_id
     with st.container(gap="small"):

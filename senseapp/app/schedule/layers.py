@@ -13,14 +13,14 @@ from senseapp.app.common.figure import rows_height
 from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits, session
 from senseapp.core.markdown import Markdown, md
 from senseapp.descriptions import CompressionDescription, LevelScale
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
 from senseapp.views.frames.results import editing_frame
 
 _READ_ONLY = ("row", "alone", "share", "damage")
 
 
-def layer_table(run_id: str, schedule: Schedule | None, result: SensitivityResult) -> None:
+def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> None:
     """Show one row per layer or coupled group; without a schedule, what was set stays to be changed."""
     edits = layer_edits(run_id)
     rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)

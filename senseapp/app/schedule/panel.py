@@ -24,7 +24,7 @@ from senseapp.core.errors import InfeasibleBudget, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS
 from senseapp.records.layer_times import MILLISECONDS
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.resolution import baseline_warning, opening_level
 from senseapp.records.schedule import Schedule, StrongestFound
@@ -40,7 +40,7 @@ _PARTS = ("Proof", "File that runs", "Trade-off", "Single layers", "Target files
 
 
 @st.fragment
-def schedule_panel(run_id: str, result: SensitivityResult) -> None:
+def schedule_panel(run_id: str, result: RunResult) -> None:
     """Show it all; a moved slider answers without running the rest of the page again.
 
     The controls stand beside the answer and one chart; what follows from a schedule is in tabs below.
@@ -96,7 +96,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
             report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
 
 
-def _why_no_proof(result: SensitivityResult, schedule: Schedule | None) -> Markdown:
+def _why_no_proof(result: RunResult, schedule: Schedule | None) -> Markdown:
     if result.spec.data.kind == "imported":
         return md(
             ":material/info: These figures were imported, so there is no model here to check or to make a file of. "
@@ -105,7 +105,7 @@ def _why_no_proof(result: SensitivityResult, schedule: Schedule | None) -> Markd
     return md("The proof follows once {}.", "its savings are known" if schedule else "there is a schedule")
 
 
-def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
+def _groups(run_id: str, result: RunResult) -> tuple[tuple[CoupledGroup, ...], bool]:
     """Return what shrinks together when channels go, empty for other compressions; and False while it is found out."""
     if not result.compression.description.removes_channels:
         return (), True
@@ -126,7 +126,7 @@ def _schedule(
     run_id: str,
     settings: ScheduleSettings,
     found: StrongestFound | None,
-    result: SensitivityResult,
+    result: RunResult,
     groups: tuple[CoupledGroup, ...],
 ) -> Schedule | None:
     if settings.awaits_times:
@@ -167,7 +167,7 @@ def _solved_elsewhere(
 def _figures(
     schedule: Schedule,
     settings: ScheduleSettings,
-    result: SensitivityResult,
+    result: RunResult,
     groups: tuple[CoupledGroup, ...],
     *,
     measured: str,
@@ -222,7 +222,7 @@ def _figures(
             st.caption(md(":material/info: {}", note))
 
 
-def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
+def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, run_id: str) -> None:
     rows, title, largest = amount_bars(schedule, result, mixed=settings.partner is not None)
     level = result.compression.scale.text(opening_level(result, schedule.metric))
     spared = rows.loc[rows["amount_text"] == "left alone", "row"]
@@ -239,7 +239,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
     )
 
 
-def _why(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
+def _why(schedule: Schedule, settings: ScheduleSettings, result: RunResult, run_id: str) -> None:
     """Say which layers are spared and why, and what else is to be known of the schedule."""
     if settings.partner is None:
         edits = layer_edits(run_id)

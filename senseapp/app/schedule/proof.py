@@ -19,7 +19,7 @@ from senseapp.app.common.notices import errors_here
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
@@ -29,7 +29,7 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, delivery, download_stem, size_changes, step_lines
 
 
-def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:
+def proof_figures(validation: ValidationResult, result: RunResult) -> None:
     """Show before, compressed and uniform in a table, which form is delivered, sizes before and after, every note."""
     judged = _judged_by(result, validation)
     table, beside = st.columns([5, 4], gap="medium")
@@ -44,7 +44,7 @@ def proof_figures(validation: ValidationResult, result: SensitivityResult) -> No
         st.caption(md("  \n").join(md(":material/info: {}", note) for note in validation.notes))
 
 
-def _judged_by(result: SensitivityResult, validation: ValidationResult) -> str:
+def _judged_by(result: RunResult, validation: ValidationResult) -> str:
     """Return the first metric besides the schedule's own that people ask for; that one where there is none."""
     name = validation.schedule.metric
     asked = (result.metric, *(metric.name for metric in METRICS.values() if metric.primary))
@@ -103,7 +103,7 @@ _ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes", "best": "B
 
 
 def proof_block(
-    schedule: Schedule, result: SensitivityResult, run_id: str, *, partner: SensitivityResult | None = None
+    schedule: Schedule, result: RunResult, run_id: str, *, partner: RunResult | None = None
 ) -> Verification:
     """Show what was measured of ``schedule``, how far its proof is, or the button that starts one; return the proof.
 
@@ -142,7 +142,7 @@ def proof_block(
     return proof
 
 
-def _choose_adapting(run_id: str, result: SensitivityResult) -> Adapting:
+def _choose_adapting(run_id: str, result: RunResult) -> Adapting:
     """Show whether compressed layers get new weights, in the proof and in every file that is made of it."""
     usual: Adapting = "minutes" if result.spec.sensitivity.adapted else "off"
     chosen: Adapting = st.segmented_control(
@@ -160,13 +160,13 @@ def _choose_adapting(run_id: str, result: SensitivityResult) -> Adapting:
 
 
 def _verification(
-    schedule: Schedule, run_id: str, partner: SensitivityResult | None, *, repair: bool, adapting: Adapting
+    schedule: Schedule, run_id: str, partner: RunResult | None, *, repair: bool, adapting: Adapting
 ) -> Verification:
     other = partner.spec.sensitivity.compression if partner is not None else None
     return Verification(run_id=run_id, schedule=schedule, repair=repair, adapting=adapting, other=other)
 
 
-def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | None = None) -> str:
+def verified(schedule: Schedule, run_id: str, *, partner: RunResult | None = None) -> str:
     """Return what was measured of ``schedule`` in its own metric, as it is delivered; empty before."""
     for adapting, repair in product(reversed(_ADAPTING), (True, False)):
         with suppress(SenseError):  # the block of the proof says what is wrong with it

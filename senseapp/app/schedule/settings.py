@@ -14,7 +14,7 @@ from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.records.layer_times import MILLISECONDS, LayerTimes
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.schedule_tasks import DropLimit
@@ -52,7 +52,7 @@ class ScheduleSettings:
     limits: Limits = field(default_factory=Limits)
     gamma: float = 1.5
     drop: DropLimit | None = None
-    partner: SensitivityResult | None = None
+    partner: RunResult | None = None
     time: TimeGoal | None = None
     awaits_times: bool = False
 
@@ -61,7 +61,7 @@ class ScheduleSettings:
         """What the target counts: the kind of a budget, or milliseconds."""
         return MILLISECONDS if self.time is not None else self.budget.kind
 
-    def solve(self, result: SensitivityResult, *, method: str = "", groups: Sequence[CoupledGroup] = ()) -> Schedule:
+    def solve(self, result: RunResult, *, method: str = "", groups: Sequence[CoupledGroup] = ()) -> Schedule:
         """Return the schedule, by another ``method`` on request.
 
         With ``groups``, what shrinks together when channels go, budgets of pruning are truly met.
@@ -79,7 +79,7 @@ class ScheduleSettings:
         return schedule_for(result, self.budget, method=chosen, limits=self.limits, gamma=self.gamma, groups=groups)
 
 
-def choose_partner(run_id: str) -> SensitivityResult | None:
+def choose_partner(run_id: str) -> RunResult | None:
     """Offer to combine sparsity and quantization where both were measured; return the other run's results, or None."""
     records = backend.service().schedules.partners(run_id)
     if not records:
@@ -108,7 +108,7 @@ def partner_id(run_id: str) -> str:
 _MOST_MEGABYTES = 5
 
 
-def schedule_file(run_id: str, result: SensitivityResult) -> Schedule | None:
+def schedule_file(run_id: str, result: RunResult) -> Schedule | None:
     """Offer to open a file of senseapp's own; return its schedule, or None while there is no usable one.
 
     Somebody who is not logged in cannot send files.

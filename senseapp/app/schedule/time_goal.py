@@ -14,7 +14,7 @@ from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.app.schedule.settings import TimeGoal
 from senseapp.core.markdown import code, md
 from senseapp.records.layer_times import LayerTimes
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.server.schedule_tasks import TimingTask
 from senseapp.solve.time_budget import time_range
 from senseapp.store.layer_times import merged
@@ -24,7 +24,7 @@ _HERE, _FILES = "On this machine", "From files"
 _CSV = "says its levels itself"
 
 
-def choose_time(run_id: str, result: SensitivityResult) -> TimeGoal | None:
+def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
     """Show where times come from and how long a call may take; None while there are no times, or none differ."""
     description = result.compression.description
     sources = [_FILES] if description.zeroes_weights else [_HERE, _FILES]
@@ -43,7 +43,7 @@ def choose_time(run_id: str, result: SensitivityResult) -> TimeGoal | None:
     return None
 
 
-def _measured(run_id: str, result: SensitivityResult) -> LayerTimes | None:
+def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
     task = TimingTask(run_id=run_id)
     times = backend.service().work.outcome(task)
     if times is None and (label := start_label(task, "Time the layers", "these times", cancel="schedule.times_stop")):
@@ -54,7 +54,7 @@ def _measured(run_id: str, result: SensitivityResult) -> LayerTimes | None:
     return times
 
 
-def _from_files(run_id: str, result: SensitivityResult) -> LayerTimes | None:
+def _from_files(run_id: str, result: RunResult) -> LayerTimes | None:
     if not backend.visitor().is_known:
         st.info("Log in to send files.")
         return None
@@ -78,7 +78,7 @@ def _from_files(run_id: str, result: SensitivityResult) -> LayerTimes | None:
     return merged(parts) if parts else None
 
 
-def _choose(run_id: str, result: SensitivityResult, times: LayerTimes) -> TimeGoal | None:
+def _choose(run_id: str, result: RunResult, times: LayerTimes) -> TimeGoal | None:
     least, untouched = (1000 * seconds for seconds in time_range(result, times))
     st.caption(f"{untouched:.3g} ms as it is, {least:.3g} ms at least: {times.source}.")
     if least >= untouched:

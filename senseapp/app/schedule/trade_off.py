@@ -16,7 +16,7 @@ from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.solve.curve_set import damage_metric
@@ -83,7 +83,7 @@ _KEPT = 32
 
 def trade_off_view(
     run_id: str,
-    result: SensitivityResult,
+    result: RunResult,
     settings: ScheduleSettings,
     schedule: Schedule | None,
     *,
@@ -137,7 +137,7 @@ def trade_off_view(
     )
 
 
-def _take(key: str, run_id: str, result: SensitivityResult, kind: str) -> None:
+def _take(key: str, run_id: str, result: RunResult, kind: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     if picked:
         figure = float(picked[0]["figure"])
@@ -149,7 +149,7 @@ def _asked(settings: ScheduleSettings) -> float:
 
 
 def _curves(
-    run_id: str, result: SensitivityResult, settings: ScheduleSettings, groups: tuple[CoupledGroup, ...]
+    run_id: str, result: RunResult, settings: ScheduleSettings, groups: tuple[CoupledGroup, ...]
 ) -> dict[str, tuple[TradeOffPoint, ...]]:
     """Return the curve of each method that this compression allows, the optimal one first."""
     limits = settings.limits
@@ -169,7 +169,7 @@ def _curves(
 def _curve(
     asked: tuple[object, ...],
     method: str,
-    _result: SensitivityResult,
+    _result: RunResult,
     _settings: ScheduleSettings,
     _groups: tuple[CoupledGroup, ...],
 ) -> tuple[TradeOffPoint, ...]:

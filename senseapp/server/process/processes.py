@@ -24,7 +24,7 @@ from senseapp.core.codec import decode, encode
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import measuring_environment
 from senseapp.core.quiet import QUIET_FILE
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server.process.asking import ANYBODY, Asker
 from senseapp.server.process.protocol import Line, read_line, write_line
 from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
@@ -279,7 +279,7 @@ def ask_in(process: JobProcess, question: Question[AnswerT], *, asker: Asker = A
 def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
     if line.kind == "opened":
         head, figures = line.body
-        observer.opened(decode(head, SensitivityResult), **figures)
+        observer.opened(decode(head, RunResult), **figures)
     elif line.kind == "estimated":
         observer.estimated(decode(line.body, LayerMeasurement))
     elif line.kind == "measured":

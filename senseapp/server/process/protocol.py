@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from senseapp.core.codec import decode, encode, register
 from senseapp.core.quiet import at_work, pause
-from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.server.answer_tasks import AnswersTask
 from senseapp.server.execution import Measurement
 from senseapp.server.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
@@ -77,7 +77,7 @@ class AppObserver:
             self._say("phase", sentence)
         pause()
 
-    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """Tell what is known before the first measurement."""
         self._say("opened", [encode(head), {"done": done, "total": total, "predicted_seconds": predicted_seconds}])
 
@@ -91,11 +91,11 @@ class AppObserver:
         self._say("measured", encode(measurement))
         pause()
 
-    def find(self, content_key: str) -> SensitivityResult | None:
+    def find(self, content_key: str) -> RunResult | None:
         """Ask for an earlier run."""
         self._say("find", content_key)
         found = self._answer()
-        return None if found is None else decode(found, SensitivityResult)
+        return None if found is None else decode(found, RunResult)
 
     def taken(self, count: int, total: int) -> Reused:
         """Tell how much was taken from it, and ask for the record of that."""

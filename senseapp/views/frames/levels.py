@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import METRICS, Metric, primary_among
-from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.measurement import RunResult, Status
 from senseapp.views.frames.results import metrics_of
 
 EXTREMES = ("loses most", "loses least")
@@ -77,7 +77,7 @@ def _measured_if_any(rows: pd.DataFrame) -> pd.DataFrame:
     return known if len(known) else rows
 
 
-def reached_note(result: SensitivityResult) -> str:
+def reached_note(result: RunResult) -> str:
     """Say how far levels can be reached where whole filters or channels go; empty where single weights do."""
     what = result.compression.whole_units
     if not what:
@@ -90,7 +90,7 @@ def reached_note(result: SensitivityResult) -> str:
     return f"{what}, so a layer moves in steps of 1 / (their number); the column Reached says what it truly got."
 
 
-def layer_frame(result: SensitivityResult, layer: str) -> pd.DataFrame:
+def layer_frame(result: RunResult, layer: str) -> pd.DataFrame:
     """Return one row per level of ``layer``, the mildest first: every metric's value and change, or why there is none.
 
     Columns: ``level_text``, ``reached_text``, ``NAME`` and ``NAME_change`` for each metric, ``source``, ``reason``.
@@ -149,7 +149,7 @@ def accuracy_reward(top1: float, macs_left: float) -> float:
     return (top1 - 1) * math.log(macs_left)
 
 
-def reward_metric(result: SensitivityResult) -> str | None:
+def reward_metric(result: RunResult) -> str | None:
     """Return the share of right answers that the reward counts; None where it was not measured."""
     name = primary_among(metrics_of(result), labelled=True)
     return name if name and METRICS[name].is_share else None
@@ -166,7 +166,7 @@ REWARD_HELP = (
 )
 
 
-def why_no_reward(result: SensitivityResult) -> str:
+def why_no_reward(result: RunResult) -> str:
     """Return why the reward cannot be drawn; empty where it can."""
     if reward_metric(result) is None:
         return "The reward needs top-1 accuracy, and so images with labels."

@@ -11,7 +11,7 @@ import pandas as pd
 from senseapp import descriptions
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, counted
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status, counted
 from senseapp.records.profile import ModelProfile
 from senseapp.records.ranking import shared_ranks
 from senseapp.records.resolution import opening_level
@@ -30,18 +30,18 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
+def ordered_levels(result: RunResult) -> tuple[float, ...]:
     """Return the run's levels from the mildest to the strongest."""
     return tuple(result.compression.scale.sorted(result.levels))
 
 
-def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
+def metrics_of(result: RunResult) -> tuple[str, ...]:
     """Return the metrics that have values, the ranking one first."""
     seen = [name for name in METRICS if name in result.shown_metrics]
     return tuple(sorted(seen, key=lambda name: name != result.metric))
 
 
-def measurement_frame(result: SensitivityResult, metric: str, *, level: float | None = None) -> pd.DataFrame:
+def measurement_frame(result: RunResult, metric: str, *, level: float | None = None) -> pd.DataFrame:
     """Return one row per layer (or coupled group) and level, or at one ``level``, that has a value of ``metric``.
 
     Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
@@ -66,7 +66,7 @@ def _ranks(frame: pd.DataFrame) -> pd.Series:
     return ranks
 
 
-def _rows(result: SensitivityResult, items: Iterable[LayerMeasurement], metric: Metric) -> Iterator[dict[str, Any]]:
+def _rows(result: RunResult, items: Iterable[LayerMeasurement], metric: Metric) -> Iterator[dict[str, Any]]:
     scale = result.compression.scale
     layers = {layer.name: layer for layer in result.profile.layers}
     texts = {level: scale.text(level) for level in result.levels}
@@ -132,7 +132,7 @@ def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFra
     return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
 
 
-def apart_frame(result: SensitivityResult) -> pd.DataFrame:
+def apart_frame(result: RunResult) -> pd.DataFrame:
     """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status``, ``reason``, ``partly``.
 
     ``partly`` tells that a layer has values at other levels, and so has bars there.
@@ -171,7 +171,7 @@ def counted_rows(rows: pd.DataFrame) -> str:
     return counted([members.split(", ") for members in rows["members"]])
 
 
-def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
     """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
 
     ``drop`` is what the layer loses on its own at the level shown first, 0 where that is unknown, and ``band`` its
@@ -201,11 +201,11 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def _at_opening_level(result: SensitivityResult, metric: str) -> pd.DataFrame:
+def _at_opening_level(result: RunResult, metric: str) -> pd.DataFrame:
     return measurement_frame(result, metric, level=opening_level(result, metric))
 
 
-def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+def mixed_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
     """Return one row per layer of a schedule of zeros and bits together; ``amount`` is the percentage of bytes left.
 
     Other columns as in :func:`schedule_frame`.
@@ -229,7 +229,7 @@ def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
+def amount_bars(schedule: Schedule, result: RunResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
     """Return what bars of a schedule are drawn of: the rows, and title and end of the axis of amounts.
 
     Bits end at the most that can be asked for, and at those of an untouched layer only where there is one.
@@ -244,7 +244,7 @@ def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -
 
 
 def editing_frame(
-    result: SensitivityResult,
+    result: RunResult,
     schedule: Schedule | None,
     *,
     fixed: Mapping[str, float],
@@ -288,7 +288,7 @@ def editing_frame(
     return pd.DataFrame(rows, columns=list(_EDITED)).astype(numbers)
 
 
-def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:
+def _amount(entry: ScheduleEntry, result: RunResult) -> tuple[float, str]:
     scale = result.compression.scale
     if entry.compression == "none":
         return scale.shown(scale.untouched), "left alone"

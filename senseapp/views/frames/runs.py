@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import opening_level
 from senseapp.server.leaderboard import shown_metric
 from senseapp.views.words.wording import STATES, compression_text
@@ -43,7 +43,7 @@ def runs_frame(
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
-def small_bars(result: SensitivityResult) -> list[float]:
+def small_bars(result: RunResult) -> list[float]:
     """Return what layers lose alone at the level that is shown first, none below 0, in network order.
 
     Of neighbours that share a bar it is the worst.

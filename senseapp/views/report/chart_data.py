@@ -18,7 +18,7 @@ import pandas as pd
 from senseapp.records.candidate import Candidate
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.charts.axes import chart_parts
@@ -97,7 +97,7 @@ class ReportContents:
     """
 
     title: str
-    result: SensitivityResult
+    result: RunResult
     headline: str
     schedules: tuple[Schedule, ...] = ()
     validations: tuple[ValidationResult, ...] = ()

@@ -10,7 +10,7 @@ import pandas as pd
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import Metric
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.resolution import opening_level
 from senseapp.views.charts.bars import sensitivity_bars
@@ -73,7 +73,7 @@ def drawn(chart: alt.Chart | alt.LayerChart, data: ChartData, *, label: str, wor
 class _Shown:
     """What the figures of a result are drawn from: its rows in one metric, and the levels that have any."""
 
-    result: SensitivityResult
+    result: RunResult
     metric: Metric
     data: ChartData
     frame: pd.DataFrame
@@ -119,9 +119,7 @@ class _Shown:
         return f"{self.metric.change_title} of {layers} at {level}. Most fragile: {'; '.join(map(str, most))}."
 
 
-def result_figures(
-    result: SensitivityResult, metric: Metric, data: ChartData, frame: pd.DataFrame
-) -> tuple[Figure, ...]:
+def result_figures(result: RunResult, metric: Metric, data: ChartData, frame: pd.DataFrame) -> tuple[Figure, ...]:
     """Return the views of a result: bars at each level, curves, the heat map and the network.
 
     ``frame`` is :func:`senseapp.views.frames.results.measurement_frame` of the ``metric``.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.resolution import opening_level
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.charts.bars import schedule_bars
@@ -43,7 +43,7 @@ class ScheduleSection:
 def schedule_sections(
     schedules: Sequence[Schedule],
     validations: Sequence[ValidationResult],
-    result: SensitivityResult,
+    result: RunResult,
     data: ChartData,
 ) -> tuple[ScheduleSection, ...]:
     """Return the schedules with a proof, and those without."""
@@ -53,7 +53,7 @@ def schedule_sections(
 
 
 def _section(
-    schedule: Schedule, validation: ValidationResult | None, result: SensitivityResult, data: ChartData
+    schedule: Schedule, validation: ValidationResult | None, result: RunResult, data: ChartData
 ) -> ScheduleSection:
     metric = METRICS[schedule.metric]
     predicted = validation.predicted if validation else schedule.predicted_damage
@@ -88,7 +88,7 @@ def _budget(schedule: Schedule) -> str:
     return f"{removed} of the {_BUDGETS[budget.kind]} removed"
 
 
-def _figure(schedule: Schedule, result: SensitivityResult, data: ChartData) -> Figure:
+def _figure(schedule: Schedule, result: RunResult, data: ChartData) -> Figure:
     rows, title, largest = amount_bars(schedule, result, mixed=is_mixed(schedule))
     chart = schedule_bars(rows, title=title, largest=largest)
     most = rows[rows["amount_text"] != "left alone"].nlargest(_NAMED, "drop")["description"].astype(str)

@@ -11,7 +11,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, offered
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import Schedule
 from senseapp.views.charts.quantization_bars import histogram_chart
@@ -79,9 +79,7 @@ def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
     )
 
 
-def layer_tables(
-    result: SensitivityResult, frame_of: Callable[[str], pd.DataFrame]
-) -> tuple[tuple[ReportTable, ...], str]:
+def layer_tables(result: RunResult, frame_of: Callable[[str], pd.DataFrame]) -> tuple[tuple[ReportTable, ...], str]:
     """Return a table of each metric, and a sentence on those that are left out to keep the report small.
 
     ``frame_of`` returns :func:`senseapp.views.frames.results.measurement_frame` of a metric's name.
@@ -94,7 +92,7 @@ def layer_tables(
     return tuple(_layer_table(result, name, frame_of(name)) for name in names[:room]), sentence
 
 
-def _layer_table(result: SensitivityResult, name: str, frame: pd.DataFrame) -> ReportTable:
+def _layer_table(result: RunResult, name: str, frame: pd.DataFrame) -> ReportTable:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
     metric, scale = METRICS[name], result.compression.scale
     levels = [scale.text(level) for level in ordered_levels(result)]
@@ -127,7 +125,7 @@ def _cells(frame: pd.DataFrame) -> Iterator[str]:
         yield f"≈ {change}" if source == "estimated" else f"{change} ({interval})"
 
 
-def apart_table(result: SensitivityResult) -> ReportTable | None:
+def apart_table(result: RunResult) -> ReportTable | None:
     """Return the layers without a value, with the reason; None if every layer has one."""
     frame = apart_frame(result)
     if frame.empty:
@@ -141,7 +139,7 @@ def apart_table(result: SensitivityResult) -> ReportTable | None:
     )
 
 
-def unlisted_table(result: SensitivityResult) -> ReportTable | None:
+def unlisted_table(result: RunResult) -> ReportTable | None:
     """Return the weights that belong to no layer; None if there are none."""
     frame = unlisted_frame(result.profile)
     if frame.empty:
@@ -160,7 +158,7 @@ def is_mixed(schedule: Schedule) -> bool:
     return len({entry.compression for entry in schedule.entries} - {"none"}) > 1
 
 
-def schedule_table(schedule: Schedule, result: SensitivityResult) -> ReportTable:
+def schedule_table(schedule: Schedule, result: RunResult) -> ReportTable:
     """Return the amount of each layer, and what it loses alone."""
     frame = mixed_frame(schedule, result) if is_mixed(schedule) else schedule_frame(schedule, result)
     columns = ["members", "amount_text", "damage_text", "drop_text"]

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from senseapp.descriptions import CompressionConfig, options_of
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Side
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import WITHOUT_LABELS
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
@@ -21,7 +21,7 @@ _DATA = {
 }
 
 
-def model_facts(result: SensitivityResult) -> dict[str, str]:
+def model_facts(result: RunResult) -> dict[str, str]:
     """Return what is known about the model; sizes only where they are known."""
     profile, model = result.profile, result.spec.model
     facts = {"Model": profile.title}
@@ -39,13 +39,13 @@ def model_facts(result: SensitivityResult) -> dict[str, str]:
     }
 
 
-def _weights(result: SensitivityResult) -> str:
+def _weights(result: RunResult) -> str:
     if result.spec.model.library == "imported":
         return "Unknown (imported figures)"
     return "Trained" if result.profile.pretrained else "Random: figures are indicative only"
 
 
-def image_facts(result: SensitivityResult) -> dict[str, str]:
+def image_facts(result: RunResult) -> dict[str, str]:
     """Return which images were measured on, and how they were prepared where that is not the model's own way."""
     data = result.spec.data
     facts = {"Images": _DATA.get(data.kind, data.title)}
@@ -63,7 +63,7 @@ def image_facts(result: SensitivityResult) -> dict[str, str]:
     return facts | {label: value for label, value in own.items() if value}
 
 
-def settings_of(result: SensitivityResult) -> dict[str, str]:
+def settings_of(result: RunResult) -> dict[str, str]:
     """Return what was asked for and what was decided."""
     settings = result.spec.sensitivity
     compression = settings.compression
@@ -93,7 +93,7 @@ def chosen_options(compression: CompressionConfig) -> dict[str, str]:
     return {each.title: each.choices[values[name]] for name, each in options.items() if each.when(values)}
 
 
-def environment_of(result: SensitivityResult) -> dict[str, str]:
+def environment_of(result: RunResult) -> dict[str, str]:
     """Return the versions and the machine that the figures come from."""
     facts = {name.replace("_", " ").capitalize(): value for name, value in result.environment.items()}
     if result.seconds:
@@ -112,11 +112,11 @@ def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
     return {label: values for label, values in rows.items() if len(set(values)) > 1}
 
 
-def _uncompressed(result: SensitivityResult) -> dict[str, str]:
+def _uncompressed(result: RunResult) -> dict[str, str]:
     return {f"{label}, uncompressed": value for label, value in baselines_of(result).items()}
 
 
-def baselines_of(result: SensitivityResult) -> dict[str, str]:
+def baselines_of(result: RunResult) -> dict[str, str]:
     """Return how well the uncompressed model does; metrics that compare with it say nothing about it."""
     return {
         metric.label: metric.value_text(result.baseline[name])

@@ -10,7 +10,7 @@ from senseapp.core.markdown import Markdown, md
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import METRICS
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.model_files import CHECKPOINT, model_file
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
@@ -25,18 +25,18 @@ GOALS: dict[Goal, str] = {
 """What a run is for, as people choose it."""
 
 
-def provenance_text(result: SensitivityResult) -> str:
+def provenance_text(result: RunResult) -> str:
     """Return measured or estimated, on how many images, with which intervals, and how it was computed, in one line."""
     return " · ".join(filter(None, [_evidence(result), passes_text(result)]))
 
 
-def provenance_line(result: SensitivityResult) -> Markdown:
+def provenance_line(result: RunResult) -> Markdown:
     """Return the first half for a page, with the word that matters most in bold; :func:`passes_text` is the other."""
     source, _, rest = _evidence(result).partition(" ")
     return md("**{}** {}", source, rest)
 
 
-def passes_text(result: SensitivityResult) -> str:
+def passes_text(result: RunResult) -> str:
     """Return how the network was run: precision, seed and device; empty for imported figures."""
     if result.spec.data.kind == "imported":
         return ""
@@ -44,7 +44,7 @@ def passes_text(result: SensitivityResult) -> str:
     return " · ".join(parts)
 
 
-def _evidence(result: SensitivityResult) -> str:
+def _evidence(result: RunResult) -> str:
     if result.spec.data.kind == "imported":
         sizes = f" · sizes of {result.profile.title}" if result.profile.sizes_known else ""
         return f"Imported: measured elsewhere · number of images unknown · intervals unknown{sizes}"
@@ -60,7 +60,7 @@ def _evidence(result: SensitivityResult) -> str:
     return " · ".join(parts)
 
 
-def _place(result: SensitivityResult) -> list[str]:
+def _place(result: RunResult) -> list[str]:
     """Return where the passes were made, as far as it is known: ``on cpu``, ``on cuda:0 of 4 workers``."""
     device, workers = result.environment.get("device"), result.environment.get("workers")
     if not device:
@@ -68,7 +68,7 @@ def _place(result: SensitivityResult) -> list[str]:
     return [f"on {device} of {workers} workers" if workers else f"on {device}"]
 
 
-def _source(result: SensitivityResult) -> str:
+def _source(result: RunResult) -> str:
     shown = result.shown
     estimated = sum(item.estimated for item in shown)
     if not estimated:
@@ -79,7 +79,7 @@ def _source(result: SensitivityResult) -> str:
     return f"Measured {len(shown) - estimated} of {len(shown)}, the rest estimated"
 
 
-def caveat_of(result: SensitivityResult) -> str:
+def caveat_of(result: RunResult) -> str:
     """Return why the run's figures are indicative only; empty where they are not."""
     reasons = []
     if result.spec.data.kind == "random":
@@ -89,7 +89,7 @@ def caveat_of(result: SensitivityResult) -> str:
     return f"Indicative only: {' and '.join(reasons)}" if reasons else ""
 
 
-def notes_of(result: SensitivityResult) -> list[str]:
+def notes_of(result: RunResult) -> list[str]:
     """Return the notes on the run and its model, and how well the estimate agreed with the measurement."""
     notes = list(result.notes) + list(result.profile.notes)
     if result.agreement and result.measurements:
