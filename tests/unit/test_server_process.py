@@ -410,6 +410,46 @@ def test_work_waits_for_a_process_that_is_asked_something_rather_than_start_anot
     pool.close()
 
 
+@pytest.mark.parametrize("long", [False, True], ids=["soon answered", "long"])
+def test_a_question_is_answered_by_the_process_that_is_ready_first(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
+    made: list[JobProcess] = []
+    answers: list[tuple[int, bool]] = []
+    first_is_asked, first_answers = threading.Event(), threading.Event()
+
+    def start() -> JobProcess:
+        made.append(started(SERVES_MANY))
+        return made[-1]
+
+    def ask_in(process: JobProcess, question: Any, **_: Any) -> None:
+        answers.append((made.index(process), process.warm.is_set()))
+        if len(answers) == 1:
+            first_is_asked.set()
+            assert first_answers.wait(30)
+
+    monkeypatch.setattr(pools, "ask_in", ask_in)
+    monkeypatch.setattr(pools, "_ANSWER_SECONDS", 0.0)
+    pool = JobProcesses(1, start=start)
+    pool.warm_up()
+    made[0].warm.set()
+    asking = [threading.Thread(target=pool.answer, args=(QUESTION,)) for _ in range(2)]
+    asking[0].start()
+    assert first_is_asked.wait(30)
+    asking[1].start()
+    while len(made) < 2:  # one more is started, and loads the engine
+        asking[1].join(0.01)
+    assert len(answers) == 1
+    if long:
+        made[1].warm.set()
+        asking[1].join(30)
+    first_answers.set()
+    for thread in asking:
+        thread.join(30)
+    assert answers == [(0, True), (int(long), True)]
+    pool.close()
+
+
 @pytest.mark.parametrize("cancelled", [True, False], ids=["in the middle of something", "ended meanwhile"])
 def test_a_process_that_cannot_go_on_is_replaced(started: Callable[..., JobProcess], cancelled: bool) -> None:
     pool = JobProcesses(start=lambda: started(SERVES_MANY))

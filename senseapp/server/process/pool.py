@@ -55,9 +55,7 @@ class JobProcesses:
         """Start a process that has the engine loaded when it is first asked; returns at once."""
         with self._lock:
             if not self._closed and sum(process.successor is None for process in self._idle) < self._most:
-                process = self._start()
-                process.ask("warm")
-                self._idle.append(process)
+                self._start_ahead()
 
     def machine_speed(self) -> MachineSpeed | None:
         """Return how fast a process found this machine to be, once one has loaded the engine; None if none is to."""
@@ -80,7 +78,7 @@ class JobProcesses:
     def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
         """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
         with self._slots.hold(asker, question.subject):
-            process = self._take(asked=True)
+            process = self._take_for_answer(asker, question.subject)
             process.answered += 1
             try:
                 return ask_in(process, question, asker=asker, job_mb=self._job_mb)
@@ -109,19 +107,45 @@ class JobProcesses:
                 self._given_back.wait(ASK_SECONDS)
             progress("")  # where a cancel takes effect
 
-    def _take(self, *, asked: bool = False) -> JobProcess:
+    def _take_for_answer(self, asker: Asker, subject: str) -> JobProcess:
+        """Return the process that can answer soonest.
+
+        Most answers take less time than to load the engine: they are waited for, and after a second also for one
+        process more, whichever is ready first.
+        """
+        alone_until = time.monotonic() + _ANSWER_SECONDS
+        while True:
+            with self._lock:
+                ready = any(process.alive and process.warm.is_set() for process in self._idle)
+                if ready or not any(process.alive and process.warm.is_set() for process in self._asked):
+                    process = self._take_one()
+                    self._asked.add(process)
+                    return process
+                if not self._idle and time.monotonic() > alone_until:
+                    self._start_ahead()
+                self._given_back.wait(ASK_SECONDS)
+            asker.check(subject)
+
+    def _take(self) -> JobProcess:
         with self._lock:
-            while self._idle:
-                process = self._idle.pop(self._best_place())
-                if process.alive:
-                    break
-                process.close()
-            else:
-                process = self._start()
-            self._busy.add(process)
-            if asked:
-                self._asked.add(process)
-            return process
+            return self._take_one()
+
+    def _take_one(self) -> JobProcess:
+        while self._idle:
+            process = self._idle.pop(self._best_place())
+            if process.alive:
+                break
+            process.close()
+        else:
+            process = self._start()
+        self._busy.add(process)
+        return process
+
+    def _start_ahead(self) -> JobProcess:
+        process = self._start()
+        process.ask("warm")
+        self._idle.append(process)
+        return process
 
     def _best_place(self) -> int:
         """Return the place among the idle of the last one that is warm and is not to end, or nearly so."""
@@ -129,33 +153,42 @@ class JobProcesses:
         return max(range(len(idle)), key=lambda at: (idle[at].warm.is_set(), idle[at].successor is None, at))
 
     def _give_back(self, process: JobProcess, reusable: bool) -> None:
+        dropped: list[JobProcess] = []
         with self._lock:
             self._busy.discard(process)
             self._asked.discard(process)
             if (successor := process.successor) is None:
+                spare = self._spare() if reusable and process.warm.is_set() else None
+                if spare is not None:
+                    self._idle.remove(spare)
+                    dropped.append(spare)
                 keep = sum(other.successor is None for other in self._idle) < self._most
             else:
                 keep = not successor.warm.is_set()
             if keep := keep and reusable and not self._closed:
                 self._idle.append(process)
             self._given_back.notify_all()
-        if not keep:
-            process.close()
+        for ended in dropped if keep else (*dropped, process):
+            ended.close()
         with suppress(OSError, SenseError):  # what ended the work is told; the next piece starts one, or says why not
             if not keep:
                 self.warm_up()
             elif process.answered >= _MOST_ANSWERS and successor is None:
                 self._replace(process)
 
+    def _spare(self) -> JobProcess | None:
+        """Return an idle process beyond those that are kept that has not loaded the engine yet, if there is one."""
+        following = [other.successor for other in (*self._idle, *self._busy)]
+        staying = [other for other in self._idle if other.successor is None]
+        cold = (other for other in staying if not other.warm.is_set() and other not in following)
+        return next(cold, None) if len(staying) >= self._most else None
+
     def _replace(self, worn: JobProcess) -> None:
         """Start the successor of an idle process; whoever asks before that one is warm need not wait for the engine."""
         with self._lock:
             if worn not in self._idle or worn.successor:  # closed, or lent already: it comes back
                 return
-            successor = self._start()
-            successor.ask("warm")
-            worn.successor = successor
-            self._idle.append(successor)
+            worn.successor = successor = self._start_ahead()
         threading.Thread(target=self._end_after, args=(worn, successor.warm), daemon=True).start()
 
     def _end_after(self, worn: JobProcess, warm: threading.Event) -> None:
