@@ -202,10 +202,10 @@ class Backend:
         for run_id in remove_untouched(self.store, self.settings.keep_days):
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
 
-    def warm_up(self) -> None:
-        """Load torch and time this machine in the background; later calls do nothing."""
+    def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
+        """Load torch, time this machine and then do ``also``, in the background; later calls do nothing."""
         if self._warming.acquire(blocking=False):  # never released: once is enough
-            threading.Thread(target=self._warm_up, name="senseapp-warm-up", daemon=True).start()
+            threading.Thread(target=self._warm_up, args=(also,), name="senseapp-warm-up", daemon=True).start()
 
     def set_local(self, run_id: str, *, local: bool) -> None:
         """Let a run do without the cluster from its next start on, or with it again."""
@@ -218,7 +218,7 @@ class Backend:
             self.processes.close()
         self._run_logs.close()
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, also: Callable[[], None]) -> None:
         try:
             if self.processes:
                 self.processes.warm_up()  # whoever presses Run at once waits for that one, not for this one
@@ -226,6 +226,7 @@ class Backend:
             while self.processes and any(self.runner.load()):  # this process needs the engine for little
                 time.sleep(_IDLE_LOOK_SECONDS)
             load_engine()
+            also()
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
 

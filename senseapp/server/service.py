@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -292,6 +292,6 @@ class Service:
         self._store.bytes_used()
         return disk_problems(self._backend.home)
 
-    def warm_up(self) -> None:
-        """Load torch in the background, once; call it after the first page is up."""
-        self._backend.warm_up()
+    def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
+        """Load torch and then do ``also``, in the background, once; call it after the first page is up."""
+        self._backend.warm_up(also)

@@ -57,7 +57,7 @@ class ScriptedService(Service):
         super().__init__(backend, owner, asker)
         self.inputs = ScriptedInputs(backend, owner, asker)
 
-    def warm_up(self) -> None:
+    def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Nothing to load."""
 
 

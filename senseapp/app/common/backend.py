@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -277,7 +278,7 @@ def _find(key: tuple[Hashable, ...], found: Future[T], answer: Callable[[], T]) 
 
 def warm_up_ahead() -> None:
     """Load torch in the background before anybody has come."""
-    Service.at().warm_up()
+    Service.at().warm_up(also=_load_slow_parts)
 
 
 @st.cache_resource(show_spinner=False)
@@ -288,7 +289,14 @@ def warm_up() -> None:
 
 def _warm(owned: Service) -> None:
     _let_the_page_paint()
-    owned.warm_up()
+    owned.warm_up(also=_load_slow_parts)
+
+
+def _load_slow_parts() -> None:
+    """Load what the first Schedule page and the first report would wait for."""
+    import_module("senseapp.solve.methods")  # with scipy's solver
+    report = import_module("senseapp.views.report.document")
+    report.page_parts()
 
 
 def _let_the_page_paint() -> None:

@@ -74,7 +74,7 @@ def build_report(contents: ReportContents) -> str:
         "made": datetime.fromtimestamp(contents.made_seconds, UTC).strftime("%-d %B %Y, %H:%M UTC"),
         "version": __version__,
     }
-    return _environment().get_template(_TEMPLATE).render(views | {"charts": data.packed()} | _page_parts())
+    return _environment().get_template(_TEMPLATE).render(views | {"charts": data.packed()} | page_parts())
 
 
 @cache
@@ -89,7 +89,7 @@ def _environment() -> jinja2.Environment:
 
 
 @cache
-def _page_parts() -> dict[str, Markup]:
+def page_parts() -> dict[str, Markup]:
     """Return the parts that every report shares: style, scripts, and the policy that allows these scripts alone."""
     library = vl_convert.javascript_bundle(_LIBRARY, vl_version=LANGUAGE)
     script = (_FOLDER / "report.js").read_text("utf-8")
