@@ -220,6 +220,8 @@ def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
         page, f"() => document.querySelector('[data-testid=stVegaLiteChart] svg').clientHeight > {0.35 * height}"
     )
     assert chart.bounding_box()["width"] > 0.8 * width
+    label = chart.locator(".role-axis-label text").first
+    assert float(label.evaluate("text => parseFloat(getComputedStyle(text).fontSize)")) > 0.99 * width / 90
     wait_until(page, "() => { const m = document.querySelector('.stMain'); return m.scrollHeight <= m.clientHeight }")
     expect(page.get_by_test_id("stSidebar")).to_have_count(0)
     at_rest(page)

@@ -68,10 +68,17 @@ def chart_downloads(
 
 _TALLEST = 560
 _AXIS_HEIGHT = 70
+
+
+def _of_the_screen(least: int, share: int) -> alt.ExprRef:
+    """Return a size of type that grows with the window, whose width is ``share`` times as large."""
+    return alt.ExprRef(f"max({least}, windowSize()[0] / {share})")
+
+
 _LARGE: dict[str, dict[str, Any]] = {
-    "axis": {"labelFontSize": 15, "titleFontSize": 18},
-    "legend": {"labelFontSize": 17},
-    "text": {"fontSize": 15},
+    "axis": {"labelFontSize": _of_the_screen(15, 90), "titleFontSize": _of_the_screen(18, 75)},
+    "legend": {"labelFontSize": _of_the_screen(17, 80)},
+    "text": {"fontSize": _of_the_screen(15, 90)},
 }
 _Chart = alt.Chart | alt.LayerChart
 
