@@ -49,7 +49,7 @@ TITLE = "Schedules (`make bench-schedule`)"
 INTRO = (
     "Top-1 without → with repair, on 449 digits that no curve has seen (one is 0.002); nothing is trained after. "
     "One training and one run of each, not medians: on one thread a machine repeats them, but for the number of "
-    "images that a round has time for. *Proven* is the optimal schedule after `prove`, which solves again where layers "
+    "images that a round has time for. *Proof* is the optimal schedule after `prove`, which solves again where layers "
     "together lose more than predicted (rounds without, with repair). *Adapted* are the uniform and the optimal "
     "schedule with adapted weights, where those measure better on images of the curves. *Least gain* is the paired "
     "difference of top-1 to the rival that comes nearest, with its 95 % interval."

@@ -64,15 +64,15 @@ shape, when so large a share (0 to 1) of what must be zeroed has been."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freedom:
+class UpdateConstraint:
     """Which other weights a compressed layer could have: on a ``grid``, with zeros as ``kept`` chooses, or both."""
 
     grid: WeightGrid | None = None
     kept: KeptWeights | None = None
 
-    def __or__(self, other: Freedom) -> Freedom:
+    def __or__(self, other: UpdateConstraint) -> UpdateConstraint:
         """Return what is left where both hold."""
-        return Freedom(grid=other.grid or self.grid, kept=other.kept or self.kept)
+        return UpdateConstraint(grid=other.grid or self.grid, kept=other.kept or self.kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Prepared:
         weight: returns what stands in for the layer's weight inside; None where anything else changes there.
         inputs: returns a context inside which the layer's inputs alone are compressed; None where they never are.
         release: frees the memory of what can be computed again quickly.
-        freedom: which other weights would be compressed as much.
+        constraint: which other weights would be compressed as much.
     """
 
     applied: Applied
@@ -93,7 +93,7 @@ class Prepared:
     weight: Callable[[], torch.Tensor] | None = None
     inputs: Callable[[], AbstractContextManager[object]] | None = None
     release: Callable[[], None] = lambda: None
-    freedom: Freedom = field(default_factory=lambda: Freedom())
+    constraint: UpdateConstraint = field(default_factory=lambda: UpdateConstraint())
 
 
 class Compressor(Protocol):

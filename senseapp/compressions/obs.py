@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.compressions.base import Freedom, KeptWeights, WeightGrid
+from senseapp.compressions.base import KeptWeights, UpdateConstraint, WeightGrid
 
 _DAMPING = 0.01  # of the mean diagonal
 _MOST_SHRUNK = 0.95  # towards moments that are equal and apart
@@ -242,12 +242,12 @@ def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
     return least_squares(wanted, moments, kept, start=free) / unit
 
 
-def adapted(weight: Tensor, second: Tensor, freedom: Freedom) -> AdaptedWeight:
+def adapted(weight: Tensor, second: Tensor, constraint: UpdateConstraint) -> AdaptedWeight:
     """Return the weights (G, O, K) that ``freedom`` allows and that make up best for not being ``weight``.
 
     ``second`` is as for :func:`rounded`; zeros are chosen first, then what is kept is rounded.
     """
-    found = weight if freedom.kept is None else zeroed(weight, second, freedom.kept)
-    if freedom.grid is None:
+    found = weight if constraint.kept is None else zeroed(weight, second, constraint.kept)
+    if constraint.grid is None:
         return AdaptedWeight(found)
-    return rounded(found, second, freedom.grid, kept=None if freedom.kept is None else found != 0)
+    return rounded(found, second, constraint.grid, kept=None if constraint.kept is None else found != 0)

@@ -16,10 +16,10 @@ from senseapp.compressions import obs
 from senseapp.compressions.base import (
     CompressionRequest,
     Compressor,
-    Freedom,
     LayerWeight,
     Prepared,
     Target,
+    UpdateConstraint,
     WeightCompressor,
     build_compressor,
     find_weights,
@@ -63,7 +63,7 @@ class AdaptedCompressor(WeightCompressor):
     def prepare(self, target: Target, level: float) -> Prepared:
         """Compress, and adapt the weights; MeasurementFailed where they cannot be compressed."""
         prepared, weight = self._plain.prepare(target, level), self._weights[target.layer]
-        if target.layer in self.left or prepared.freedom == Freedom():
+        if target.layer in self.left or prepared.constraint == UpdateConstraint():
             return prepared
         moments, product = self._moments.of(target.layer), self._products[target.layer]
         if not moments.rows:  # it is never called on these images
@@ -72,7 +72,7 @@ class AdaptedCompressor(WeightCompressor):
         with ordinary_tensors():
             dense = product.matrix(parameter.detach()).float()
             second = obs.damped(moments.second.to(dense.device), moments.rows)
-            found = obs.adapted(dense, second, prepared.freedom).matrix
+            found = obs.adapted(dense, second, prepared.constraint).matrix
             if not bool(found.isfinite().all()):
                 return prepared
             adapted = product.weight(found, parameter.detach())

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from torch import Tensor
 
-from senseapp.measure.probe import Order, Outcome, Probe
+from senseapp.measure.measurer import JobResult, MeasurementJob, Measurer
 
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 
 class Executor(Protocol):
-    """Carries out what a sweep orders, here or elsewhere; the outcomes are the same numbers wherever it is."""
+    """Carries out what a sweep jobs, here or elsewhere; the results are the same numbers wherever it is."""
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Get ready for ``sweep``, before its baseline is measured; ``span_images`` are those of a resumed run.
@@ -30,8 +30,8 @@ class Executor(Protocol):
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return how long all measurements take."""
 
-    def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
-        """Yield an outcome for each order; those of one target come in the order of their spans."""
+    def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
+        """Yield a result for each job; those of one target come in the order of their spans."""
 
     def environment(self) -> dict[str, str]:
         """Return what a result should say about it."""
@@ -46,7 +46,7 @@ class LocalExecutor:
     """Everything in the calling thread, one measurement after the other."""
 
     workers: ClassVar[int] = 0
-    _latest: Probe | None = None
+    _latest: Measurer | None = None
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Leave the cut into spans to the memory of this machine, unless the run began elsewhere."""
@@ -63,16 +63,16 @@ class LocalExecutor:
         passes = sum(len(sweep.spec.levels) * (1.0 if whole else item.suffix) for item in sweep.planned) + 1
         return passes * sweep.context.seconds_per_image * len(sweep.context.images)
 
-    def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
-        """Measure in the order given, and look at an order only once the one before it is done."""
-        return self._probe(sweep).measure(orders, sweep.baseline)
+    def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
+        """Measure in the order given, and look at a job only once the one before it is done."""
+        return self._probe(sweep).measure(jobs, sweep.baseline)
 
     def environment(self) -> dict[str, str]:
         """Say nothing more than the device and its threads."""
         return {}
 
-    def _probe(self, sweep: Sweep) -> Probe:
+    def _probe(self, sweep: Sweep) -> Measurer:
         latest = self._latest
         if latest is None or latest.context is not sweep.context or latest.planned is not sweep.planned:
-            latest = self._latest = Probe(sweep.context, sweep.compressor, sweep.planned, sweep.notes)
+            latest = self._latest = Measurer(sweep.context, sweep.compressor, sweep.planned, sweep.notes)
         return latest  # the same for a whole run, as it finds out how the model can be run

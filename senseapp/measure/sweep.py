@@ -19,10 +19,10 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.measure.executor import Executor, LocalExecutor
 from senseapp.measure.layout import Layout, usual_layout
 from senseapp.measure.level_batching import levels_that_fit
+from senseapp.measure.measurer import MeasurementJob
 from senseapp.measure.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
 from senseapp.measure.precision import choose_precision
 from senseapp.measure.prefix import prefix_bytes_per_image
-from senseapp.measure.probe import Order
 from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
@@ -231,34 +231,32 @@ class Sweep:
     def _measure_spans(
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
     ) -> Iterator[LayerMeasurement]:
-        orders = self._orders(spans, active, accumulator)
+        jobs = self._jobs(spans, active, accumulator)
         broken = _broken_rows(self.baseline.outputs)
         if broken:
-            for order in orders:
-                yield accumulator.fail(self.planned[order.index], order.level, broken, 0.0)
+            for job in jobs:
+                yield accumulator.fail(self.planned[job.index], job.level, broken, 0.0)
             return
-        for outcome in self.executor.carry_out(self, orders):
-            order = outcome.order
-            item = self.planned[order.index]
-            if accumulator.images_done((item.target.layer, order.level)) >= order.span[1]:
+        for result in self.executor.carry_out(self, jobs):
+            job = result.job
+            item = self.planned[job.index]
+            if accumulator.images_done((item.target.layer, job.level)) >= job.span[1]:
                 continue  # ordered before an earlier span of it failed
-            if outcome.reason:
-                yield accumulator.fail(item, order.level, outcome.reason, outcome.seconds)
+            if result.reason:
+                yield accumulator.fail(item, job.level, result.reason, result.seconds)
             else:
-                yield accumulator.add(
-                    item, order.level, outcome.moments, outcome.applied, outcome.seconds, outcome.outputs
-                )
+                yield accumulator.add(item, job.level, result.moments, result.applied, result.seconds, result.outputs)
 
-    def _orders(
+    def _jobs(
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
-    ) -> Iterator[Order]:
+    ) -> Iterator[MeasurementJob]:
         """Yield what is still to be measured, looking at the accumulator as late as possible."""
         for span in spans:
             for index, item in enumerate(self.planned):
                 for level in self.spec.levels:
                     key = item.target.layer, level
                     if key in active and accumulator.images_done(key) < span[1]:
-                        yield Order(index=index, level=level, span=span)
+                        yield MeasurementJob(index=index, level=level, span=span)
 
     def _not_applicable(self, accumulator: MeasurementAccumulator) -> Iterator[LayerMeasurement]:
         for layer, reason in self.compressor.not_applicable.items():

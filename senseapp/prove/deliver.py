@@ -11,7 +11,7 @@ from senseapp.metrics import MetricChange
 from senseapp.prove.deploy import Deployed, deploy
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_answers import file_answers
-from senseapp.prove.prove import Proven
+from senseapp.prove.prove import Proof
 from senseapp.prove.source import Source
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
@@ -22,7 +22,7 @@ from senseapp.runtimes.onnxruntime.runtime import ratio
 
 
 def weights_candidates(
-    evaluator: ScheduleEvaluator, proven: Proven, validation: ValidationResult, files: Sequence[Path], key: str
+    evaluator: ScheduleEvaluator, proven: Proof, validation: ValidationResult, files: Sequence[Path], key: str
 ) -> tuple[Candidate, ...]:
     """Return a file of plain and, where there is one, of packed PyTorch weights as candidates.
 
@@ -58,7 +58,7 @@ def weights_candidates(
     )
 
 
-def weights_answers(evaluator: ScheduleEvaluator, proven: Proven) -> FileAnswers | None:
+def weights_answers(evaluator: ScheduleEvaluator, proven: Proof) -> FileAnswers | None:
     """Return what the weights of :func:`weights_candidates` answer to each proof image; None for tasks without any."""
     proof, outputs = evaluator.images.proof, proven.outputs
     if proven.applied.rounded_inputs:
@@ -74,7 +74,7 @@ def _form_of(path: Path, plain: Path) -> Form | None:
 
 
 def _changes_of_weights(
-    evaluator: ScheduleEvaluator, proven: Proven
+    evaluator: ScheduleEvaluator, proven: Proof
 ) -> tuple[tuple[MetricChange, ...], tuple[str, ...]]:
     """Return what the weights lose as a file holds them: inputs of layers are rounded by a runtime, not by weights."""
     if not proven.applied.rounded_inputs:

@@ -25,7 +25,7 @@ from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
 from senseapp.reconstruct.adapt.blocks import TunedBlocks
 from senseapp.reconstruct.adapt.pruned import Reconstruction
-from senseapp.reconstruct.adapt.walk import Walk
+from senseapp.reconstruct.adapt.sequential_pass import SequentialPass
 from senseapp.reconstruct.adapt.weights import UPDATES, Adaptation
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.reconstruct.repair import Matching, Reference, matching_of
@@ -257,7 +257,7 @@ class ScheduleEvaluator:
         """How schedules of the run are carried out where nobody says otherwise: as their layers were measured."""
         return "minutes" if self.result.spec.sensitivity.adapted else "off"
 
-    def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[Walk | TunedBlocks, ...]:
+    def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[SequentialPass | TunedBlocks, ...]:
         """Return the ways to give the layers of ``applied`` new weights, each to be tried; none where it has none."""
         if adapting == "off":
             return ()

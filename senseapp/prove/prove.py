@@ -30,7 +30,7 @@ _NEAR = 0.005  # of the total: nearer to the budget than people can tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proven:
+class Proof:
     """A measured schedule, and the compressed model itself, repaired if that was asked for and did better.
 
     ``example`` is one image that it takes, (1, C, H, W); ``dense`` is the uncompressed model; ``changed`` says which
@@ -57,7 +57,7 @@ def validate(
     other: CompressionConfig | None = None,
     data_roots: tuple[Path, ...] = (),
     progress: Callable[[str], None] = ignore_progress,
-) -> Proven:
+) -> Proof:
     """Load model and images of ``result`` again and prove ``schedule``; ``other`` is how a second run compresses."""
     progress("Loading the model and the images")
     evaluator = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
@@ -71,7 +71,7 @@ def prove(
     repair: bool,
     rounds: int = 3,
     adapting: Adapting = "off",
-) -> Proven:
+) -> Proof:
     """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
 
     The better of repaired and not is kept, see :mod:`senseapp.prove.repair_choice`; unless ``adapting`` is off, new
@@ -81,7 +81,7 @@ def prove(
     again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
     images have no part in that. If the run measured layers with adapted weights, so is that damage.
     """
-    return Judged.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting).proven()
+    return MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting).proven()
 
 
 def prove_within(
@@ -92,21 +92,21 @@ def prove_within(
     rounds: int = 3,
     adapting: Adapting = "off",
     allowed_drop: float | None = None,
-) -> Proven:
+) -> Proof:
     """Prove ``schedule``; where it loses more than ``allowed_drop``, with adapted weights too, and return the better.
 
     ``allowed_drop`` is in the unit of the metric that people judge the model by; None tries nothing more.
     """
-    first = Judged.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting)
+    first = MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting)
     if allowed_drop is None or adapting != "off" or first.loss <= allowed_drop:
         return first.proven()
     evaluator.progress("This loses more than is tolerated: adapting the weights")
-    second = Judged.of(evaluator, schedule, repair=repair, rounds=rounds, adapting="minutes")
+    second = MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting="minutes")
     return min((second, first), key=lambda each: each.loss).proven()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class MeasuredSchedule:
     """A schedule measured on the proof images, before all else that a proof says of it: what is refused needs no more.
 
     Attributes:
@@ -133,7 +133,7 @@ class Judged:
         repair: bool,
         rounds: int = 3,
         adapting: Adapting = "off",
-    ) -> Judged:
+    ) -> MeasuredSchedule:
         """Refine ``schedule``, apply it and measure it; see :func:`prove`."""
         evaluator.progress("Compressing all layers at once")
         adapted = _predicts_adapted(evaluator, adapting)
@@ -163,7 +163,7 @@ class Judged:
         change = change_in(self.found.best, primary_among(names) or self.schedule.metric)
         return change.delta if change is not None and not math.isnan(change.delta) else math.inf
 
-    def proven(self) -> Proven:
+    def proven(self) -> Proof:
         """Compare answers, sizes and times with the uncompressed model's, and with a uniform schedule of equal cost."""
         evaluator, final, applied, found = self.evaluator, self.schedule, self.applied, self.found
         proof, adapted = evaluator.images.proof, _predicts_adapted(evaluator, self.adapting)
@@ -177,7 +177,7 @@ class Judged:
         uniform = None
         if rival is not None:
             uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=self.repair, images=proof)
-        return Proven(
+        return Proof(
             result=ValidationResult(
                 schedule=final,
                 changes=found.changes,

@@ -15,7 +15,7 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.descriptions import BudgetKind
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.prove import Judged, Proven
+from senseapp.prove.prove import MeasuredSchedule, Proof
 from senseapp.prove.strongest import Trials, couplings_of
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.recommendation import Recommendation
@@ -47,7 +47,7 @@ class Recommended:
     """What is recommended, and the compressed model itself; None where nothing is."""
 
     record: Recommendation
-    proven: Proven | None
+    proven: Proof | None
 
 
 def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None) -> Recommended:
@@ -123,7 +123,7 @@ class _ScheduleSearch:
             else:
                 failed = middle
 
-    def prove_strongest(self) -> tuple[tuple[Schedule, Proven] | None, tuple[TriedTarget, ...]]:
+    def prove_strongest(self) -> tuple[tuple[Schedule, Proof] | None, tuple[TriedTarget, ...]]:
         """Prove the strongest schedule that held, or the next milder one that the proof's images let pass too."""
         refused: list[TriedTarget] = []
         for target in self._candidates():
@@ -131,7 +131,9 @@ class _ScheduleSearch:
                 schedule = self._make(target, "optimal")
             except (InfeasibleBudget, InvalidSpec):
                 continue
-            judged = Judged.of(self._evaluator, schedule, repair=True, adapting=self._evaluator.usual_adapting)
+            judged = MeasuredSchedule.of(
+                self._evaluator, schedule, repair=True, adapting=self._evaluator.usual_adapting
+            )
             change = change_in(judged.found.best, self._metric)
             if change is not None and change.delta <= self._allowed:
                 return (schedule, judged.proven()), tuple(refused)
@@ -139,13 +141,13 @@ class _ScheduleSearch:
             refused.append(TriedTarget(figure=figure, changes=judged.found.best))
         return self._adapted(), tuple(refused)
 
-    def _adapted(self) -> tuple[Schedule, Proven] | None:
+    def _adapted(self) -> tuple[Schedule, Proof] | None:
         """Prove the strongest schedule that held with adapted weights, where repair alone was not enough."""
         if self._evaluator.usual_adapting != "off":
             return None
         for target in self._holding()[:1]:
             schedule = self._make(target, "optimal")
-            judged = Judged.of(self._evaluator, schedule, repair=True, adapting="minutes")
+            judged = MeasuredSchedule.of(self._evaluator, schedule, repair=True, adapting="minutes")
             change = change_in(judged.found.best, self._metric)
             if change is not None and change.delta <= self._allowed:
                 return schedule, judged.proven()

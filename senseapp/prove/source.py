@@ -14,7 +14,7 @@ from senseapp.core.steps import LEFT_OUT
 from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.prove import Proven
+from senseapp.prove.prove import Proof
 from senseapp.records.model_files import ONNX
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 
@@ -45,7 +45,7 @@ def original_source(evaluator: ScheduleEvaluator) -> Source:
     return Source(network=evaluator.original_network)
 
 
-def proven_source(evaluator: ScheduleEvaluator, proven: Proven) -> Source:
+def proven_source(evaluator: ScheduleEvaluator, proven: Proof) -> Source:
     """Return a network that was just proven."""
     evaluator.progress("Writing the proven network as ONNX")
     return _source(evaluator.network_of(proven.applied.model), proven.result)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from senseapp.compressions.base import (
     ChannelCompressor,
     CompressionRequest,
-    Freedom,
+    UpdateConstraint,
     WeightCompressor,
     build_compressor,
 )
@@ -41,7 +41,7 @@ class AppliedModel:
         notes: sentences on entries that could not be carried out, and on what a file of weights does not hold.
         kept_channels: by layer or norm that lost output channels, the positions of those that stayed.
         rounded_inputs: contexts inside which layers round their inputs; weights alone are always rounded.
-        freedoms: by layer, which other weights would be compressed as much; where channels went, none.
+        constraints: by layer, which other weights would be compressed as much; where channels went, none.
     """
 
     model: nn.Module
@@ -51,7 +51,7 @@ class AppliedModel:
     notes: tuple[str, ...] = ()
     kept_channels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rounded_inputs: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
-    freedoms: Mapping[str, Freedom] = field(default_factory=dict)
+    constraints: Mapping[str, UpdateConstraint] = field(default_factory=dict)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -104,7 +104,7 @@ def apply_schedule(
         notes=tuple(applying.notes),
         kept_channels=applying.kept,
         rounded_inputs=tuple(applying.rounded_inputs),
-        freedoms=applying.freedoms,
+        constraints=applying.constraints,
     )
 
 
@@ -118,7 +118,7 @@ class _Applying:
         self.notes: list[str] = []
         self.kept: dict[str, tuple[int, ...]] = {}
         self.rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
-        self.freedoms: dict[str, Freedom] = {}
+        self.constraints: dict[str, UpdateConstraint] = {}
 
     def _request(self, names: set[str]) -> CompressionRequest:
         layers = tuple(layer for layer in self.profile.layers if layer.name in names)
@@ -157,7 +157,7 @@ class _Applying:
                 compressed = parameter.data
             parameter.data = compressed
             self.reached.append(replace(entry, level=prepared.applied.achieved_level))
-            self.freedoms[entry.layer] = self.freedoms.get(entry.layer, Freedom()) | prepared.freedom
+            self.constraints[entry.layer] = self.constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint
             if prepared.inputs is not None:
                 self.rounded_inputs.append(prepared.inputs)
         if self.rounded_inputs:

@@ -21,14 +21,13 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.disk_space import check_run_room, disk_use, remove_untouched, sweep_uploads
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
+from senseapp.server.file_requests import DescribeModel
 from senseapp.server.leaderboard import Leaderboard, headline
 from senseapp.server.memory import MemoryGuard, free_bytes
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
-from senseapp.server.process.asking import ANYBODY, Asker
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
-from senseapp.server.question import Question
-from senseapp.server.questions import DescribeModel
+from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.run_log import RunLogs, during_run
 from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
@@ -42,6 +41,7 @@ from senseapp.server.time_estimate import (
     work_of,
 )
 from senseapp.server.worker import JobControl, JobRunner
+from senseapp.server.worker_request import WorkerRequest
 from senseapp.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)
@@ -125,14 +125,14 @@ class Backend:
         """Return the folders that runs of ``owner`` may read files from."""
         return (*self._data_roots, uploads_folder(self.home, owner))
 
-    def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
+    def answer(self, question: WorkerRequest[AnswerT], asker: Requester = ANYBODY) -> AnswerT:
         """Answer a question about uploaded files, in a further process where there are any; may wait.
 
         Raises ReadingStopped where the file takes too long, and Abandoned where ``asker`` is gone before.
         """
         return self.processes.answer(question, asker) if self.processes else question.answer()
 
-    def _describe(self, model: ModelSpec, asker: Asker) -> ModelCard:
+    def _describe(self, model: ModelSpec, asker: Requester) -> ModelCard:
         return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model), asker)
 
     def _time_machine(self) -> MachineSpeed:

@@ -23,8 +23,8 @@ from senseapp.server.backend import Backend
 from senseapp.server.disk_space import check_run_room, discard_upload, disk_use
 from senseapp.server.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.server.model_cards import same_model
-from senseapp.server.process.asking import ANYBODY, Asker
-from senseapp.server.run_questions import ShowPictures, SolveSchedule, TryPicture
+from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.run_requests import ShowPictures, SolveSchedule, TryPicture
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.session import load_engine
 from senseapp.server.settings import check_paths, uploads_folder
@@ -42,7 +42,7 @@ class Work:
     Each call raises NotFound unless this person may read the run, or, to start and cancel, owns it.
     """
 
-    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
         self._backend = backend
         self._store = backend.store
         self._owner = owner
@@ -160,7 +160,7 @@ class Scheduling:
     InvalidInput where that is no longer possible.
     """
 
-    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
         self._backend = backend
         self._store = backend.store
         self._owner = owner

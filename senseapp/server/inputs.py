@@ -18,16 +18,16 @@ from senseapp.records.schedule import Schedule
 from senseapp.records.spec import MOST_RANDOM_INPUTS, NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend, kind_of
 from senseapp.server.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
-from senseapp.server.model_cards import CheckpointReport
-from senseapp.server.process.asking import ANYBODY, Asker
-from senseapp.server.questions import (
+from senseapp.server.file_requests import (
     CompareCheckpoint,
     FindGroups,
     IdentifyCheckpoint,
     PreviewImages,
     SurveyImages,
 )
-from senseapp.server.run_questions import ReadSchedule, ReadTimes
+from senseapp.server.model_cards import CheckpointReport
+from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.run_requests import ReadSchedule, ReadTimes
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.time_estimate import work_of
 
@@ -43,7 +43,7 @@ class Inputs:
     Each raises InvalidInput where a file may not be read here, or a model or images cannot be used.
     """
 
-    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
         self._backend = backend
         self._owner = owner
         self._asker = asker

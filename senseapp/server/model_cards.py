@@ -17,7 +17,7 @@ from senseapp.networks.checkpoints.recognise import ArchitectureMatch
 from senseapp.records.inputs import MatchReport
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.session import load_engine
 from senseapp.tasks import task_named
 
@@ -93,20 +93,20 @@ class ModelCards:
     ``load`` describes one not known yet, for whoever asks.
     """
 
-    def __init__(self, load: Callable[[ModelSpec, Asker], ModelCard] = lambda model, _: load_card(model)) -> None:
+    def __init__(self, load: Callable[[ModelSpec, Requester], ModelCard] = lambda model, _: load_card(model)) -> None:
         self._describe = load
         self._loading: dict[_Key, threading.Lock] = {}
         self._profiles: dict[_Key, ModelProfile] = {}
         self._class_names: dict[_Key, tuple[str, ...]] = {}
 
-    def card(self, model: ModelSpec, asker: Asker = ANYBODY) -> ModelProfile:
+    def card(self, model: ModelSpec, asker: Requester = ANYBODY) -> ModelProfile:
         """Return the profile of ``model``; the first time this loads it and blocks."""
         if (known := self._profiles.get(_key(model))) is not None:
             return known
         with self._one_at_a_time(model):
             return self._profiles.get(_key(model)) or self._load(model, asker).profile
 
-    def class_names(self, model: ModelSpec, asker: Asker = ANYBODY) -> tuple[str, ...]:
+    def class_names(self, model: ModelSpec, asker: Requester = ANYBODY) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
         with self._one_at_a_time(model):
             known = self._class_names.get(_key(model))
@@ -126,7 +126,7 @@ class ModelCards:
         """Remember a profile, for example one that a run made anyway."""
         _put(self._profiles, _key(model), profile)
 
-    def _load(self, model: ModelSpec, asker: Asker) -> ModelCard:
+    def _load(self, model: ModelSpec, asker: Requester) -> ModelCard:
         card = self._describe(model, asker)
         self.keep(model, card.profile)
         _put(self._class_names, _key(model), card.class_names)

@@ -24,7 +24,7 @@ from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
-    from senseapp.prove.prove import Proven
+    from senseapp.prove.prove import Proof
     from senseapp.prove.recommend import Recommended
     from senseapp.prove.source import Source
 
@@ -71,14 +71,14 @@ class Verification(FinishedRunTask[ValidationResult]):
         """Prove the schedule, and keep the compressed model too."""
         return self.prove(open_evaluator(context, self.other), context)[0]
 
-    def prove(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[ValidationResult, Proven]:
+    def prove(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[ValidationResult, Proof]:
         """Prove the schedule on an open evaluator; write the compressed model, and return it with its proof."""
         from senseapp.prove.prove import prove  # torch loads here
 
         proven = prove(evaluator, self.schedule, repair=self.repair, rounds=self.rounds, adapting=self.adapting)
         return self.written(evaluator, proven, context), proven
 
-    def written(self, evaluator: ScheduleEvaluator, proven: Proven, context: TaskContext) -> ValidationResult:
+    def written(self, evaluator: ScheduleEvaluator, proven: Proof, context: TaskContext) -> ValidationResult:
         """Write the compressed model and its candidates into the folder; return the proof with the sizes of files."""
         from senseapp.prove.deliver import weights_answers, weights_candidates
         from senseapp.reconstruct.write import with_file_sizes, write_compressed

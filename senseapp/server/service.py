@@ -21,11 +21,11 @@ from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.disk_space import DiskUse, UploadLimits, check_run_room, disk_use
+from senseapp.server.file_requests import ReadTable, UnpackRunFile
 from senseapp.server.finished_runs import Scheduling, Work
 from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import LeaderboardRow, headline
-from senseapp.server.process.asking import ANYBODY, Asker
-from senseapp.server.questions import ReadTable, UnpackRunFile
+from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
 from senseapp.server.run_log import LogEntry, read_run_log
 from senseapp.server.settings import check_paths, uploads_folder
@@ -49,7 +49,7 @@ class Service:
         schedules: what schedules of finished runs need to know, and their files.
     """
 
-    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> None:
         self.owner = owner
         self.inputs = Inputs(backend, owner, asker)
         self.work = Work(backend, owner, asker)
@@ -59,7 +59,7 @@ class Service:
         self._asker = asker
 
     @classmethod
-    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> Service:
+    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> Service:
         """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``."""
         return cls(backend_at(home or default_home()), owner, asker)
 

@@ -23,7 +23,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.inputs import Inputs
-from senseapp.server.process.asking import ANYBODY, Asker
+from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.service import LOCAL_OWNER, Service
 from tests.pages.records import opener, profile
 
@@ -53,7 +53,7 @@ class ScriptedInputs(Inputs):
 class ScriptedService(Service):
     """The real service, but it knows every model without loading torch."""
 
-    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> None:
         super().__init__(backend, owner, asker)
         self.inputs = ScriptedInputs(backend, owner, asker)
 

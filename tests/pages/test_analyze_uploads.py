@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import NotFound, ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
-from senseapp.server.question import Question
 from senseapp.server.service import Service
+from senseapp.server.worker_request import WorkerRequest
 from tests.pages.conftest import wait_for_card
 from tests.pictures import class_files, png
 
@@ -281,7 +281,7 @@ def test_a_model_of_the_draft_that_is_gone_leaves_an_uploader(analyze: AppTest, 
 def test_a_file_whose_reader_was_killed_is_said_and_read_again(
     analyze: AppTest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    def killed(question: Question[object], *_: object) -> object:
+    def killed(question: WorkerRequest[object], *_: object) -> object:
         raise ReadingStopped(f"{question.subject} ended the process that read it.")
 
     with monkeypatch.context() as patch:

@@ -13,8 +13,8 @@ from senseapp.records.jobs import RunState
 from senseapp.records.layer_times import FLOAT, INT8, Conversion, LayerTime, LayerTimes
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.questions import answer_here
-from senseapp.server.run_questions import ReadTimes
+from senseapp.server.file_requests import answer_here
+from senseapp.server.run_requests import ReadTimes
 from senseapp.server.schedule_tasks import TimingTask
 from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page

@@ -86,9 +86,9 @@ def test_an_identical_run_measures_nothing_again(tmp_path, monkeypatch):
     service = a_service(tmp_path)
     spec = settings(SparsityConfig(), 0.5)
     first = finished(service, spec)
-    from senseapp.measure.probe import Probe
+    from senseapp.measure.measurer import Measurer
 
-    monkeypatch.setattr(Probe, "measure", lambda probe, orders, baseline: (pytest.fail("measured") for _ in orders))
+    monkeypatch.setattr(Measurer, "measure", lambda measurer, jobs, baseline: (pytest.fail("measured") for _ in jobs))
     second = finished(service, spec)
     assert figures(service, second) == figures(service, first)
     assert service.result(second).seconds < service.result(first).seconds + 60

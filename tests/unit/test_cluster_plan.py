@@ -1,4 +1,4 @@
-"""The parts of a shared run that need no cluster: order of outcomes, images on their way, addresses, errors."""
+"""The parts of a shared run that need no cluster: order of results, images on their way, addresses, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import PreparedImages, TensorImages
 from senseapp.measure.cluster.cluster import cluster_errors, connected, look
 from senseapp.measure.cluster.remote import ImageStore, ReorderBuffer, part_of, tasks_of
-from senseapp.measure.probe import Order, Outcome
+from senseapp.measure.measurer import JobResult, MeasurementJob
 from senseapp.measure.versions import differences, versions_here
 from senseapp.networks.loaded import Preprocessing
 
@@ -27,23 +27,28 @@ SPANS = ((0, 4), (4, 8), (8, 10))
 BLOCKS = ((0, 2), (2, 3), (3, 6))
 
 
-def orders(spans: tuple[tuple[int, int], ...] = SPANS) -> list[Order]:
-    return [Order(index=index, level=level, span=span) for span in spans for index in range(6) for level in (0.3, 0.6)]
+def jobs(spans: tuple[tuple[int, int], ...] = SPANS) -> list[MeasurementJob]:
+    return [
+        MeasurementJob(index=index, level=level, span=span)
+        for span in spans
+        for index in range(6)
+        for level in (0.3, 0.6)
+    ]
 
 
 def test_a_task_holds_the_orders_of_one_block_and_span() -> None:
-    tasks = list(tasks_of(orders(), BLOCKS))
+    tasks = list(tasks_of(jobs(), BLOCKS))
     assert [(task.block, task.span) for task in tasks] == [(block, span) for span in SPANS for block in range(3)]
-    assert [order for task in tasks for order in task.orders] == orders()
+    assert [job for task in tasks for job in task.jobs] == jobs()
 
 
 def test_tasks_are_made_only_when_asked_for() -> None:
     asked = []
 
     def one_by_one():  # type: ignore[no-untyped-def]
-        for order in orders():
-            asked.append(order)
-            yield order
+        for job in jobs():
+            asked.append(job)
+            yield job
 
     tasks = tasks_of(one_by_one(), BLOCKS)
     next(tasks)
@@ -53,24 +58,24 @@ def test_tasks_are_made_only_when_asked_for() -> None:
 @given(st.integers(0, 10_000))
 def test_outcomes_are_counted_in_the_order_of_the_images_however_they_come(seed: int) -> None:
     chance, in_order, counted = random.Random(seed), ReorderBuffer(), []
-    tasks = list(tasks_of(orders(), BLOCKS))
+    tasks = list(tasks_of(jobs(), BLOCKS))
     under_way = {}
     while tasks or under_way:
         if tasks and (not under_way or chance.random() < 0.4):
             task = tasks.pop(0)
             in_order.add(task)
-            under_way[id(task)] = (task, list(task.orders))
+            under_way[id(task)] = (task, list(task.jobs))
         else:
             task, left = under_way[chance.choice(list(under_way))]
             if left:
-                task.outcomes.append(Outcome(order=left.pop(0), seconds=0.0))
+                task.results.append(JobResult(job=left.pop(0), seconds=0.0))
             else:
                 task.ended = True
                 del under_way[id(task)]
-        counted += [outcome.order for outcome in in_order.release()]
-    assert sorted(counted, key=orders().index) == orders()
+        counted += [result.job for result in in_order.release()]
+    assert sorted(counted, key=jobs().index) == jobs()
     for index in range(6):
-        spans = [order.span for order in counted if order.index == index and order.level == 0.3]
+        spans = [job.span for job in counted if job.index == index and job.level == 0.3]
         assert spans == list(SPANS)
 
 

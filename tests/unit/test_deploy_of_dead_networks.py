@@ -198,7 +198,7 @@ FAILING = {
         FLOAT,
         {
             "senseapp.prove.deploy.with_integer_weights": "weights stored as integers",
-            "senseapp.reconstruct.adapt.weights.LayerStop.adapt": "the repair 'Weights updated, statistics matched'",
+            "senseapp.reconstruct.adapt.weights.LayerVisit.adapt": "the repair 'Weights updated, statistics matched'",
         },
     ),
 }

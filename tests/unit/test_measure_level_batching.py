@@ -21,7 +21,7 @@ from senseapp.data.images import TensorImages
 from senseapp.measure.cluster import remote
 from senseapp.measure.layout import Layout
 from senseapp.measure.level_batching import LevelBatch, levels_that_fit, rounding_bound
-from senseapp.measure.probe import Order, Outcome
+from senseapp.measure.measurer import JobResult, MeasurementJob
 from senseapp.measure.reuse import arithmetic_of, images_in_span, reusable
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.profile import profile_model
@@ -281,13 +281,15 @@ def test_workers_of_a_cluster_do_so_too(passes: list[int]) -> None:
     images = images_for(8)
     sweep, found = swept(small_network(), images, SPARSITY, 3)
     here = len(passes)
-    probe = remote.prepare(pickle.loads(pickle.dumps(remote.setup_of(sweep))))
-    orders = [
-        Order(index=index, level=level, span=(0, 8)) for index in range(len(sweep.planned)) for level in SPARSITY.levels
+    measurer = remote.prepare(pickle.loads(pickle.dumps(remote.setup_of(sweep))))
+    jobs = [
+        MeasurementJob(index=index, level=level, span=(0, 8))
+        for index in range(len(sweep.planned))
+        for level in SPARSITY.levels
     ]
-    outcomes = list(remote.measure_block(probe, images, sweep.baseline, orders))
+    results = list(remote.measure_block(measurer, images, sweep.baseline, jobs))
     assert len(passes) == 2 * here
-    assert [outcome.moments for outcome in outcomes if isinstance(outcome, Outcome)] == [
+    assert [result.moments for result in results if isinstance(result, JobResult)] == [
         {change.metric: change.moments for change in item.changes} for item in found
     ]
 

@@ -85,7 +85,7 @@ class MadeUp:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recommend, "Trials", self.trials)
-            patch.setattr(recommend, "Judged", SimpleNamespace(of=self.judge))
+            patch.setattr(recommend, "MeasuredSchedule", SimpleNamespace(of=self.judge))
             return recommend.recommend(evaluator).record
 
 

@@ -27,6 +27,7 @@ from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.execution import Measurement, cluster_for
+from senseapp.server.file_requests import IdentifyCheckpoint
 from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.process import pool as pools
 from senseapp.server.process import processes
@@ -39,7 +40,6 @@ from senseapp.server.process.processes import (
     process_lost,
 )
 from senseapp.server.process.protocol import AppObserver, Line, decode_task
-from senseapp.server.questions import IdentifyCheckpoint
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
 from senseapp.server.worker import JobCancelled
@@ -176,7 +176,7 @@ def test_the_process_tells_what_the_task_tells_it() -> None:
     answers: list[Any] = []
 
     class Ear:
-        def ask(self, kind: str, body: Any) -> None:
+        def send(self, kind: str, body: Any) -> None:
             answers.append(body)
 
     def say(kind: str, body: Any) -> None:
@@ -240,7 +240,7 @@ def test_a_process_that_dies_in_mid_run_ends_the_run_with_a_sentence(
     assert observer.told == [("measured", a_measurement())]
     for _ in range(2):  # even where the request could still be written
         with pytest.raises(SenseError, match="What was measured is kept"):
-            process.hear("done", progress=lambda sentence: None)
+            process.receive("done", progress=lambda sentence: None)
         with pytest.raises(SenseError, match="What was measured is kept"):
             carry_out(process)
 
@@ -328,13 +328,13 @@ def test_a_process_that_has_answered_many_questions_is_asked_until_its_successor
         made.append(started(SERVES_MANY))
         return made[-1]
 
-    def ask_in(process: JobProcess, question: Any, **_: Any) -> None:
+    def answer_in(process: JobProcess, question: Any, **_: Any) -> None:
         asked.append(made.index(process))
         if at_work and len(asked) == 5:
             made[1].warm.set()
 
     monkeypatch.setattr(pools, "_MOST_ANSWERS", 3)
-    monkeypatch.setattr(pools, "ask_in", ask_in)
+    monkeypatch.setattr(pools, "answer_in", answer_in)
     pool = JobProcesses(1, start=start)
     pool.warm_up()
     made[0].warm.set()
@@ -360,7 +360,7 @@ def test_a_process_that_is_to_end_takes_no_place_from_those_that_stay(
         return made[-1]
 
     monkeypatch.setattr(pools, "_MOST_ANSWERS", 1)
-    monkeypatch.setattr(pools, "ask_in", lambda process, question, **_: None)
+    monkeypatch.setattr(pools, "answer_in", lambda process, question, **_: None)
     pool = JobProcesses(2, start=start)
     pool.warm_up()
     pool.answer(QUESTION)
@@ -380,11 +380,11 @@ def test_work_waits_for_a_process_that_is_asked_something_rather_than_start_anot
 ) -> None:
     asked, answered = threading.Event(), threading.Event()
 
-    def ask_in(process: JobProcess, question: Any, **_: Any) -> None:
+    def answer_in(process: JobProcess, question: Any, **_: Any) -> None:
         asked.set()
         answered.wait(30)
 
-    monkeypatch.setattr(pools, "ask_in", ask_in)
+    monkeypatch.setattr(pools, "answer_in", answer_in)
     monkeypatch.setattr(pools, "_ANSWER_SECONDS", 0.0)
     pool = JobProcesses(1, start=lambda: started(SERVES_MANY))
     asking = threading.Thread(target=pool.answer, args=(QUESTION,))
@@ -422,13 +422,13 @@ def test_a_question_is_answered_by_the_process_that_is_ready_first(
         made.append(started(SERVES_MANY))
         return made[-1]
 
-    def ask_in(process: JobProcess, question: Any, **_: Any) -> None:
+    def answer_in(process: JobProcess, question: Any, **_: Any) -> None:
         answers.append((made.index(process), process.warm.is_set()))
         if len(answers) == 1:
             first_is_asked.set()
             assert first_answers.wait(30)
 
-    monkeypatch.setattr(pools, "ask_in", ask_in)
+    monkeypatch.setattr(pools, "answer_in", answer_in)
     monkeypatch.setattr(pools, "_ANSWER_SECONDS", 0.0)
     pool = JobProcesses(1, start=start)
     pool.warm_up()
@@ -518,15 +518,15 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
     with closing(JobProcess()) as process:
         memory = psutil.Process(process.pid)
         for _ in range(2):
-            process.ask("work")
-            process.hear("done", progress=lambda sentence: None)
+            process.send("work")
+            process.receive("done", progress=lambda sentence: None)
             assert memory.memory_info().rss > block
         deadline = time.monotonic() + 60
         while memory.memory_info().rss > block and time.monotonic() < deadline:
             time.sleep(0.05)
         assert memory.memory_info().rss < block
-        process.ask("work")  # it is still at hand
-        process.hear("done", progress=lambda sentence: None)
+        process.send("work")  # it is still at hand
+        process.receive("done", progress=lambda sentence: None)
 
 
 def test_an_unreachable_cluster_is_told_by_the_real_process() -> None:
@@ -570,7 +570,7 @@ def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
 @pytest.mark.slow
 def test_a_question_ends_its_process_in_time_though_the_app_is_gone() -> None:
     program = """
-from senseapp.server import questions
+from senseapp.server import file_requests
 from senseapp.server.process import child
 def endless(question):
     nested = ()

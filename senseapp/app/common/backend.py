@@ -29,7 +29,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.graph_files import GraphFiles
 from senseapp.server.leaderboard import LeaderboardRow, best_file
 from senseapp.server.model_cards import CheckpointReport
-from senseapp.server.process.asking import Asker
+from senseapp.server.process.requester import Requester
 from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import LOCAL_OWNER, Service
 from senseapp.views.frames.runs import small_bars
@@ -86,7 +86,7 @@ def service() -> Service:
     """Return the service of this visitor; questions that it asks end when this page is closed."""
     owner, session = visitor().owner, session_id()
     person = owner if owner not in ("", LOCAL_OWNER) else session
-    return Service.at(owner=owner, asker=Asker(person=person, is_gone=PageClosed(session)))
+    return Service.at(owner=owner, asker=Requester(person=person, is_gone=PageClosed(session)))
 
 
 class PageClosed:

@@ -13,10 +13,10 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.compressions.base import (
     Applied,
     CompressionRequest,
-    Freedom,
     LayerWeight,
     Prepared,
     Target,
+    UpdateConstraint,
     WeightCompressor,
     WeightGrid,
     find_weights,
@@ -91,13 +91,13 @@ class QuantizationCompressor(WeightCompressor):
         integers = self._config.number_format == "int"
         allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers)
         equalised = self._equalised.get(target.layer)
-        freedom = Freedom(grid=allowed if equalised is None else None)
+        constraint = UpdateConstraint(grid=allowed if equalised is None else None)
         if input_range is None:
             return Prepared(
                 applied=applied,
                 active=lambda: swapped(weight.parameter, rounded),
                 weight=lambda: rounded,
-                freedom=freedom,
+                constraint=constraint,
             )
         low, high = input_range
         round_input = self._input_rounding(bits)
@@ -116,7 +116,7 @@ class QuantizationCompressor(WeightCompressor):
             with swapped(weight.parameter, rounded), inputs():
                 yield
 
-        return Prepared(applied=applied, active=active, inputs=inputs, freedom=freedom)
+        return Prepared(applied=applied, active=active, inputs=inputs, constraint=constraint)
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter

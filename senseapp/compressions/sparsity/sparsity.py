@@ -16,11 +16,11 @@ from senseapp.compressions.base import (
     OUTPUT,
     Applied,
     CompressionRequest,
-    Freedom,
     KeptWeights,
     LayerWeight,
     Prepared,
     Target,
+    UpdateConstraint,
     WeightCompressor,
     find_weights,
     ordinary_tensors,
@@ -160,7 +160,7 @@ class SparsityCompressor(WeightCompressor):
             active=lambda: swapped(weight.parameter, sparse.weight()),
             weight=sparse.weight,
             release=sparse.release,
-            freedom=Freedom(kept=self._chooser(weight, level, kept)),
+            constraint=UpdateConstraint(kept=self._chooser(weight, level, kept)),
         )
 
     def _chooser(self, weight: LayerWeight, level: float, kept: Tensor) -> KeptWeights:

@@ -19,7 +19,7 @@ from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
 from senseapp.measure.cluster.remote import ImageStore, RemoteTask, ReorderBuffer, tasks_of
-from senseapp.measure.probe import Order, Outcome
+from senseapp.measure.measurer import JobResult, MeasurementJob
 from senseapp.measure.sweep import Sweep
 
 _RETRIES = 3
@@ -91,22 +91,22 @@ class RayExecutor:
         assert self._plan is not None
         return self._plan.seconds - self._plan.baseline_seconds
 
-    def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
-        """Yield outcomes as they come in, those of a block in the order of its spans."""
+    def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
+        """Yield results as they come in, those of a block in the order of its spans."""
         assert self._plan is not None
-        waiting, order = tasks_of(orders, self._plan.blocks), ReorderBuffer()
+        waiting, reorder = tasks_of(jobs, self._plan.blocks), ReorderBuffer()
         work = self._task(remote.block_task, num_returns="streaming")
         running: dict[Any, RemoteTask] = {}
         self.progress(f"Measuring on {self.cluster.workers} workers")
         try:
             with cluster_errors():
                 while True:
-                    self._hand_out(work, sweep, waiting, running, order)
+                    self._hand_out(work, sweep, waiting, running, reorder)
                     if not running:
                         break
                     for stream in self._wait(running):
                         self._take(stream, running, sweep.notes)
-                    yield from order.release()
+                    yield from reorder.release()
         finally:
             for stream in running:
                 with suppress(Exception):
@@ -149,7 +149,7 @@ class RayExecutor:
         sweep: Sweep,
         waiting: Iterator[RemoteTask],
         running: dict[Any, RemoteTask],
-        order: ReorderBuffer,
+        reorder: ReorderBuffer,
     ) -> None:
         while len(running) < self._most_running:
             task = next(waiting, None)
@@ -163,9 +163,9 @@ class RayExecutor:
                 sweep.baseline.metrics,
                 recorded_images=max(0, sweep.baseline.recorded_images - start),
             )
-            stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(of_span), task.orders)
+            stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(of_span), task.jobs)
             running[stream] = task
-            order.add(task)
+            reorder.add(task)
 
     def _take(self, stream: Any, running: dict[Any, RemoteTask], notes: list[str]) -> None:
         task = running[stream]
@@ -175,8 +175,8 @@ class RayExecutor:
             del running[stream]
             task.ended = True
             return
-        if isinstance(found, Outcome):
-            task.outcomes.append(found)
+        if isinstance(found, JobResult):
+            task.results.append(found)
         elif found not in notes:
             notes.append(found)
 

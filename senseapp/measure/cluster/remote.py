@@ -1,4 +1,4 @@
-"""What the workers of a shared run do, the tasks and images sent to them, and the order of their outcomes."""
+"""What the workers of a shared run do, the tasks and images sent to them, and the order of their results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster.plan import Block
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.layout import Layout
+from senseapp.measure.measurer import JobResult, MeasurementJob, Measurer, Span
 from senseapp.measure.plan import PlannedTarget
-from senseapp.measure.probe import Order, Outcome, Probe, Span
 from senseapp.measure.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
 from senseapp.measure.versions import differences, versions_here
 from senseapp.records.spec import SensitivitySpec
@@ -99,24 +99,24 @@ def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], 
 
 
 def measure_block(
-    probe: Probe, images: ImageSet, baseline: BaselineOutputs, orders: Sequence[Order]
-) -> Iterator[Outcome | str]:
-    """Yield the outcome of each order on the images of their span; sentences between them are notes."""
-    probe.context.images = images
-    asked = {(order.index, order.level): order for order in orders}
+    measurer: Measurer, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
+) -> Iterator[JobResult | str]:
+    """Yield the result of each job on the images of their span; sentences between them are notes."""
+    measurer.context.images = images
+    asked = {(job.index, job.level): job for job in jobs}
     span = (0, len(images))
-    told = len(probe.notes)
-    for outcome in probe.measure((replace(order, span=span) for order in orders), baseline):
-        yield from probe.notes[told:]
-        told = len(probe.notes)
-        yield replace(outcome, order=asked[outcome.order.index, outcome.order.level])
+    told = len(measurer.notes)
+    for result in measurer.measure((replace(job, span=span) for job in jobs), baseline):
+        yield from measurer.notes[told:]
+        told = len(measurer.notes)
+        yield replace(result, job=asked[result.job.index, result.job.level])
 
 
-_prepared: dict[str, Probe] = {}
+_prepared: dict[str, Measurer] = {}
 
 
-def probe_of(key: str, setup: Any) -> Probe:
-    """Return this process's probe of the run ``key``, made on its first task; that of another run is let go.
+def probe_of(key: str, setup: Any) -> Measurer:
+    """Return this process's measurer of the run ``key``, made on its first task; that of another run is let go.
 
     ``setup`` is a list of one reference to a :class:`RunSetup`, so that it is fetched only where it is needed.
     """
@@ -128,28 +128,28 @@ def probe_of(key: str, setup: Any) -> Probe:
 
 def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
     """Return the uncompressed model's output for the images of a span, in a worker."""
-    probe = probe_of(key, setup)
-    probe.context.images = images
+    measurer = probe_of(key, setup)
+    measurer.context.images = images
     started = time.perf_counter()
-    output = probe.baseline([(0, len(images))])
+    output = measurer.baseline([(0, len(images))])
     seconds = time.perf_counter() - started
     return BaselinePart(
         output=output,
         seconds=seconds,
-        device=str(probe.context.device),
-        notes=tuple(probe.notes),
-        obstacle=probe.context.replay_obstacle,
+        device=str(measurer.context.device),
+        notes=tuple(measurer.notes),
+        obstacle=measurer.context.replay_obstacle,
     )
 
 
 def block_task(
-    key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, orders: Sequence[Order]
-) -> Iterator[Outcome | str]:
+    key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
+) -> Iterator[JobResult | str]:
     """Carry out :func:`measure_block` in a worker."""
-    yield from measure_block(probe_of(key, setup), images, baseline, orders)
+    yield from measure_block(probe_of(key, setup), images, baseline, jobs)
 
 
-def prepare(setup: RunSetup) -> Probe:
+def prepare(setup: RunSetup) -> Measurer:
     """Make this machine ready for a run.
 
     Raises:
@@ -173,7 +173,7 @@ def prepare(setup: RunSetup) -> Probe:
             "A worker runs the layers of this model in another order than the machine that asks, so their figures "
             "would not belong together. Measure this model on one machine."
         )
-    return Probe(context, compressor, planned, [])
+    return Measurer(context, compressor, planned, [])
 
 
 def setup_of(sweep: Sweep) -> RunSetup:
@@ -195,28 +195,28 @@ def setup_of(sweep: Sweep) -> RunSetup:
 
 @dataclass(slots=True, kw_only=True)
 class RemoteTask:
-    """What one worker is asked for at a time: some orders of one block on one span, and what it found so far."""
+    """What one worker is asked for at a time: some jobs of one block on one span, and what it found so far."""
 
     block: int
-    orders: tuple[Order, ...]
-    outcomes: deque[Outcome] = field(default_factory=deque)
+    jobs: tuple[MeasurementJob, ...]
+    results: deque[JobResult] = field(default_factory=deque)
     ended: bool = False
 
     @property
     def span(self) -> tuple[int, int]:
         """Its images."""
-        return self.orders[0].span
+        return self.jobs[0].span
 
 
-def tasks_of(orders: Iterable[Order], blocks: Sequence[Block]) -> Iterator[RemoteTask]:
-    """Yield the tasks of ``orders``, which come span by span and by ascending target."""
+def tasks_of(jobs: Iterable[MeasurementJob], blocks: Sequence[Block]) -> Iterator[RemoteTask]:
+    """Yield the tasks of ``jobs``, which come span by span and by ascending target."""
     of_target = {index: number for number, block in enumerate(blocks) for index in range(*block)}
-    for (_, block), group in groupby(orders, key=lambda order: (order.span, of_target[order.index])):
-        yield RemoteTask(block=block, orders=tuple(group))
+    for (_, block), group in groupby(jobs, key=lambda job: (job.span, of_target[job.index])):
+        yield RemoteTask(block=block, jobs=tuple(group))
 
 
 class ReorderBuffer:
-    """Holds outcomes back until those of earlier spans of the same block are through."""
+    """Holds results back until those of earlier spans of the same block are through."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[RemoteTask]] = {}
@@ -225,12 +225,12 @@ class ReorderBuffer:
         """Note that ``task`` was handed out, after all tasks of earlier spans."""
         self._waiting.setdefault(task.block, deque()).append(task)
 
-    def release(self) -> Iterator[Outcome]:
+    def release(self) -> Iterator[JobResult]:
         """Yield and forget what may be counted now."""
         for queue in self._waiting.values():
             while queue:
-                while queue[0].outcomes:
-                    yield queue[0].outcomes.popleft()
+                while queue[0].results:
+                    yield queue[0].results.popleft()
                 if not queue[0].ended:
                     break
                 queue.popleft()

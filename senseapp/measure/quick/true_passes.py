@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from senseapp.measure.accumulation import BaselineOutputs
+from senseapp.measure.measurer import MeasurementJob, Measurer
 from senseapp.measure.plan import PlannedTarget, representative_positions
-from senseapp.measure.probe import Order, Probe
 from senseapp.measure.quick.composite import composite, draw_sample
 from senseapp.measure.quick.responses import Key
 from senseapp.metrics import METRICS
@@ -37,7 +37,7 @@ _PREPARATION = 0.01  # of a whole pass, to compress a layer
 class TruePasses:
     """The passes that are worth their time, by position, and how many images each is made over."""
 
-    orders: tuple[Order, ...]
+    jobs: tuple[MeasurementJob, ...]
     num_images: int
 
     @classmethod
@@ -60,8 +60,8 @@ class TruePasses:
             if count * costs[key] <= left:
                 left -= count * costs[key]
                 taken.append(key)
-        orders = [Order(index=where[layer], level=level, span=(0, count)) for layer, level in taken]
-        return cls(orders=tuple(sorted(orders, key=lambda order: order.index)), num_images=count)
+        jobs = [MeasurementJob(index=where[layer], level=level, span=(0, count)) for layer, level in taken]
+        return cls(jobs=tuple(sorted(jobs, key=lambda job: job.index)), num_images=count)
 
 
 class _EachImage(BaselineOutputs):
@@ -92,7 +92,7 @@ def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passe
     budget = max(_SHARE * scan_passes, _FREE_MACS / max(1, macs))
     num_images = len(found[keys[0]])
     passes = TruePasses.planned(means, _as_run(sweep), num_images, budget)
-    if not passes.orders:
+    if not passes.jobs:
         return {}, {}
     estimated = torch.stack([found[key] for key in keys])  # (keys, N)
     sample = draw_sample(estimated, passes.num_images)
@@ -126,7 +126,7 @@ def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Te
     """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
     context = replace(sweep.context, layout=replace(sweep.context.layout, levels_per_pass=1))
     if sweep.spec.mode == "quick" and not sweep.context.replay_obstacle:  # exact runs have checked it before
-        positions = representative_positions([sweep.planned[order.index] for order in passes.orders])
+        positions = representative_positions([sweep.planned[job.index] for job in passes.jobs])
         context.check_replay(positions)
         few = replace(context, images=context.images.subset(indices.tolist()))
         few.check_replay_over((0, len(indices)), positions, few.outputs(0, len(indices)))
@@ -134,11 +134,11 @@ def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Te
             sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {obstacle}.")
     else:
         few = replace(context, images=context.images.subset(indices.tolist()))
-    probe = Probe(few, sweep.compressor, sweep.planned, [])
+    measurer = Measurer(few, sweep.compressor, sweep.planned, [])
     found: dict[Key, Tensor] = {}
     name = sweep.context.task.divergence
-    for outcome in probe.measure(passes.orders, _EachImage(sweep.baseline.outputs[indices], None, (name,))):
-        values = torch.tensor(outcome.moments.get(name, ()), dtype=torch.float64)
+    for result in measurer.measure(passes.jobs, _EachImage(sweep.baseline.outputs[indices], None, (name,))):
+        values = torch.tensor(result.moments.get(name, ()), dtype=torch.float64)
         if len(values) and bool(values.isfinite().all()):
-            found[sweep.planned[outcome.order.index].target.layer, outcome.order.level] = values
+            found[sweep.planned[result.job.index].target.layer, result.job.level] = values
     return found

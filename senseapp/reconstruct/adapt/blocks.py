@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from senseapp.networks.profile import BATCH_NORMS
 from senseapp.networks.trace import Call
-from senseapp.reconstruct.adapt.weights import Adaptation, LayerStop
+from senseapp.reconstruct.adapt.weights import Adaptation, LayerVisit
 from senseapp.reconstruct.repair import Repair
 
 _IMAGES = 16  # of each step
@@ -64,7 +64,7 @@ class _FreeWeight(Protocol):
 class _WithZeros:
     """A weight on no grid, whose zeros stay."""
 
-    def __init__(self, layer: LayerStop) -> None:
+    def __init__(self, layer: LayerVisit) -> None:
         self.parameter = layer.weight.parameter
         weight = self.parameter.detach()
         self._kept = weight != 0
@@ -88,11 +88,11 @@ class _Rounded:
 
     rate = _ROUNDING_RATE
 
-    def __init__(self, layer: LayerStop, scale: Tensor, unrounded: Tensor, largest: float) -> None:
+    def __init__(self, layer: LayerVisit, scale: Tensor, unrounded: Tensor, largest: float) -> None:
         self.parameter = layer.weight.parameter
         weight = self.parameter.detach()
         self._scale = scale.to(weight).reshape(-1, *(1,) * (weight.dim() - 1))
-        self._zero = None if layer.freedom.kept is None else weight == 0
+        self._zero = None if layer.constraint.kept is None else weight == 0
         wanted = layer.product.weight(unrounded, weight).clamp(-largest, largest)
         self._below = wanted.floor().clamp_max(largest - 1)
         share = (wanted - self._below).clamp(_UNDECIDED, 1 - _UNDECIDED)
@@ -122,9 +122,9 @@ class _Rounded:
         return weight if self._zero is None else weight.masked_fill(self._zero, 0.0)
 
 
-def _free_weight(layer: LayerStop) -> _FreeWeight | None:
+def _free_weight(layer: LayerVisit) -> _FreeWeight | None:
     """Return what is free in the weight of ``layer``; None of grids whose points are not integers."""
-    grid, found = layer.freedom.grid, layer.found
+    grid, found = layer.constraint.grid, layer.found
     if grid is None:
         return _WithZeros(layer)
     if not grid.integers or found is None or found.scale is None or found.unrounded is None:
@@ -240,7 +240,7 @@ class TunedBlocks(Repair):
                 for parameter, value in zip(changed, before, strict=True):
                     parameter.data.copy_(value)
 
-    def _layers_in(self, block: nn.Module) -> list[LayerStop]:
+    def _layers_in(self, block: nn.Module) -> list[LayerVisit]:
         """Return the adapted layers of ``block``."""
         inside = {id(module) for module in block.modules()}
         return [layer for layer in self._adaptation.layers.values() if id(layer.weight.module) in inside]

@@ -24,7 +24,7 @@ from senseapp.core.wording import plural
 from senseapp.descriptions import get
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import LayerProduct
-from senseapp.reconstruct.adapt.walk import NormStop, Walk
+from senseapp.reconstruct.adapt.sequential_pass import NormVisit, SequentialPass
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair import Matching
 from senseapp.reconstruct.repair_sites import LayerSite, NormSite, pooled
@@ -135,7 +135,7 @@ def readers(applied: AppliedModel, dense: nn.Module) -> dict[str, LayerProduct]:
 
 
 @dataclass(slots=True)
-class _ReaderStop:
+class _ReaderVisit:
     """A layer that reads removed channels gets new weights, and a bias, so that it puts out what ``dense`` did.
 
     Attributes:
@@ -159,7 +159,7 @@ class _ReaderStop:
         self.bias = None if bias is None else bias.detach().clone()
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         images = sum(map(len, inputs))
         positions = max(1, _ROWS // images)
         given = _rows(self.product, inputs, positions, layer_generator(0, self.name))  # (G, S, K)
@@ -183,11 +183,11 @@ class _ReaderStop:
         )
 
     def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         self._store(self.weight, self.bias)
 
     def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         return bool(self.module.get_parameter("weight").isfinite().all())
 
     def _store(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -197,7 +197,7 @@ class _ReaderStop:
 
 
 @dataclass(frozen=True, slots=True)
-class _CorrectedStop:
+class _CorrectedVisit:
     """The outputs of a layer with a bias get back the mean, and the spread, that they had in ``dense``."""
 
     module: nn.Module
@@ -206,7 +206,7 @@ class _CorrectedStop:
     kept: Sequence[int] | None
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         self.site.start_from_now()
         before = LayerSite(self.dense, scale=False)
         goal = pooled([before.moments(self.dense(part)) for part in original])
@@ -216,15 +216,15 @@ class _CorrectedStop:
         self.site.match(goal, found, outputs[0], sum(map(len, inputs)))
 
     def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         self.site.undo()
 
     def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         return self.site.is_finite()
 
 
-class Reconstruction(Walk):
+class Reconstruction(SequentialPass):
     """Gives the readers of removed channels new weights, and matches norms and biases in between.
 
     Args:
@@ -258,14 +258,14 @@ class Reconstruction(Walk):
             module, intercept = applied.model.get_submodule(name), bool(matching.norms)
             intercept = intercept or _bias_of(module) is not None
             kept, before = applied.kept_channels.get(name), dense.model.get_submodule(name)
-            self.stop(name, _ReaderStop(name, module, product, before, kept, intercept))
+            self.stop(name, _ReaderVisit(name, module, product, before, kept, intercept))
         for name, site in matching.sites.items():
             kept = applied.kept_channels.get(name)
             if isinstance(site, NormSite):
-                self.stop(name, NormStop(site, kept))
+                self.stop(name, NormVisit(site, kept))
             elif calls[name] == 1:
                 before, module = dense.model.get_submodule(name), applied.model.get_submodule(name)
-                self.stop(name, _CorrectedStop(module, site, before, kept))
+                self.stop(name, _CorrectedVisit(module, site, before, kept))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on what was done."""

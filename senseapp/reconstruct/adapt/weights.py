@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compressions import obs
-from senseapp.compressions.base import Freedom, LayerWeight, find_weights
+from senseapp.compressions.base import LayerWeight, UpdateConstraint, find_weights
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.wording import plural
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import InputSums, LayerProduct
-from senseapp.reconstruct.adapt.walk import NormStop, Walk
+from senseapp.reconstruct.adapt.sequential_pass import NormVisit, SequentialPass
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair_sites import NormSite, batch_norms
 
@@ -53,12 +53,12 @@ UPDATES = (
 
 
 @dataclass(slots=True, kw_only=True)
-class LayerStop:
+class LayerVisit:
     """One layer gets new weights, and a bias that keeps the mean of its outputs.
 
     Attributes:
         dense: its weight before compression.
-        freedom: what its new weights may be.
+        constraint: what its new weights may be.
         found: what they are.
     """
 
@@ -66,7 +66,7 @@ class LayerStop:
     weight: LayerWeight
     product: LayerProduct
     dense: Tensor
-    freedom: Freedom
+    constraint: UpdateConstraint
     aimed: bool
     seed: int
     found: obs.AdaptedWeight | None = field(init=False, default=None)
@@ -79,32 +79,32 @@ class LayerStop:
         self.old_bias = None if self.bias is None else self.bias.detach().clone()
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         draw = partial(layer_generator, self.seed, self.name)
         sums = InputSums.of(self.product, original, inputs, draw, cross=self.aimed)
         dense = self.product.matrix(self.dense).float()
         wanted, second = _aimed(dense, sums) if self.aimed else dense, obs.damped(sums.second, sums.count)
-        found = obs.adapted(wanted, second, self.freedom)
+        found = obs.adapted(wanted, second, self.constraint)
         parameter, self.found = self.weight.parameter, found
         parameter.data.copy_(self.product.weight(found.matrix, parameter))
         if self.bias is not None and self.old_bias is not None:
             self.bias.data.copy_(self.old_bias + _outputs(dense, sums.original) - _outputs(found.matrix, sums.mean))
 
     def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         self.weight.parameter.data.copy_(self.plain)
         if self.bias is not None and self.old_bias is not None:
             self.bias.data.copy_(self.old_bias)
 
     def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.walk.Stop`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
         return all(bool(each.isfinite().all()) for each in (self.weight.parameter, self.bias) if each is not None)
 
 
-class Adaptation(Walk):
+class Adaptation(SequentialPass):
     """Gives the compressed layers of ``applied`` new weights.
 
-    ``dense``, ``batches`` and ``progress`` are those of a :class:`~senseapp.reconstruct.adapt.walk.Walk`.
+    ``dense``, ``batches`` and ``progress`` are those of a :class:`SequentialPass`.
 
     Attributes:
         layers: those that are adapted, by name.
@@ -124,12 +124,12 @@ class Adaptation(Walk):
         super().__init__(dense, applied.model, batches, progress=progress)
         self.title, self._update, self._seed = update.title, update, seed
         self.left: dict[str, str] = {}
-        self.layers: dict[str, LayerStop] = {}
+        self.layers: dict[str, LayerVisit] = {}
         for position, layer in self._found(dense.model, applied):
             self.stop(layer.name, layer, position)
             self.layers[layer.name] = layer
         for name, module in batch_norms(applied.model).items():
-            self.stop(name, NormStop(NormSite(module)))
+            self.stop(name, NormVisit(NormSite(module)))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on what was done, and on layers that were left as they were."""
@@ -141,14 +141,14 @@ class Adaptation(Walk):
             notes.append(f"{plural(len(self.left), 'compressed layer')} kept their weights (first: {name}: {reason}).")
         return tuple(notes)
 
-    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, LayerStop]]:
+    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, LayerVisit]]:
         """Yield the layers that can be adapted, each with where it is called; note why others cannot be."""
         weights, left = find_weights(applied.model, applied.after.layers)
-        self.left = {name: reason for name, reason in left.items() if name in applied.freedoms}
+        self.left = {name: reason for name, reason in left.items() if name in applied.constraints}
         calls: dict[str, list[int]] = defaultdict(list)
         for call in self.trace.calls:
             calls[call.module].append(call.start)
-        for name in (name for name in weights if name in applied.freedoms):
+        for name in (name for name in weights if name in applied.constraints):
             weight = weights[name]
             product = LayerProduct(weight.module, tuple(weight.parameter.shape))
             starts = {start for module in weight.target.modules for start in calls.get(module, ())}
@@ -162,12 +162,12 @@ class Adaptation(Walk):
                 continue
             yield (
                 starts.pop(),
-                LayerStop(
+                LayerVisit(
                     name=name,
                     weight=weight,
                     product=product,
                     dense=dense.get_parameter(weight.profile.parameter).detach(),
-                    freedom=applied.freedoms[name],
+                    constraint=applied.constraints[name],
                     aimed=self._update.aimed and product.groups == 1,
                     seed=self._seed,
                 ),

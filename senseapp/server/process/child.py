@@ -108,7 +108,7 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
 
 
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
-    from senseapp.server.questions import answer_here  # what runs do without
+    from senseapp.server.file_requests import answer_here  # what runs do without
 
     signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that lets no thread run
     try:

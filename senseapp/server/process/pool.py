@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.core.errors import SenseError
-from senseapp.server.process.asking import ANYBODY, Asker, Slots
-from senseapp.server.process.processes import ASK_SECONDS, JobProcess, ask_in, carry_out_in
+from senseapp.server.process.processes import ASK_SECONDS, JobProcess, answer_in, carry_out_in
+from senseapp.server.process.requester import ANYBODY, Requester, Slots
 from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
-    from senseapp.server.question import Question
+    from senseapp.server.worker_request import WorkerRequest
 
 AnswerT = TypeVar("AnswerT")
 
@@ -75,13 +75,13 @@ class JobProcesses:
         finally:
             self._give_back(process, done)
 
-    def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
-        """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
+    def answer(self, question: WorkerRequest[AnswerT], asker: Requester = ANYBODY) -> AnswerT:
+        """Answer a question in one of the processes, see :func:`answer_in`; may wait."""
         with self._slots.hold(asker, question.subject):
             process = self._take_for_answer(asker, question.subject)
             process.answered += 1
             try:
-                return ask_in(process, question, asker=asker, job_mb=self._job_mb)
+                return answer_in(process, question, asker=asker, job_mb=self._job_mb)
             finally:
                 self._give_back(process, process.alive)
 
@@ -107,7 +107,7 @@ class JobProcesses:
                 self._given_back.wait(ASK_SECONDS)
             progress("")  # where a cancel takes effect
 
-    def _take_for_answer(self, asker: Asker, subject: str) -> JobProcess:
+    def _take_for_answer(self, asker: Requester, subject: str) -> JobProcess:
         """Return the process that can answer soonest.
 
         Most answers take less time than to load the engine: they are waited for, and after a second also for one
@@ -143,7 +143,7 @@ class JobProcesses:
 
     def _start_ahead(self) -> JobProcess:
         process = self._start()
-        process.ask("warm")
+        process.send("warm")
         self._idle.append(process)
         return process
 

@@ -25,13 +25,13 @@ from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, Sen
 from senseapp.core.process import measuring_environment
 from senseapp.core.quiet import QUIET_FILE
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.process.asking import ANYBODY, Asker
 from senseapp.server.process.protocol import Line, read_line, write_line
+from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
-    from senseapp.server.question import Question
+    from senseapp.server.worker_request import WorkerRequest
 
 AnswerT = TypeVar("AnswerT")
 
@@ -99,7 +99,7 @@ class JobProcess:
             return 0.0
         return float(times.user + times.system)
 
-    def ask(self, kind: str, body: Any = None) -> None:
+    def send(self, kind: str, body: Any = None) -> None:
         """Send a message.
 
         Raises:
@@ -112,7 +112,7 @@ class JobProcess:
         except (OSError, ValueError) as error:  # gone, or closed by us
             raise self._lost() from error
 
-    def hear(self, *wanted: str, progress: Callable[[str], None]) -> Line:
+    def receive(self, *wanted: str, progress: Callable[[str], None]) -> Line:
         """Return the next message of a wanted kind; the others are dealt with on the way.
 
         ``progress`` is told what begins, and several times a second "" for nothing new; it may raise. What the process
@@ -215,7 +215,7 @@ def carry_out_in(
     this machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures.
     Raises as :meth:`JobProcess.hear` does.
     """
-    process.ask(
+    process.send(
         "task",
         {
             "task": encode(task),
@@ -226,7 +226,7 @@ def carry_out_in(
             "job_mb": job_mb,
         },
     )
-    while (line := process.hear(*_TOLD, progress=context.observer.phase)).kind != "done":
+    while (line := process.receive(*_TOLD, progress=context.observer.phase)).kind != "done":
         _pass_on(line, process, context.observer, context.earlier_runs)
 
 
@@ -241,7 +241,9 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
     return elapsed > limit and (processor > limit or elapsed > MOST_DELAY * limit)
 
 
-def ask_in(process: JobProcess, question: Question[AnswerT], *, asker: Asker = ANYBODY, job_mb: int = 0) -> AnswerT:
+def answer_in(
+    process: JobProcess, question: WorkerRequest[AnswerT], *, asker: Requester = ANYBODY, job_mb: int = 0
+) -> AnswerT:
     """Have ``process`` answer a question, and end it where that takes too long or nobody waits for it any more.
 
     Raises:
@@ -262,12 +264,12 @@ def ask_in(process: JobProcess, question: Question[AnswerT], *, asker: Asker = A
             )
 
     try:
-        process.ask("warm")
+        process.send("warm")
         process.warm.wait()
         begun, spent = time.monotonic(), process.processor_seconds
         request = {"question": encode(question), "seconds": MOST_DELAY * question.seconds}
-        process.ask("question", request | {"job_mb": job_mb, "most_bytes": question.memory_bytes})
-        answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
+        process.send("question", request | {"job_mb": job_mb, "most_bytes": question.memory_bytes})
+        answer: AnswerT = decode(process.receive("answer", progress=watch).body, question.answer_type)
     except ProcessLost as error:
         raise ReadingStopped(
             f"{question.subject} ended the process that read it, most often because it needs more memory than there "
@@ -286,9 +288,9 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
         observer.measured(decode(line.body, LayerMeasurement))
     elif line.kind == "find":
         found = earlier_runs.find(line.body)
-        process.ask("answer", None if found is None else encode(found))
+        process.send("answer", None if found is None else encode(found))
     else:
-        process.ask("answer", encode(earlier_runs.taken(*line.body)))
+        process.send("answer", encode(earlier_runs.taken(*line.body)))
 
 
 def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:

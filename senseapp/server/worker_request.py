@@ -25,7 +25,7 @@ OPEN_BYTES = 280e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question(ABC, Generic[AnswerT_co]):
+class WorkerRequest(ABC, Generic[AnswerT_co]):
     """One question; it and its answer are plain values that can be written as JSON."""
 
     answer_type: ClassVar[type[Any]]

@@ -25,19 +25,8 @@ from senseapp.server.model_cards import (
     identify_checkpoint,
     load_card,
 )
-from senseapp.server.question import (
-    BYTES_PER_SECOND,
-    COPIES,
-    MODEL_BYTES,
-    MODEL_SECONDS,
-    OPEN_BYTES,
-    OPEN_SECONDS,
-    AnswerT_co,
-    Question,
-    num_bytes,
-)
 from senseapp.server.run_files import UnpackedRun, unpack_run_file
-from senseapp.server.run_questions import (
+from senseapp.server.run_requests import (
     ReadSchedule,
     ReadTimes,
     ShowPictures,
@@ -46,6 +35,17 @@ from senseapp.server.run_questions import (
     TryPicture,
 )
 from senseapp.server.session import load_engine
+from senseapp.server.worker_request import (
+    BYTES_PER_SECOND,
+    COPIES,
+    MODEL_BYTES,
+    MODEL_SECONDS,
+    OPEN_BYTES,
+    OPEN_SECONDS,
+    AnswerT_co,
+    WorkerRequest,
+    num_bytes,
+)
 from senseapp.store.distiller_reading import read_distiller_csv
 from senseapp.tasks import task_named
 
@@ -61,7 +61,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdentifyCheckpoint(Question[CheckpointReport]):
+class IdentifyCheckpoint(WorkerRequest[CheckpointReport]):
     """Which architectures does a checkpoint belong to?"""
 
     answer_type: ClassVar[type[Any]] = CheckpointReport
@@ -89,7 +89,7 @@ class IdentifyCheckpoint(Question[CheckpointReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfModel(Question[AnswerT_co]):
+class _OfModel(WorkerRequest[AnswerT_co]):
     """A question that builds a network, and loads a checkpoint into it where one is given."""
 
     model: ModelSpec
@@ -133,7 +133,7 @@ class DescribeModel(_OfModel[ModelCard]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindGroups(Question[Groups]):
+class FindGroups(WorkerRequest[Groups]):
     """Which layers does a run of pruning take together?"""
 
     answer_type: ClassVar[type[Any]] = Groups
@@ -160,7 +160,7 @@ class FindGroups(Question[Groups]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyImages(Question[ImageSurvey]):
+class SurveyImages(WorkerRequest[ImageSurvey]):
     """What does a folder, an archive or an image set hold?"""
 
     answer_type: ClassVar[type[Any]] = ImageSurvey
@@ -195,7 +195,7 @@ class SurveyImages(Question[ImageSurvey]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewImages(Question[PreviewReport]):
+class PreviewImages(WorkerRequest[PreviewReport]):
     """What does the model see of some images, and what does it make of them?"""
 
     answer_type: ClassVar[type[Any]] = PreviewReport
@@ -224,7 +224,7 @@ class PreviewImages(Question[PreviewReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTable(Question[RunResult]):
+class ReadTable(WorkerRequest[RunResult]):
     """What does another tool's sensitivity table say?"""
 
     answer_type: ClassVar[type[Any]] = RunResult
@@ -239,7 +239,7 @@ class ReadTable(Question[RunResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackRunFile(Question[UnpackedRun]):
+class UnpackRunFile(WorkerRequest[UnpackedRun]):
     """What is in a run file? What is sound in it is written anew, into an empty folder."""
 
     answer_type: ClassVar[type[Any]] = UnpackedRun
@@ -274,5 +274,5 @@ for _kind in (CheckpointReport, MatchReport, Groups, ImageSurvey, PreviewReport,
 
 def answer_here(payload: dict[str, Any]) -> dict[str, Any]:
     """Answer the question that :func:`senseapp.core.codec.encode` was given, and encode the answer."""
-    question: Question[Any] = decode(payload, QUESTIONS[payload["type"]])
+    question: WorkerRequest[Any] = decode(payload, QUESTIONS[payload["type"]])
     return encode(question.answer())

@@ -25,7 +25,7 @@ _NOTHING_APPLIED = Applied(achieved_level=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class MeasurementJob:
     """One measurement to make: a target by its index among those planned, a level, and a span of images."""
 
     index: int
@@ -34,13 +34,13 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of an order: sums over the span by metric and what the compression did, or why it failed.
+class JobResult:
+    """What came of a job: sums over the span by metric and what the compression did, or why it failed.
 
     ``outputs`` is what :meth:`BaselineOutputs.recorded_change` says of the span.
     """
 
-    order: Order
+    job: MeasurementJob
     seconds: float
     moments: dict[str, tuple[float, ...]] = field(default_factory=dict)
     outputs: bytes = b""
@@ -49,7 +49,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Probe:
+class Measurer:
     """A model with one compression and the images at hand; ``notes`` grow by sentences on anything unusual."""
 
     context: MeasurementContext
@@ -107,28 +107,28 @@ class Probe:
             context.layout = replace(context.layout, levels_per_pass=1)
             self.notes.append(plain_note(context.replay_obstacle))
 
-    def measure(self, orders: Iterable[Order], baseline: BaselineOutputs) -> Iterator[Outcome]:
-        """Yield the outcome of each order. Those of one span must come together, by ascending position.
+    def measure(self, jobs: Iterable[MeasurementJob], baseline: BaselineOutputs) -> Iterator[JobResult]:
+        """Yield the result of each job. Those of one span must come together, by ascending position.
 
-        An order is looked at once the outcome before it has been taken, so that ``orders`` may depend on it; where
+        A job is looked at once the result before it has been taken, so that ``jobs`` may depend on it; where
         levels of one target go together, once those before them have.
         """
-        for span, of_span in groupby(orders, key=lambda order: order.span):
+        for span, of_span in groupby(jobs, key=lambda job: job.span):
             prefixes = self._recorded.pop(span, None) or self.context.prefixes(*span)
             for group in self._grouped(of_span):
                 started = time.perf_counter()
-                outcomes, prefixes = self._measure_group(group, prefixes, baseline)
+                results, prefixes = self._measure_group(group, prefixes, baseline)
                 seconds = (time.perf_counter() - started) / len(group)
-                yield from (replace(outcome, seconds=seconds) for outcome in outcomes)
+                yield from (replace(result, seconds=seconds) for result in results)
 
-    def _grouped(self, orders: Iterable[Order]) -> Iterator[list[Order]]:
-        """Yield consecutive orders of one target, as many as go together; a full group waits for no further order."""
-        group: list[Order] = []
-        for order in orders:
-            if group and order.index != group[0].index:
+    def _grouped(self, jobs: Iterable[MeasurementJob]) -> Iterator[list[MeasurementJob]]:
+        """Yield consecutive jobs of one target, as many as go together; a full group waits for no further job."""
+        group: list[MeasurementJob] = []
+        for job in jobs:
+            if group and job.index != group[0].index:
                 yield group
                 group = []
-            group.append(order)
+            group.append(job)
             if len(group) >= self.context.layout.levels_per_pass:
                 yield group
                 group = []
@@ -136,22 +136,24 @@ class Probe:
             yield group
 
     def _measure_group(
-        self, group: list[Order], prefixes: Kept, baseline: BaselineOutputs
-    ) -> tuple[list[Outcome], Kept]:
-        found, outcomes = self._measure_levels(group, prefixes, baseline), []
-        for order in group:
-            outcome = found.get(order)
-            if outcome is None:
-                outcome, prefixes = self._measure(order, prefixes, baseline)
-            outcomes.append(outcome)
-        return outcomes, prefixes
+        self, group: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
+    ) -> tuple[list[JobResult], Kept]:
+        found, results = self._measure_levels(group, prefixes, baseline), []
+        for job in group:
+            result = found.get(job)
+            if result is None:
+                result, prefixes = self._measure(job, prefixes, baseline)
+            results.append(result)
+        return results, prefixes
 
-    def _measure_levels(self, group: list[Order], prefixes: Kept, baseline: BaselineOutputs) -> dict[Order, Outcome]:
+    def _measure_levels(
+        self, group: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
+    ) -> dict[MeasurementJob, JobResult]:
         """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass.
 
         A pass that fails leaves ``prefixes`` good: what it wrote into were copies.
         """
-        found: dict[Order, Outcome] = {}
+        found: dict[MeasurementJob, JobResult] = {}
         usual, start, lacked = self.context.layout.levels_per_pass, 0, False
         while start < len(group) and self.context.layout.levels_per_pass > 1:
             part = group[start : start + self.context.layout.levels_per_pass]
@@ -175,38 +177,40 @@ class Probe:
             )
         return found
 
-    def _attempt_levels(self, orders: list[Order], prefixes: Kept, baseline: BaselineOutputs) -> dict[Order, Outcome]:
-        """Return the outcomes of one pass over several levels; what is missing must be measured alone."""
-        level_batch, target = self._level_batch_for(orders), self.planned[orders[0].index].target
+    def _attempt_levels(
+        self, jobs: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
+    ) -> dict[MeasurementJob, JobResult]:
+        """Return the results of one pass over several levels; what is missing must be measured alone."""
+        level_batch, target = self._level_batch_for(jobs), self.planned[jobs[0].index].target
         if level_batch is None or level_batch.obstacle(target):
             return {}
-        self._advance(Replay(self.context.model, self.context.trace), prefixes, self.planned[orders[0].index].position)
+        self._advance(Replay(self.context.model, self.context.trace), prefixes, self.planned[jobs[0].index].position)
         if self.context.replay_obstacle:
             return {}
-        prepared: dict[Order, Prepared] = {}
-        for order in orders:
+        prepared: dict[MeasurementJob, Prepared] = {}
+        for job in jobs:
             with suppress(MeasurementFailed):  # alone, it will say why
-                prepared[order] = level_batch.compressor.prepare(target, order.level)
+                prepared[job] = level_batch.compressor.prepare(target, job.level)
         if len(prepared) < 2:
             return {}
         outputs = level_batch.outputs(prefixes, target, list(prepared.values()))
         return {
-            order: Outcome(
-                order=order,
+            job: JobResult(
+                job=job,
                 seconds=0.0,
-                moments=baseline.moments(output, *order.span),
-                outputs=baseline.recorded_change(output, *order.span),
-                applied=prepared[order].applied,
+                moments=baseline.moments(output, *job.span),
+                outputs=baseline.recorded_change(output, *job.span),
+                applied=prepared[job].applied,
             )
-            for order, output in zip(prepared, outputs, strict=True)
+            for job, output in zip(prepared, outputs, strict=True)
         }
 
-    def _level_batch_for(self, orders: list[Order]) -> LevelBatch | None:
+    def _level_batch_for(self, jobs: list[MeasurementJob]) -> LevelBatch | None:
         """Return what runs several levels in one pass; None if the model cannot be run so, or needs it not."""
-        if len(orders) < 2 or self.context.replay_obstacle or not isinstance(self.compressor, WeightCompressor):
+        if len(jobs) < 2 or self.context.replay_obstacle or not isinstance(self.compressor, WeightCompressor):
             return None
         if self._level_batch is None:
-            found = LevelBatch.checked(self.context, self.compressor, self.planned, [order.level for order in orders])
+            found = LevelBatch.checked(self.context, self.compressor, self.planned, [job.level for job in jobs])
             if isinstance(found, str):
                 self._part_levels(found)
                 return None
@@ -219,35 +223,35 @@ class Probe:
         self._level_batch = None
         self.notes.append(f"Levels were measured one at a time, which takes longer: {reason}.")
 
-    def _measure(self, order: Order, prefixes: Kept, baseline: BaselineOutputs) -> tuple[Outcome, Kept]:
-        """Return the outcome and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
+    def _measure(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> tuple[JobResult, Kept]:
+        """Return the result and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
         usual = self.context.layout
         while True:
             try:
-                outcome = self._attempt(order, prefixes, baseline)
+                result = self._attempt(job, prefixes, baseline)
             except Exception as error:  # one measurement fails, whatever the model raises; the run goes on
-                outcome = Outcome(order=order, seconds=0.0, reason=_reason(error))
+                result = JobResult(job=job, seconds=0.0, reason=_reason(error))
                 if not is_about_memory(error):
-                    return outcome, prefixes
+                    return result, prefixes
                 if self.context.layout.micro_batch == 1:  # smaller passes do not help this target, so they go back
                     self.context.layout = usual
-                    return outcome, self.context.prefixes(*order.span)
+                    return result, self.context.prefixes(*job.span)
                 self._halve_passes()
-                prefixes = self.context.prefixes(*order.span)
+                prefixes = self.context.prefixes(*job.span)
             else:
                 self._note_smaller_passes(usual.micro_batch)
-                return outcome, prefixes
+                return result, prefixes
 
-    def _attempt(self, order: Order, prefixes: Kept, baseline: BaselineOutputs) -> Outcome:
-        item, replay = self.planned[order.index], Replay(self.context.model, self.context.trace)
+    def _attempt(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> JobResult:
+        item, replay = self.planned[job.index], Replay(self.context.model, self.context.trace)
         self._advance(replay, prefixes, item.position)
-        with self.compressor.compress(item.target, order.level) as applied:
-            output = self._pass(replay, prefixes, order.span)
-        return Outcome(
-            order=order,
+        with self.compressor.compress(item.target, job.level) as applied:
+            output = self._pass(replay, prefixes, job.span)
+        return JobResult(
+            job=job,
             seconds=0.0,
-            moments=baseline.moments(output, *order.span),
-            outputs=baseline.recorded_change(output, *order.span),
+            moments=baseline.moments(output, *job.span),
+            outputs=baseline.recorded_change(output, *job.span),
             applied=applied,
         )
 

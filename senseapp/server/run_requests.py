@@ -12,8 +12,15 @@ from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec
-from senseapp.server.question import BYTES_PER_SECOND, COPIES, MODEL_BYTES, MODEL_SECONDS, Question, num_bytes
 from senseapp.server.session import load_engine
+from senseapp.server.worker_request import (
+    BYTES_PER_SECOND,
+    COPIES,
+    MODEL_BYTES,
+    MODEL_SECONDS,
+    WorkerRequest,
+    num_bytes,
+)
 from senseapp.store.layer_times import read_layer_times
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import task_named
@@ -22,7 +29,7 @@ _SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSchedule(Question[Schedule]):
+class ReadSchedule(WorkerRequest[Schedule]):
     """What does a schedule file say?"""
 
     answer_type: ClassVar[type[Any]] = Schedule
@@ -37,7 +44,7 @@ class ReadSchedule(Question[Schedule]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SolveSchedule(Question[Schedule]):
+class SolveSchedule(WorkerRequest[Schedule]):
     """Which levels meet a budget with the least damage, in a run of very many layers, whose folder is given?"""
 
     answer_type: ClassVar[type[Any]] = Schedule
@@ -78,7 +85,7 @@ class SolveSchedule(Question[Schedule]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTimes(Question[LayerTimes]):
+class ReadTimes(WorkerRequest[LayerTimes]):
     """How long do layers take, as a file of another program has it? ``level`` is that of a profiled network."""
 
     answer_type: ClassVar[type[Any]] = LayerTimes
@@ -109,7 +116,7 @@ class Thumbnails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShowPictures(Question[Thumbnails]):
+class ShowPictures(WorkerRequest[Thumbnails]):
     """What do some of the pictures of a run look like to its network?"""
 
     answer_type: ClassVar[type[Any]] = Thumbnails
@@ -162,7 +169,7 @@ class ShowPictures(Question[Thumbnails]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TryPicture(Question[PictureAnswers]):
+class TryPicture(WorkerRequest[PictureAnswers]):
     """What do the original network of a run and its ONNX files answer to one uploaded picture?
 
     ``files`` are (name, path) of each.

@@ -26,10 +26,10 @@ from senseapp.core.errors import (
 )
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
+from senseapp.server.file_requests import IdentifyCheckpoint, ReadTable
 from senseapp.server.memory import MemoryGuard
-from senseapp.server.process.asking import Asker
-from senseapp.server.process.processes import JobProcess, ask_in
-from senseapp.server.questions import IdentifyCheckpoint, ReadTable
+from senseapp.server.process.processes import JobProcess, answer_in
+from senseapp.server.process.requester import Requester
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.pictures import png, write_zip
@@ -151,7 +151,7 @@ def test_a_question_ends_with_the_page_that_asked(
         return len(looked) > 2
 
     with pytest.raises(Abandoned, match=r"colleague\.pth was not read to its end"):
-        backend.answer(IdentifyCheckpoint(path=str(weights)), Asker(person="a", is_gone=closed_soon))
+        backend.answer(IdentifyCheckpoint(path=str(weights)), Requester(person="a", is_gone=closed_soon))
     assert not psutil.pid_exists(pid)
     assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
 
@@ -170,7 +170,7 @@ def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(w
     process = JobProcess()
     process.kill()
     with pytest.raises(ReadingStopped, match=r"colleague\.pth ended the process that read it.*Try again"):
-        ask_in(process, IdentifyCheckpoint(path=str(weights)))
+        answer_in(process, IdentifyCheckpoint(path=str(weights)))
     process.close()
 
 

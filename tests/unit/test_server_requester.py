@@ -9,19 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from senseapp.core.errors import Abandoned
-from senseapp.server.process.asking import ANYBODY, Asker, Slots
 from senseapp.server.process.processes import takes_too_long
+from senseapp.server.process.requester import ANYBODY, Requester, Slots
 
 
 class Waiting:
     """A thread that holds a slot until it is told to let go."""
 
-    def __init__(self, slots: Slots, asker: Asker) -> None:
+    def __init__(self, slots: Slots, asker: Requester) -> None:
         self.has, self.may_go = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._hold, args=(slots, asker), daemon=True)
         self._thread.start()
 
-    def _hold(self, slots: Slots, asker: Asker) -> None:
+    def _hold(self, slots: Slots, asker: Requester) -> None:
         with slots.hold(asker, "a.zip"):
             self.has.set()
             self.may_go.wait(30)
@@ -40,14 +40,14 @@ def wait_until(met: Callable[[], bool]) -> None:
 
 def test_one_person_never_has_all_slots_and_whoever_has_fewer_goes_first() -> None:
     slots = Slots(3, 2)
-    greedy = [Waiting(slots, Asker(person="greedy")) for _ in range(2)]
+    greedy = [Waiting(slots, Requester(person="greedy")) for _ in range(2)]
     assert all(each.has.wait(30) for each in greedy)
-    third = Waiting(slots, Asker(person="greedy"))
+    third = Waiting(slots, Requester(person="greedy"))
     wait_until(lambda: len(slots._waiting) == 1)
-    other = Waiting(slots, Asker(person="other"))
+    other = Waiting(slots, Requester(person="other"))
     assert other.has.wait(30)
     assert not third.has.is_set()
-    fourth = Waiting(slots, Asker(person="other"))
+    fourth = Waiting(slots, Requester(person="other"))
     wait_until(lambda: len(slots._waiting) == 2)
     greedy[0].let_go()  # now each has one, and the greedy one has waited longer
     assert third.has.wait(30)
@@ -67,11 +67,11 @@ def test_whoever_has_left_waits_no_longer_and_leaves_the_slot() -> None:
     gone.set()
     with (
         pytest.raises(Abandoned, match=r"a\.zip was not read to its end"),
-        slots.hold(Asker(person="b", is_gone=gone.is_set), "a.zip"),
+        slots.hold(Requester(person="b", is_gone=gone.is_set), "a.zip"),
     ):
         pass
     first.let_go()
-    with slots.hold(Asker(person="c"), "a.zip"):
+    with slots.hold(Requester(person="c"), "a.zip"):
         assert slots._held == {"c": 1}
 
 

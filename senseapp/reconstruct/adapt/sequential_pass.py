@@ -2,7 +2,7 @@
 
 The compressed and the uncompressed network advance side by side over the same images and stop before each module that
 is to be changed. What arrives there in the compressed one has been through changed modules only. Each image passes
-through each network once, however many stops there are.
+through each network once, however many visits there are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_IMAGES = 128
 _PREFIX_BYTES = 2 * 2**30  # of what both networks keep
 
 
-class Stop(Protocol):
+class Visit(Protocol):
     """What a walk changes at one place."""
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
@@ -43,28 +43,28 @@ class Stop(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NormStop:
+class NormVisit:
     """The statistics of a BatchNorm are matched; ``kept`` are the channels that stayed, where some went."""
 
     site: NormSite
     kept: Sequence[int] | None = None
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`Stop`."""
+        """See :class:`Visit`."""
         goal, found = (pooled([self.site.moments(part) for part in given]) for given in (original, inputs))
         goal = goal if self.kept is None else goal.kept(self.kept)
         self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
     def undo(self) -> None:
-        """See :class:`Stop`."""
+        """See :class:`Visit`."""
         self.site.undo()
 
     def is_finite(self) -> bool:
-        """See :class:`Stop`."""
+        """See :class:`Visit`."""
         return self.site.is_finite()
 
 
-class Walk(Repair):
+class SequentialPass(Repair):
     """Changes a compressed network stop by stop, and undoes it.
 
     Args:
@@ -85,9 +85,9 @@ class Walk(Repair):
         self.model, self.trace = model, dense.trace
         self._networks = dense, replace(dense, model=model)
         self._batches, self._progress = batches, progress
-        self._stops: list[tuple[int, str, Stop]] = []
+        self._stops: list[tuple[int, str, Visit]] = []
 
-    def stop(self, name: str, at: Stop, position: int | None = None) -> None:
+    def stop(self, name: str, at: Visit, position: int | None = None) -> None:
         """Stop where the module called ``name`` is first called, or at that ``position``; never if it is not called."""
         starts = (call.start for call in self.trace.calls if call.module == name)
         place = next(starts, None) if position is None else position

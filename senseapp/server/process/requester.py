@@ -22,7 +22,7 @@ def _stays() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class Requester:
     """Who asks.
 
     Attributes:
@@ -41,7 +41,7 @@ class Asker:
             )
 
 
-ANYBODY = Asker()
+ANYBODY = Requester()
 """Waits for every answer: the command line, and the server itself."""
 
 
@@ -62,7 +62,7 @@ class Slots:
         self._tickets = 0
 
     @contextmanager
-    def hold(self, asker: Asker, subject: str) -> Iterator[None]:
+    def hold(self, asker: Requester, subject: str) -> Iterator[None]:
         """Wait for a slot and keep it inside the block; Abandoned where the page of ``subject`` closes before."""
         self._take(asker, subject)
         try:
@@ -73,7 +73,7 @@ class Slots:
                 self._held += Counter()  # drops those without any
                 self._changed.notify_all()
 
-    def _take(self, asker: Asker, subject: str) -> None:
+    def _take(self, asker: Requester, subject: str) -> None:
         with self._changed:
             ticket = self._tickets = self._tickets + 1
             self._waiting[ticket] = asker.person
