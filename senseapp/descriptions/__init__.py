@@ -1,4 +1,4 @@
-"""What compressions say about themselves: plain values that records, pages and commands are derived from."""
+"""What compressions and sources of networks say about themselves: plain values that all else is derived from."""
 
 from senseapp.descriptions.compressions import (
     COMPRESSIONS,
@@ -14,10 +14,12 @@ from senseapp.descriptions.compressions import (
     options_of,
 )
 from senseapp.descriptions.levels import DENSE_BITS, BitScale, FractionScale, LevelScale, parse_numbers, tidy_level
+from senseapp.descriptions.sources import SOURCES, ModelSource
 
 __all__ = [
     "COMPRESSIONS",
     "DENSE_BITS",
+    "SOURCES",
     "BitScale",
     "BudgetKind",
     "CompressionConfig",
@@ -25,6 +27,7 @@ __all__ = [
     "Effect",
     "FractionScale",
     "LevelScale",
+    "ModelSource",
     "Option",
     "all_descriptions",
     "get",

@@ -2,7 +2,7 @@
 
 Whole schedules, of least damage and uniform, are measured on the curves' images over the range that was measured; where
 the loss passes what is allowed, the range is halved a few times. The strongest schedule that held is then proven on
-images that nothing was made from. They have a veto: where they see a larger loss, the next milder one is proven, and at
+held-out images. They have a veto: where they see a larger loss, the next milder one is proven, and at
 last some that are milder than all that was measured.
 """
 

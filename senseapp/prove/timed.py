@@ -111,7 +111,7 @@ def schedule_for_time(
 
     Raises:
         InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
-        InvalidSpec: this compression is none that onnxruntime computes quicker.
+        InvalidSpec: onnxruntime does not accelerate this compression.
     """
     with open_timed(evaluator, threads=threads, batch=batch) as network:
         return measured_schedule(evaluator, network, most_seconds, limits)
@@ -121,7 +121,7 @@ def open_timed(evaluator: ScheduleEvaluator, *, threads: int = 1, batch: int = 1
     """Time the network of a run at the levels of its compression.
 
     Raises:
-        InvalidSpec: this compression is none that onnxruntime computes quicker.
+        InvalidSpec: onnxruntime does not accelerate this compression.
     """
     compression = evaluator.result.compression.description
     if compression.zeroes_weights:

@@ -27,7 +27,7 @@ class Recommendation:
         schedule: the one that was proven, as it was asked for; None where nothing is recommended.
         validation: its proof.
         refused: what stronger schedules lost on the images of the proof, which the curves' images had let pass.
-        held_out: whether the proof's images were used for nothing else.
+        held_out: whether the proof's images are held-out ones.
         missing: why no schedule could be made, in a sentence; empty where some were.
     """
 
@@ -69,8 +69,9 @@ class Recommendation:
         view, loss = METRICS[self.metric], self.loss
         if loss is None:
             return self._mildest(view)
-        images = plural(loss.num_samples, "image")
-        where = f"{images} used for nothing else" if self.held_out else f"{images} that the layers were measured on too"
+        count = loss.num_samples
+        seen = f"{plural(count, 'image')} that the layers were measured on too"
+        where = plural(count, "held-out image") if self.held_out else seen
         allowed = number_text(view.factor * self.allowed_drop, digits=view.digits)
         interval = view.interval_text(loss.ci_low, loss.ci_high)
         uniform = self.uniform_loss

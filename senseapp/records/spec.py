@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from senseapp.core.codec import register, register_family, register_upgrade
 from senseapp.core.errors import InvalidSpec
-from senseapp.descriptions import CompressionConfig, all_descriptions
+from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.metrics import metric_named
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.tasks import task_named
@@ -19,11 +19,9 @@ Goal = Literal["smaller", "faster", "targets"]
 """What a run is for: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
-ModelLibrary = Literal["demo", "timm", "torchvision", "auto", "imported"]
 ChannelOrder = Literal["rgb", "bgr"]
 Preparation = Literal["given", "auto"]
 DataKind = Literal["demo", "photographs", "random", "folder", "archive", "torchvision", "imported"]
-DEMO_NETWORKS = ("", "efficientnet_lite0")
 """Names of the networks that need no download: the one that reads digits has none."""
 
 NUM_DIGITS = 897
@@ -47,9 +45,9 @@ class ModelSpec:
     """Which network. ``library`` and ``name`` give the architecture, ``checkpoint`` its weights, if any.
 
     Attributes:
-        library: ``auto`` recognises the architecture from the checkpoint; of an ``imported`` model only figures are
-            known, from another tool's file.
-        name: in the library (``resnet50``); one of :data:`DEMO_NETWORKS` for the demo; empty for ``auto``.
+        library: one of :data:`senseapp.descriptions.SOURCES`: ``auto`` recognises the architecture from the
+            checkpoint; of an ``imported`` model only figures are known, from another tool's file.
+        name: in the library (``resnet50``); empty for ``auto``.
         pretrained: load the library's published weights.
         checkpoint: path of a weights file; empty means none.
         network: which of several networks in a checkpoint: what stands before the names of its weights
@@ -58,7 +56,7 @@ class ModelSpec:
         task: one of :data:`senseapp.tasks.TASKS`.
     """
 
-    library: ModelLibrary = "demo"
+    library: str = "demo"
     name: str = ""
     pretrained: bool = False
     checkpoint: str = ""
@@ -69,20 +67,17 @@ class ModelSpec:
     task: str = "classification"
 
     def __post_init__(self) -> None:
-        if self.library not in get_args(ModelLibrary):
-            raise InvalidSpec(
-                f"The model library must be one of {', '.join(get_args(ModelLibrary))}, got {self.library!r}."
-            )
-        if self.library in ("timm", "torchvision") and not self.name:
-            raise InvalidSpec(f"A {self.library} model needs a name, for example {self.library}/resnet18.")
-        if self.library == "demo" and self.name not in DEMO_NETWORKS:
-            known = " and ".join(f"demo/{name}".removesuffix("/") for name in DEMO_NETWORKS)
-            raise InvalidSpec(f"The demo networks are {known}, got demo/{self.name}.")
+        SOURCES.named(self.library).check(self.name)
         task_named(self.task)
         for what in ("num_classes", "in_chans", "img_size"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether there is a network to run, and not only what was measured of one."""
+        return SOURCES[self.library].is_runnable
 
     @property
     def title(self) -> str:

@@ -1,4 +1,4 @@
-"""What a page asks about files that people bring: each question is answered in a process that can be ended.
+"""Requests about uploaded files, answered in killable worker processes.
 
 The file is opened, parsed and looked at there, never in the server: one that keeps a library busy without end, or takes
 all memory, costs that process, and the person who brought it one sentence. Answers come back as JSON records.

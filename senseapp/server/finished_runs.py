@@ -175,7 +175,7 @@ class Scheduling:
             for other in map(self._backend.states.up_to_date, self._store.list(self._owner))
             if other.state is RunState.DONE
             and other.spec.sensitivity.compression.kind in wanted
-            and other.spec.model.library != "imported"
+            and other.spec.model.is_runnable
             and same_model(other.spec.model, own.model)
         )
 

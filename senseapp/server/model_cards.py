@@ -171,7 +171,7 @@ class CheckpointReport:
 
     def model(self, candidate: ArchitectureMatch) -> ModelSpec:
         """Return how the checkpoint is loaded as that architecture."""
-        return replace(self.spec, library=candidate.library, name=candidate.name)  # type: ignore[arg-type]
+        return replace(self.spec, library=candidate.library, name=candidate.name)
 
     @property
     def proposal(self) -> ModelSpec | None:
@@ -251,7 +251,7 @@ def same_model(first: ModelSpec, second: ModelSpec) -> bool:
 
 def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
     """Raise InvalidSchedule unless two runs are of one network; of imported figures only the layers are known."""
-    if "imported" not in (first.library, second.library) and not same_model(first, second):
+    if first.is_runnable and second.is_runnable and not same_model(first, second):
         names = " and ".join(Path(model.checkpoint).name or model.title for model in (first, second))
         raise InvalidSchedule(
             f"The two runs are of different models, or their checkpoints are no longer there to be compared ({names}). "

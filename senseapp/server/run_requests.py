@@ -1,4 +1,4 @@
-"""Questions about finished runs: their schedules, times of their layers, and one picture that a person tries."""
+"""Requests about finished runs: their schedules, times of their layers, and one picture that a person tries."""
 
 from __future__ import annotations
 

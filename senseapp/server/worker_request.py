@@ -1,4 +1,4 @@
-"""A question about a file: how long its answer may take, how much memory, and how it is found."""
+"""Requests about uploaded files and finished runs, answered in killable worker processes: limits, and the answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPEN_BYTES = 280e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRequest(ABC, Generic[AnswerT_co]):
-    """One question; it and its answer are plain values that can be written as JSON."""
+    """One request; it and its answer are plain values that can be written as JSON."""
 
     answer_type: ClassVar[type[Any]]
 

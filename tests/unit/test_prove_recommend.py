@@ -144,7 +144,7 @@ def test_the_words_say_what_was_measured() -> None:
     percent = 100 * found.schedule.achieved["params"]
     assert found.headline == f"You can remove {percent:.0f} % of the weights and keep 98.0 % of the answers right"
     assert found.evidence == (
-        "Measured on 512 images used for nothing else: 98.0 % before, 98.0 % after, 0 points lost (−0.4 to 0.4; 1.0 "
+        "Measured on 512 held-out images: 98.0 % before, 98.0 % after, 0 points lost (−0.4 to 0.4; 1.0 "
         "allowed). The same level in every layer loses 0 points."
     )
     unlabelled = records.change("agreement", 12 / 24, 0.1)

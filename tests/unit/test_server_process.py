@@ -577,7 +577,7 @@ def endless(question):
     for _ in range(60):
         nested = (nested, nested)
     return hash(nested)  # in C, for years, with no other thread let in
-questions.answer_here, child._GRACE_SECONDS = endless, 0
+file_requests.answer_here, child._GRACE_SECONDS = endless, 0
 class Talk:
     say = print
 child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0, "most_bytes": 1e9})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import streamlit as st
 
@@ -17,6 +18,7 @@ from senseapp.app.common.state import restart_with
 from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
+from senseapp.descriptions import SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
@@ -30,18 +32,19 @@ _DEMO_KEY = "analyze.model.demo"
 
 def choose_model(draft: ModelSpec) -> ModelSpec | None:
     """Show the model picker, prefilled with ``draft``; None while nothing valid is chosen."""
-    labels = list(_SOURCES)
+    choices = _choices()
+    usual = SOURCES["auto" if draft.checkpoint else draft.library].label
     chosen = st.segmented_control(
         "Where it comes from",
-        labels,
-        default=labels[_source_of(draft)],
+        list(choices),
+        default=usual if usual in choices else next(iter(choices)),
         required=True,
         key="analyze.model.source",
         help="The demos need no download. The library holds the networks of timm and "
         "torchvision. Your own checkpoint is a file of weights.",
         persist_state="session",
     )
-    choose = _SOURCES.get(chosen, _demo)
+    choose = choices.get(chosen, _demo)
     if choose is not choose_checkpoint:
         forget_refusal("checkpoint")
     model = choose(draft)
@@ -58,12 +61,6 @@ def _choose_task(draft: str) -> str:
         "several labels may be true of an image.",
         width=280,
     )
-
-
-def _source_of(draft: ModelSpec) -> int:
-    if draft.checkpoint:
-        return 2
-    return 0 if draft.library == "demo" else 1
 
 
 _DEMOS = {
@@ -119,11 +116,31 @@ def _library(draft: ModelSpec) -> ModelSpec | None:
     return ModelSpec(library=entry.library, name=entry.name, pretrained=pretrained)
 
 
-_SOURCES: dict[str, Callable[[ModelSpec], ModelSpec | None]] = {
-    "Demo": _demo,
-    "Library": _library,
-    "Upload a checkpoint": choose_checkpoint,
+_CHOICES: dict[str, Callable[[ModelSpec], ModelSpec | None]] = {
+    "demo": _demo,
+    "timm": _library,
+    "torchvision": _library,
+    "auto": choose_checkpoint,
 }
+
+
+def _choices() -> dict[str, Callable[[ModelSpec], ModelSpec | None]]:
+    """Return what chooses a network, by the label of its source; sources of other packages list their names."""
+    runnable = (source for source in SOURCES.values() if source.is_runnable)
+    return {source.label: _CHOICES.get(source.name) or partial(_named, source) for source in runnable}
+
+
+def _named(source: ModelSource, draft: ModelSpec) -> ModelSpec:
+    st.caption(source.help)
+    names = source.names or ("",)
+    name = choose_one(
+        "Network",
+        {name: name or source.label for name in names},
+        draft.name,
+        key=f"analyze.model.{source.name}",
+        help_text=source.help,
+    )
+    return ModelSpec(library=source.name, name=name)
 
 
 _MB = 1_000_000

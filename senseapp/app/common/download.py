@@ -1,4 +1,4 @@
-"""What download buttons are given: how to make a file once it is asked for, and who asks."""
+"""Deferred download: factory, owner, expiry."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ _READING_SENSITIVE = (
 
 def histograms_tab(view: RunView) -> None:
     """Show the controls, and the histograms once they are made: of one layer, or of several side by side."""
-    if view.result.spec.model.library == "imported":
+    if not view.result.spec.model.is_runnable:
         st.info("Imported figures come without a network, so there are no values to look at.", icon=":material/info:")
         return
     row = st.container(horizontal=True, vertical_alignment="center", gap="medium")

@@ -250,7 +250,7 @@ def _actions(chosen: Sequence[RunRecord]) -> None:
 def _actions_on(record: RunRecord) -> None:
     if st.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:", type="primary"):
         go_to("pages/results.py", record.run_id)
-    if record.spec.model.library != "imported" and st.button(
+    if record.spec.model.is_runnable and st.button(
         "Duplicate",
         key=f"runs.again.{record.run_id}",
         icon=":material/content_copy:",

@@ -229,7 +229,7 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
     network = choose_network(networks_in(spec, checkpoint), spec.network, file_name=checkpoint.file_name)
     first, notes = _choose(spec, network, checkpoint)
     others = [
-        dataclasses.replace(spec, library=item.library, name=item.name)  # type: ignore[arg-type]
+        dataclasses.replace(spec, library=item.library, name=item.name)
         for item in network.candidates[1:]
         if item.fits and item.score == network.candidates[0].score
     ]
@@ -241,7 +241,7 @@ def _choose(spec: ModelSpec, network: Network, checkpoint: Checkpoint) -> tuple[
     if not network.fits and not (network.candidates and network.candidates[0].without_head):
         raise InvalidCheckpoint(why_nothing_fits(checkpoint, network))
     best = network.candidates[0]
-    chosen = dataclasses.replace(spec, library=best.library, name=best.name)  # type: ignore[arg-type]
+    chosen = dataclasses.replace(spec, library=best.library, name=best.name)
     if best.without_head:
         return chosen, ()
     ties = [item.title for item in network.candidates[1:] if item.score == best.score and item.fits]

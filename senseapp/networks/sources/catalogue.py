@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.core.errors import UnknownModel
-from senseapp.records.spec import ModelLibrary, ModelSpec
+from senseapp.descriptions import SOURCES
+from senseapp.records.spec import ModelSpec
 
 _CLASSES = (1000, *range(10_000, 30_000))  # ImageNet, and the larger sets that contain it
 _SEPARATORS = re.compile(r"[-_. ]+")
@@ -39,7 +40,7 @@ class CatalogueEntry:
             published.
     """
 
-    library: ModelLibrary
+    library: str
     name: str
     num_params: int
     macs: int | None
@@ -110,7 +111,7 @@ def suggest(text: str, fits: Callable[[CatalogueEntry], bool], limit: int = 50) 
     return [entry for entry in dict.fromkeys((*popular, *load_catalogue())) if fits(entry)][:limit]
 
 
-def search(text: str, library: ModelLibrary | None = None, limit: int = 50) -> list[CatalogueEntry]:
+def search(text: str, library: str | None = None, limit: int = 50) -> list[CatalogueEntry]:
     """Return up to ``limit`` architectures that ``text`` may mean, the likeliest first.
 
     In order: the exact name, names that start with the text, names that contain it, names that contain each of
@@ -146,7 +147,6 @@ def _rank(name: str, wanted: str, words: list[str]) -> int | None:
     return 3 if all(word in name for word in words) else None
 
 
-AUTO = "auto"
 _LIBRARIES = ("timm", "torchvision")
 
 
@@ -157,19 +157,26 @@ def parse_model(text: str) -> ModelSpec:
         UnknownModel: no architecture of that name, or both libraries have it.
     """
     text = text.strip()
-    if text in ("demo", AUTO):
-        return ModelSpec(library=text)  # type: ignore[arg-type]
-    if text.startswith("demo/"):
-        return ModelSpec(library="demo", name=text.removeprefix("demo/"))
-    library, name = text.split("/", 1) if "/" in text else ("", text)
-    if "/" in text and library not in _LIBRARIES:
-        raise UnknownModel(f"A model is written demo, auto, timm/NAME or torchvision/NAME, got {text!r}.")
+    names_source = "/" in text or (text in SOURCES and text not in _LIBRARIES)
+    library, slash, name = text.partition("/") if names_source else ("", "", text)
+    source = SOURCES.get(library)
+    if source is not None and source.is_runnable and library not in _LIBRARIES:
+        return ModelSpec(library=library, name=name)
+    if slash and library not in _LIBRARIES:
+        raise UnknownModel(f"A model is written {_written()}, got {text!r}.")
     libraries = [known for known in _LIBRARIES if library in ("", known) and find_entry(known, name)]
     if len(libraries) == 2:
         raise UnknownModel(f"Both libraries have {name!r}. Write timm/{name} or torchvision/{name}.")
     if not libraries:
         raise unknown_model(name, library=library)
-    return ModelSpec(library=libraries[0], name=name)  # type: ignore[arg-type]
+    return ModelSpec(library=libraries[0], name=name)
+
+
+def _written() -> str:
+    """Return how models are written: ``demo, auto, timm/NAME or torchvision/NAME``."""
+    found = [each.name + "/NAME" * each.needs_name for each in SOURCES.values() if each.is_runnable]
+    *others, last = sorted(found, key=lambda text: text.endswith("/NAME"))
+    return f"{', '.join(others)} or {last}"
 
 
 def closest_names(name: str, *, library: str = "", count: int = 3) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from senseapp.core.errors import InvalidSpec, UnknownModel, UnsupportedModel
 from senseapp.core.process import PROCESS_CACHE
+from senseapp.descriptions import SOURCES
 from senseapp.networks.checkpoints.fitting import load_from_checkpoint
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.libraries import build_timm, build_torchvision, check_forward
@@ -35,22 +36,22 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
     """
     report = progress or (lambda _: None)
     PROCESS_CACHE.drop()  # before there are two networks in memory
-    if spec.library == "imported":
+    source = SOURCES.named(spec.library)
+    if not source.is_runnable:
         raise UnknownModel(
             f"{spec.name} was imported as a table of figures, so there is no network to run. "
             "Analyze the model itself for this."
         )
-    if spec.library == "demo":
-        return _load_demo(spec, report)
-    loaded = _load_network(spec, report)
+    loaded: LoadedModel = source.load()(spec, report)
     head_note = task_named(spec.task).head_note(loaded.num_classes)
     return dataclasses.replace(loaded, notes=(*loaded.notes, head_note)) if head_note else loaded
 
 
-def _load_network(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+def load_architecture(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    """Return a network of timm or torchvision, with published, random or a checkpoint's weights."""
     if spec.checkpoint:
         return load_from_checkpoint(spec, build_network, report)
-    if spec.library == "auto":
+    if spec.library not in _BUILDERS:
         raise InvalidSpec("An architecture is recognised from a checkpoint: give one, or choose a model by name.")
     report(f"{'Fetching the weights of' if spec.pretrained else 'Building'} {spec.title}")
     loaded = build_network(spec)
@@ -59,7 +60,8 @@ def _load_network(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel
     return dataclasses.replace(loaded, class_names=(), notes=(*loaded.notes, RANDOM_WEIGHTS_NOTE))
 
 
-def _load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+def load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    """Return a network that ships with senseapp."""
     from senseapp.networks.sources.demo import load_demo_model, load_efficientnet
 
     if dataclasses.replace(spec, pretrained=False, name="") != ModelSpec():

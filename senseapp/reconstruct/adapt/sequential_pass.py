@@ -1,8 +1,8 @@
-"""A walk over a compressed network that changes it, place after place, so that it makes up best for what was lost.
+"""Sequential reconstruction pass over the layers of a compressed network.
 
 The compressed and the uncompressed network advance side by side over the same images and stop before each module that
-is to be changed. What arrives there in the compressed one has been through changed modules only. Each image passes
-through each network once, however many visits there are.
+is to be changed. The compressed one's inputs there come from changed modules only. Each image passes through each
+network once, however many modules are changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PREFIX_BYTES = 2 * 2**30  # of what both networks keep
 
 
 class Visit(Protocol):
-    """What a walk changes at one place."""
+    """The change of one module during the pass."""
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """Change the module, given what arrives there, batch by batch, in the uncompressed network and in this one."""

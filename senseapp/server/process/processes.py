@@ -213,7 +213,7 @@ def carry_out_in(
 
     How a session is opened is for the process to know; everything else of ``context`` counts. The memory of runs on
     this machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures.
-    Raises as :meth:`JobProcess.hear` does.
+    Raises as :meth:`JobProcess.receive` does.
     """
     process.send(
         "task",

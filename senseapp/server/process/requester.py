@@ -1,7 +1,7 @@
-"""Who asks a question about a file, and how many questions are answered at the same time.
+"""Owners of requests to worker processes, and the number of requests that are answered at the same time.
 
-A hostile file keeps its process busy until its time is up. So that this is nobody else's wait, each person has a few
-of all slots, and a question ends once nobody waits for its answer any more.
+A hostile file keeps its process busy until its time limit. So that others do not wait for it, each person has a few of
+all slots, and a request ends once its page is closed.
 """
 
 from __future__ import annotations

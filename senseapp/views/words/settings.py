@@ -40,7 +40,7 @@ def model_facts(result: RunResult) -> dict[str, str]:
 
 
 def _weights(result: RunResult) -> str:
-    if result.spec.model.library == "imported":
+    if not result.spec.model.is_runnable:
         return "Unknown (imported figures)"
     return "Trained" if result.profile.pretrained else "Random: figures are indicative only"
 

@@ -1,0 +1,87 @@
+"""Where networks come from: the libraries, a checkpoint alone, the demos, and tables of figures without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.core.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """One origin of networks, named by the first part of a model's title: ``timm/resnet18``.
+
+    Attributes:
+        name: in titles, settings and files.
+        label: in the list of the Analyze page.
+        loader: ``module:name`` of a function that takes a :class:`~senseapp.records.spec.ModelSpec` and a function
+            called with a sentence before each long step, and returns a
+            :class:`~senseapp.networks.loaded.LoadedModel`; it may load torch. Empty where there is no network to run.
+        names: of its networks; None where the catalogue lists them, or a checkpoint says which.
+        needs_name: whether a model has to be named.
+        help: one line on it for the Analyze page.
+    """
+
+    name: str
+    label: str
+    loader: str
+    names: tuple[str, ...] | None = None
+    needs_name: bool = False
+    help: str = ""
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether there is a network to run, and not only what was measured of one."""
+        return bool(self.loader)
+
+    def check(self, name: str) -> None:
+        """Raise InvalidSpec unless ``name`` may be one of its networks."""
+        if self.names is not None and name not in self.names:
+            known = " and ".join(f"{self.name}/{each}".removesuffix("/") for each in self.names)
+            raise InvalidSpec(f"The {self.name} networks are {known}, got {self.name}/{name}.")
+        if self.needs_name and not name:
+            raise InvalidSpec(f"A {self.name} model needs a name, for example {self.name}/resnet18.")
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return its loader."""
+        module, _, name = self.loader.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found
+
+
+DEMO = ModelSource(
+    name="demo",
+    label="Demo",
+    loader="senseapp.networks.sources.load:load_demo",
+    names=("", "efficientnet_lite0"),
+    help="They ship with senseapp: nothing to download.",
+)
+TIMM = ModelSource(
+    name="timm",
+    label="Library",
+    loader="senseapp.networks.sources.load:load_architecture",
+    needs_name=True,
+)
+TORCHVISION = ModelSource(
+    name="torchvision",
+    label="Library",
+    loader="senseapp.networks.sources.load:load_architecture",
+    needs_name=True,
+)
+CHECKPOINT = ModelSource(
+    name="auto",
+    label="Upload a checkpoint",
+    loader="senseapp.networks.sources.load:load_architecture",
+)
+IMPORTED = ModelSource(name="imported", label="Imported figures", loader="")
+
+SOURCES: Registry[ModelSource] = Registry(
+    "model library",
+    group="senseapp.sources",
+    own=tuple(f"{__name__}:{name}" for name in ("DEMO", "TIMM", "TORCHVISION", "CHECKPOINT", "IMPORTED")),
+)
+"""All sources of networks, in the order in which they are offered."""
