@@ -106,7 +106,7 @@ def test_command_lines_end_in_one_line() -> None:
 def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
     number = len(FAMILIES) + 5  # each family once, and each kind of sound file with a few bytes changed
     with served(tmp_path / "home", **HOSTILE_SETTINGS) as running:
-        report = hostile(running, sound_files(tmp_path), number, beside=False, warming=3)
+        report = hostile(running, sound_files(tmp_path), number, beside=False)
     assert report.wrong == {}
     assert report.files == number
     assert "Traceback" not in running.log()
