@@ -172,12 +172,12 @@ def test_each_layers_largest_estimate_comes_first_within_the_budget() -> None:
     targets = _planned({"a": 1.0, "b": 0.5, "c": 0.1})
     means = {("a", 0.9): 5.0, ("a", 0.5): 4.0, ("b", 0.9): 1.0, ("b", 0.5): 0.02, ("c", 0.9): 0.01}
     chosen = TruePasses.planned(means, targets, 100, budget=10.0)
-    assert [(order.index, order.level) for order in chosen.orders] == [(0, 0.9), (1, 0.9)]
+    assert [(job.index, job.level) for job in chosen.jobs] == [(0, 0.9), (1, 0.9)]
     assert chosen.num_images == 3  # 3 · (1 + 1.01 + 0.51) of 10
     rich = TruePasses.planned(means, targets, 100, budget=1000.0)
-    assert [(order.index, order.level) for order in rich.orders] == [(0, 0.9), (0, 0.5), (1, 0.9)]
+    assert [(job.index, job.level) for job in rich.jobs] == [(0, 0.9), (0, 0.5), (1, 0.9)]
     assert rich.num_images == 64
-    assert not TruePasses.planned({("c", 0.9): 0.01}, targets, 100, budget=1000.0).orders
+    assert not TruePasses.planned({("c", 0.9): 0.01}, targets, 100, budget=1000.0).jobs
 
 
 @settings(max_examples=40, deadline=None)
