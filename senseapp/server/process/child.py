@@ -17,8 +17,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from senseapp.core.codec import encode
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _ORPHANED = 3
 _GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
+_AHEAD_SECONDS = 2.0  # after which a process that has nothing to do loads more
+_FOR_FILES = ("senseapp.prove.deliver", "torch.onnx", "onnxscript")
 _IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
 
 
@@ -53,13 +56,13 @@ class _Conversation(logging.Handler):
         with self._saying:
             write_line(self._answers, kind, body)
 
-    def next(self, idle: Callable[[], None] = lambda: None) -> Line:
-        """Return the next request; call ``idle`` once, should none come for a while."""
-        try:
-            return self._requests.get(timeout=_IDLE_SECONDS)
-        except queue.Empty:
-            idle()
-            return self._requests.get()
+    def next(self, *idle: tuple[float, Callable[[], None]]) -> Line:
+        """Return the next request; should none come for the seconds given, call what stands beside them, one by one."""
+        for seconds, act in idle:
+            with suppress(queue.Empty):
+                return self._requests.get(timeout=seconds)
+            act()
+        return self._requests.get()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.say("log", [record.name, record.levelno, self.format(record)])
@@ -76,7 +79,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     logging.getLogger("senseapp").addHandler(talk)
     logging.getLogger("senseapp").setLevel(logging.INFO)
     while True:
-        request = talk.next(idle=PROCESS_CACHE.clear)
+        request = talk.next((_AHEAD_SECONDS, _load_ahead), (_IDLE_SECONDS, PROCESS_CACHE.clear))
         PROCESS_CACHE.keep()
         try:
             _ANSWERS[request.kind](talk, request.body)
@@ -84,6 +87,15 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             talk.say("refused", [type(error).__name__, str(error)])
         except BaseException:  # an exit of some library too: it is the app that ends this process
             talk.say("crashed", traceback.format_exc())
+
+
+@cache
+def _load_ahead() -> None:
+    """Import what files that run are made with, once the engine is there and nothing else is to be done."""
+    if "torch" in sys.modules:
+        with suppress(ImportError):  # whoever wants a file is told
+            for module in _FOR_FILES:
+                import_module(module)
 
 
 def _warm(talk: _Conversation, request: None) -> None:

@@ -45,15 +45,13 @@ def chosen_rounding(
         writer.rounding = rounding
         return damage_of(writer.write())
 
-    first = next(name for name in _OBSERVERS if name in found)
-    rounding, damages = with_products(found[first]), dict[ActivationObserver, float]()
+    damages, plain = dict[ActivationObserver, float](), Rounding()
     for name in found:
         steps.progress("Choosing the ranges of activations")
         with steps.trying(f"ranges of activations by the observer {name}"):
-            damages[name] = damage(replace(rounding, ranges=found[name]))
-    best = min(damages, key=damages.__getitem__)
-    chosen = rounding if best == first else with_products(found[best])
-    least = damage(chosen) if best != first else damages[best]
+            damages[name] = damage(replace(plain, ranges=found[name]))
+    chosen = with_products(found[min(damages, key=damages.__getitem__)])
+    least = damage(chosen)
     for tensor in _most_different(found):
         for name in found:
             steps.progress("Choosing the ranges of activations")
