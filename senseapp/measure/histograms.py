@@ -19,7 +19,7 @@ from senseapp.measure.folding import fold_following_norm
 from senseapp.measure.grid_bins import SUB_BINS, GridBins
 from senseapp.measure.layout import Layout, lay_out
 from senseapp.measure.preparation_search import choose_preparation
-from senseapp.measure.tensor_bins import CALIBRATION_IMAGES, bins_of
+from senseapp.measure.tensor_bins import HISTOGRAM_CALIBRATION_IMAGES, bins_of
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
 from senseapp.records.histogram import QuantizationHistogram
@@ -188,7 +188,7 @@ def quantization_histograms(
 def _notes(spec: HistogramSpec, num_images: int, *, folded: bool) -> tuple[str, ...]:
     notes = [_NOT_FOLDED] if spec.fold and not folded else []
     if spec.tensor != "weights":
-        notes.append(_CALIBRATED.format(count=min(CALIBRATION_IMAGES, num_images)))
+        notes.append(_CALIBRATED.format(count=min(HISTOGRAM_CALIBRATION_IMAGES, num_images)))
     if spec.tensor == "outputs":
         notes.append(_OUTPUTS_FOLDED if folded else _OUTPUTS)
     return tuple(notes)

@@ -20,7 +20,7 @@ from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task
 
-CALIBRATION_IMAGES = 16
+HISTOGRAM_CALIBRATION_IMAGES = 16
 """To which the grids of activations are fitted."""
 _BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
 _TOGETHER = 16  # layers whose activations of one batch are held at once: 1 GB in a ResNet-50
@@ -136,7 +136,7 @@ def _activation_bins(passes: _Passes, modules: Mapping[str, nn.Module]) -> Bins:
     grids = {name: _GridFitting(module, passes.spec) for name, module in modules.items()}
     alone = len(modules) == 1  # so that the first batches can be kept, and need not be run again
     kept: list[_Taken] = []
-    for start in passes.starts()[: math.ceil(CALIBRATION_IMAGES / _BATCH)]:
+    for start in passes.starts()[: math.ceil(HISTOGRAM_CALIBRATION_IMAGES / _BATCH)]:
         taken = _taken(passes, start, modules, back=alone)
         for name, calls in taken.items():
             if not calls:

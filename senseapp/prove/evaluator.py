@@ -20,6 +20,7 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.layout import Layout, lay_out, micro_batches
 from senseapp.measure.plan import split
+from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.metrics import MetricChange, change_of
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
@@ -36,7 +37,6 @@ from senseapp.records.schedule import Adapting, Schedule
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.tasks import task_named
 
-_CALIBRATION_IMAGES = 64  # as many as the run looked at
 REPAIR_IMAGES = 256
 """The most that a repair is fitted to. On EfficientNet-Lite0, 64 and 256 photographs gave the same."""
 _ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass holds is a few times that
@@ -189,7 +189,7 @@ class ScheduleEvaluator:
     def calibration(self) -> list[Tensor]:
         """Return the images that the run's data-driven criteria and activation ranges looked at, in batches."""
         curves = self.images.curves
-        return self.dense.arranged(curves, 0, min(_CALIBRATION_IMAGES, len(curves)))
+        return self.dense.arranged(curves, 0, min(CALIBRATION_IMAGES, len(curves)))
 
     @cached_property
     def _shuffled_curves(self) -> tuple[ImageSet, ImageSet]:

@@ -20,7 +20,7 @@ from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
 from senseapp.records.model_files import ONNX, PROGRAM
 from senseapp.records.schedule import ValidationResult
 
-CHECKPOINT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+WRITTEN_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 
 
 def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tuple[tuple[Path, ...], tuple[str, ...]]:
@@ -33,7 +33,7 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
     Return the files written, the state dict first, and sentences on those that could not be.
 
     Raises:
-        InvalidSpec: ``path`` ends in none of :data:`CHECKPOINT_SUFFIXES`.
+        InvalidSpec: ``path`` ends in none of :data:`WRITTEN_SUFFIXES`.
         StorageFailed: a file cannot be written.
     """
     check_suffix(path.suffix)
@@ -73,10 +73,10 @@ def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: 
 
 
 def check_suffix(suffix: str) -> None:
-    """Raise InvalidSpec unless ``suffix`` is one of :data:`CHECKPOINT_SUFFIXES`."""
-    if suffix not in CHECKPOINT_SUFFIXES:
+    """Raise InvalidSpec unless ``suffix`` is one of :data:`WRITTEN_SUFFIXES`."""
+    if suffix not in WRITTEN_SUFFIXES:
         raise InvalidSpec(
-            f"A checkpoint's name ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {suffix or 'no suffix'!r}."
+            f"A checkpoint's name ends in one of {', '.join(WRITTEN_SUFFIXES)}, got {suffix or 'no suffix'!r}."
         )
 
 

@@ -159,7 +159,7 @@ class _ReaderVisit:
         self.bias = None if bias is None else bias.detach().clone()
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         images = sum(map(len, inputs))
         positions = max(1, _ROWS // images)
         given = _rows(self.product, inputs, positions, layer_generator(0, self.name))  # (G, S, K)
@@ -183,11 +183,11 @@ class _ReaderVisit:
         )
 
     def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         self._store(self.weight, self.bias)
 
     def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         return bool(self.module.get_parameter("weight").isfinite().all())
 
     def _store(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -206,7 +206,7 @@ class _CorrectedVisit:
     kept: Sequence[int] | None
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         self.site.start_from_now()
         before = LayerSite(self.dense, scale=False)
         goal = pooled([before.moments(self.dense(part)) for part in original])
@@ -216,11 +216,11 @@ class _CorrectedVisit:
         self.site.match(goal, found, outputs[0], sum(map(len, inputs)))
 
     def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         self.site.undo()
 
     def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         return self.site.is_finite()
 
 

@@ -26,7 +26,7 @@ _MOST_IMAGES = 128
 _PREFIX_BYTES = 2 * 2**30  # of what both networks keep
 
 
-class Visit(Protocol):
+class ModuleVisit(Protocol):
     """The change of one module during the pass."""
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
@@ -50,17 +50,17 @@ class NormVisit:
     kept: Sequence[int] | None = None
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`Visit`."""
+        """See :class:`ModuleVisit`."""
         goal, found = (pooled([self.site.moments(part) for part in given]) for given in (original, inputs))
         goal = goal if self.kept is None else goal.kept(self.kept)
         self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
     def undo(self) -> None:
-        """See :class:`Visit`."""
+        """See :class:`ModuleVisit`."""
         self.site.undo()
 
     def is_finite(self) -> bool:
-        """See :class:`Visit`."""
+        """See :class:`ModuleVisit`."""
         return self.site.is_finite()
 
 
@@ -85,9 +85,9 @@ class SequentialPass(Repair):
         self.model, self.trace = model, dense.trace
         self._networks = dense, replace(dense, model=model)
         self._batches, self._progress = batches, progress
-        self._stops: list[tuple[int, str, Visit]] = []
+        self._stops: list[tuple[int, str, ModuleVisit]] = []
 
-    def stop(self, name: str, at: Visit, position: int | None = None) -> None:
+    def stop(self, name: str, at: ModuleVisit, position: int | None = None) -> None:
         """Stop where the module called ``name`` is first called, or at that ``position``; never if it is not called."""
         starts = (call.start for call in self.trace.calls if call.module == name)
         place = next(starts, None) if position is None else position

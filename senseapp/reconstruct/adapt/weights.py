@@ -79,7 +79,7 @@ class LayerVisit:
         self.old_bias = None if self.bias is None else self.bias.detach().clone()
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         draw = partial(layer_generator, self.seed, self.name)
         sums = InputSums.of(self.product, original, inputs, draw, cross=self.aimed)
         dense = self.product.matrix(self.dense).float()
@@ -91,13 +91,13 @@ class LayerVisit:
             self.bias.data.copy_(self.old_bias + _outputs(dense, sums.original) - _outputs(found.matrix, sums.mean))
 
     def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         self.weight.parameter.data.copy_(self.plain)
         if self.bias is not None and self.old_bias is not None:
             self.bias.data.copy_(self.old_bias)
 
     def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.Visit`."""
+        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         return all(bool(each.isfinite().all()) for each in (self.weight.parameter, self.bias) if each is not None)
 
 
