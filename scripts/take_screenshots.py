@@ -196,6 +196,7 @@ def compare(page: Page, stage: Stage) -> None:
     """Show bits beside zeros."""
     page.goto(f"{stage.url}/compare?run={stage.bits}&run={stage.zeros}&level=4&level=0.6&metric=kl")
     expect(page.get_by_role("heading", name=re.compile("A and B rank"))).to_be_visible()
+    expect(page.get_by_text("Reading these pictures")).to_be_hidden()
     settled(page)
 
 

@@ -14,6 +14,11 @@ _HEIGHT = 230
 _AXES = {"megabytes": "Size on disk (MB)", "milliseconds": "Time of a call here (ms)"}
 
 
+def _above(title: str) -> alt.Axis:
+    """Return a vertical axis whose title stands above it: beside it, a low chart would cut it."""
+    return alt.Axis(title=title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
+
+
 def candidates_chart(
     rows: pd.DataFrame,
     *,
@@ -45,7 +50,7 @@ def candidates_chart(
     )
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
-        y=alt.Y("value:Q", title=y_title, scale=value_scale(y_title, zero=False, clamp=True)),
+        y=alt.Y("value:Q", axis=_above(y_title), scale=value_scale(y_title, zero=False, clamp=True)),
         color=colour,
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )
