@@ -303,7 +303,8 @@ def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]
     judging = min(len(curves) // 2, _JUDGING_IMAGES) if len(curves) >= 2 * _LEAST_IMAGES else 0
     fitted = curves.subset(order[judging:][:_FITTED_IMAGES])
     others = curves.subset(order[:judging]) if judging else fitted
-    return tuple(evaluator.dense.arranged(images, 0, len(images)) for images in (fitted, others))
+    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitted, others))
+    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # onnxruntime runs there
 
 
 def _of_one_size(network: bytes, batches: Sequence[Tensor]) -> list[Tensor]:
