@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from senseapp.core.process import PROCESS_CACHE
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.picture_answers import PictureAnswers
@@ -71,17 +72,22 @@ class SolveSchedule(WorkerRequest[Schedule]):
         return _SOLVE_BYTES
 
     def answer(self) -> Schedule:
-        """Read the run's results and solve."""
+        """Read the run's results and solve; they stay for the next move of a slider, as reading takes longest."""
         from senseapp.solve.trade_off import schedule_for  # loads scipy's solvers
 
-        return schedule_for(
-            RunFolder(Path(self.folder)).load_result(),
-            self.budget,
-            method=self.method,
-            limits=self.limits,
-            gamma=self.gamma,
-            groups=self.groups,
-        )
+        key = "result", self.folder
+        result = PROCESS_CACHE.take(key) or RunFolder(Path(self.folder)).load_result()
+        try:
+            return schedule_for(
+                result,
+                self.budget,
+                method=self.method,
+                limits=self.limits,
+                gamma=self.gamma,
+                groups=self.groups,
+            )
+        finally:
+            PROCESS_CACHE.leave(key, result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import struct
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -24,15 +25,21 @@ from senseapp.core.errors import (
     OutOfMemory,
     ReadingStopped,
 )
+from senseapp.core.process import ProcessCache
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.server import run_requests
 from senseapp.server.backend import Backend
 from senseapp.server.file_requests import IdentifyCheckpoint, ReadTable
 from senseapp.server.memory import MemoryGuard
 from senseapp.server.process.processes import JobProcess, answer_in
 from senseapp.server.process.requester import Requester
+from senseapp.server.run_requests import SolveSchedule
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
+from senseapp.store.run_folder import RunFolder
 from tests.pictures import png, write_zip
+from tests.soak.large_run_files import import_run, large_run_file
 
 pytestmark = pytest.mark.slow
 
@@ -191,3 +198,23 @@ def test_a_message_that_quotes_a_file_can_be_shown_and_ends() -> None:
     error = InvalidFile(f"There is no layer {'x' * 10_000} and no \ud800 either.")
     assert str(InvalidFile("no \ud800")) == "no ?"
     assert len(str(error)) < 1000
+
+
+def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = import_run(tmp_path / "home", large_run_file(6, 4))
+    cache, reads, load = ProcessCache(), [], RunFolder.load_result
+    cache.keep()
+    monkeypatch.setattr(run_requests, "PROCESS_CACHE", cache)
+    monkeypatch.setattr(RunFolder, "load_result", lambda folder: reads.append(folder.path) or load(folder))
+    asked = SolveSchedule(
+        folder=str(tmp_path / "home" / "runs" / run_id),
+        budget=ResourceBudget(kind="params", target=0.3),
+        method="optimal",
+        limits=Limits(),
+        gamma=1.0,
+    )
+    first, second = asked.answer(), replace(asked, budget=ResourceBudget(kind="params", target=0.6)).answer()
+    assert first.achieved["params"] < second.achieved["params"]
+    assert len(reads) == 1
