@@ -7,6 +7,7 @@ import pytest
 
 PLAIN = (
     "core.errors",
+    "descriptions",
     "metrics",
     "tasks",
     "compressions",
@@ -21,13 +22,12 @@ PLAIN = (
     "server.process.child",
     "server.worker",
     "cli.main",
+    "views.frames.results",
+    "views.report.document",
     "app.common.backend",
     "app.results.views",
     "app.schedule.panel",
     "app.server.serve",
-    "descriptions",
-    "views.frames.results",
-    "views.report.document",
 )
 PROGRAM = """
 import importlib, pkgutil, sys
