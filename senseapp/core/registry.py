@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from importlib import import_module
@@ -9,6 +10,8 @@ from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from senseapp.core.errors import InvalidSpec
+
+_log = logging.getLogger(__name__)
 
 
 class Named(Protocol):
@@ -70,13 +73,27 @@ class Registry(MutableMapping[str, NamedT]):
         with self._lock:
             if not self._is_loading:  # in this thread, for what is loaded may ask for those before it
                 self._is_loading = True
-                for item in (*map(_at, self._own), *(each.load() for each in entry_points(group=self._group))):
-                    self._items.setdefault(item.name, item)
-                    self._added(item)
-                if self._filled_by:
-                    len(_at(self._filled_by))
+                try:
+                    self._load()
+                finally:
+                    self._is_loading = False
                 self._is_loaded = True
         return self._items
+
+    def _load(self) -> None:
+        for item in (*map(object_at, self._own), *self._installed()):
+            self._items.setdefault(item.name, item)
+            self._added(item)
+        if self._filled_by:
+            len(object_at(self._filled_by))
+
+    def _installed(self) -> Iterator[NamedT]:
+        """Yield what other packages bring; one that cannot be loaded is logged, and takes nobody else with it."""
+        for each in entry_points(group=self._group):
+            try:
+                yield each.load()
+            except Exception:  # whatever the code of a foreign package raises
+                _log.exception("the %s %r of another package cannot be loaded (%s)", self._noun, each.name, each.value)
 
     def __getitem__(self, name: str) -> NamedT:
         return self._loaded()[name]
@@ -95,7 +112,7 @@ class Registry(MutableMapping[str, NamedT]):
         return len(self._loaded())
 
 
-def _at(place: str) -> Any:
+def object_at(place: str) -> Any:
     """Return the object at ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

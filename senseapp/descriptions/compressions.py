@@ -6,11 +6,10 @@ from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from importlib import import_module
 from typing import Any, ClassVar, Literal, TypeVar
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.registry import Registry
+from senseapp.core.registry import Registry, object_at
 from senseapp.descriptions.levels import LevelScale
 
 ValueT = TypeVar("ValueT", bound=str | bool)
@@ -197,8 +196,7 @@ class CompressionDescription:
 
     def load_compressor(self) -> Callable[..., Any]:
         """Import and return the factory of its compressor."""
-        module, _, name = self.compressor.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
+        found: Callable[..., Any] = object_at(self.compressor)
         return found
 
 

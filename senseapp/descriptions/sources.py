@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.registry import Registry
+from senseapp.core.registry import Registry, object_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +47,7 @@ class ModelSource:
 
     def load(self) -> Callable[..., Any]:
         """Import and return its loader."""
-        module, _, name = self.loader.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
+        found: Callable[..., Any] = object_at(self.loader)
         return found
 
 

@@ -51,6 +51,15 @@ def test_each_is_announced_once_however_it_comes() -> None:
     assert list(registry) == ["second", "third"]
 
 
+def test_what_fails_to_load_fails_each_time_and_leaves_nothing_half_done() -> None:
+    registry: Registry[Thing] = Registry(
+        "thing", group="senseapp.things", own=(f"{__name__}:FIRST", f"{__name__}:NONE")
+    )
+    for _ in range(2):
+        with pytest.raises(AttributeError):
+            len(registry)
+
+
 EXTENSION = """
 from dataclasses import replace
 from senseapp.formats.plain import JSON
@@ -66,6 +75,7 @@ ENTRY_POINTS = """
 mine = extension:MINE
 [senseapp.metrics]
 harm = extension:HARM
+broken = no_such_module:HARM
 [senseapp.tasks]
 other = extension:TASK
 """
@@ -89,5 +99,6 @@ def test_what_another_package_brings_is_there_in_every_process(tmp_path: Path) -
         text=True,
         check=True,
     )
-    assert {"other", "harm", "mine"} <= set(found.stdout.split())
+    assert {"other", "harm", "mine", "kl", "json"} <= set(found.stdout.split())
+    assert "the metric 'broken' of another package cannot be loaded (no_such_module:HARM)" in found.stderr
     assert not {"other", "harm", "mine"} & {*TASKS, *METRICS, *FORMATS, *COMPRESSIONS}

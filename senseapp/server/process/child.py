@@ -89,7 +89,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             talk.say("crashed", traceback.format_exc())
 
 
-@cache
 def _load_ahead() -> None:
     """Import what files that run are made with, once the engine is there and nothing else is to be done."""
     if "torch" in sys.modules:
