@@ -7,9 +7,10 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.typing import UploadedFile
 
 from senseapp.app.common import backend
-from senseapp.app.common.notices import answer_or_wait, errors_here
+from senseapp.app.common.notices import answer_or_wait, complain, errors_here
 from senseapp.app.common.state import session
 from senseapp.app.common.uploads import expect_files, store_upload
+from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.records.candidate import Candidate
@@ -18,6 +19,7 @@ from senseapp.views.words import format as fmt
 
 _PICTURE_WIDTH = 160
 _ROUND = "picture"
+_REFUSED = "try.refused"
 
 
 def try_picture(run_id: str, chosen: Candidate) -> None:
@@ -47,6 +49,8 @@ def _dialog(run_id: str, chosen: Candidate) -> None:
         )
         if uploaded is not None:
             _take(run_id, uploaded)
+        if refused := st.session_state.get(_REFUSED):
+            complain(refused)
         st.caption(
             "Your picture is prepared like the images of this run, answered by the original network and by the very "
             "file that is downloaded, and then removed from this server."
@@ -62,9 +66,13 @@ def _dialog(run_id: str, chosen: Candidate) -> None:
 
 
 def _take(run_id: str, uploaded: UploadedFile) -> None:
-    """Keep the picture for the question, and empty the uploader."""
+    """Keep the picture for the question, or why it was refused, and empty the uploader."""
     session().tried.pop(run_id, None)
-    session().tried[run_id] = store_upload(uploaded)
+    st.session_state[_REFUSED] = ""
+    try:
+        session().tried[run_id] = store_upload(uploaded)
+    except SenseError as error:
+        st.session_state[_REFUSED] = str(error)
     session().upload_round[_ROUND] = session().upload_round.get(_ROUND, 0) + 1
     st.rerun()
 
