@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from asyncio import Transport
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -178,12 +179,31 @@ Made = Callable[[], Any]
 """What a download button was given to call when it is pressed."""
 
 
+_REPLACED_SECONDS = 60.0
+
+
 class _Downloads(MediaFileManager):
-    """Streamlit's files of pages, without those that download buttons make."""
+    """Streamlit's files of pages, without those that download buttons make.
+
+    Streamlit drops the callable of a button at the end of the next page run. The browser draws the new button later,
+    and a click in between names a callable that is gone. Replaced callables stay for a minute here.
+    """
 
     def __init__(self, storage: MediaFileStorage, deliver: Callable[[Made, str, str], str]) -> None:
         super().__init__(storage)
         self._deliver = deliver
+        self._replaced: dict[str, float] = {}
+
+    def _remove_orphaned_deferred_callables(self) -> None:
+        """Remove callables that were replaced a minute ago or whose session has ended; called with the lock held."""
+        now = time.monotonic()
+        shown = {file_id for ids in self._files_by_session_and_coord.values() for file_id in ids.values()}
+        self._replaced = {
+            file_id: self._replaced.get(file_id, now) for file_id in self._deferred_callables if file_id not in shown
+        }
+        for file_id, since in self._replaced.items():
+            if now - since >= _REPLACED_SECONDS or not is_session(self._deferred_callables[file_id]["session_id"]):
+                self._drop_deferred_id(file_id)
 
     def execute_deferred(self, file_id: str) -> str:
         with self._lock:

@@ -9,11 +9,15 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from streamlit.runtime import media_file_manager
+from streamlit.runtime.media_file_storage import MediaFileStorageError
+from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 from streamlit.web.server.starlette.starlette_app_utils import generate_xsrf_token_string
 
 from senseapp.app import logins
 from senseapp.app.common.download import Download, DownloadOwner
 from senseapp.app.server.downloads import DownloadRegistry, Downloads
+from senseapp.compat import streamlit_internals
 from senseapp.core.errors import NotFound
 from senseapp.server.service import LOCAL_OWNER
 from tests.asynchronous import run_async
@@ -141,3 +145,36 @@ def test_what_cannot_be_made_has_no_address(server: Server) -> None:
         server.offer(gone)
     with pytest.raises(TypeError):
         server.registry.deliver(lambda: b"", "file", "")
+
+
+def test_a_click_on_a_button_that_a_new_run_has_replaced_still_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, sessions = [0.0], {"ann"}
+    monkeypatch.setattr(streamlit_internals.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(streamlit_internals, "is_session", sessions.__contains__)
+    monkeypatch.setattr(media_file_manager, "_get_session_id", lambda: "ann")
+    files = streamlit_internals._Downloads(
+        MemoryMediaFileStorage("/media"), lambda make, name, mime: f"{name} {make()}"
+    )
+
+    def run(content: str) -> str:
+        """Run a page with one button to its end; return the id of what the button offers."""
+        files.clear_session_refs("ann")
+        offered = files.add_deferred(lambda: content, "text/plain", "0.1", "a.txt")
+        files.remove_orphaned_files()
+        return offered
+
+    old, new = run("old"), run("new")
+    assert (files.execute_deferred(old), files.execute_deferred(new)) == ("a.txt old", "a.txt new")
+
+    seconds[0] = 61.0
+    last = run("last")
+    assert (files.execute_deferred(new), files.execute_deferred(last)) == ("a.txt new", "a.txt last")
+    with pytest.raises(MediaFileStorageError):
+        files.execute_deferred(old)
+
+    sessions.clear()
+    files.clear_session_refs("ann")
+    files.remove_orphaned_files()
+    for ended in (new, last):
+        with pytest.raises(MediaFileStorageError):
+            files.execute_deferred(ended)
