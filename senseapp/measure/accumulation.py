@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from senseapp.compressions.base import Applied
 from senseapp.measure.plan import PlannedTarget
-from senseapp.metrics import METRICS, MetricChange, add_moments, change_of, divergence_among, moments_of
+from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among, merge_moments, moments_of
+from senseapp.metrics.predictions import Predictions, num_bytes
 from senseapp.records.measurement import LayerMeasurement, RecordedOutputs, Status
 
 Key = tuple[str, float]
 _MOST_RECORDED_IMAGES = 256
+_COMPARED_BYTES = 64 * 2**20  # of one side; as float64 and with what metrics compute, some ten times that
 _MOST_RECORDED = 1_000_000  # numbers, over all measurements: 2 MB, and a few ms for each round of the solver
 
 
 class BaselineOutputs:
-    """The uncompressed model's output, float32 (N, ...), with fewer rows while it is being measured.
+    """The uncompressed model's predictions of N images, with fewer rows while it is being measured.
 
-    Every other output is compared with it, by ``metrics``; ``targets`` are labels of the images, (N, ...), or None. Of
-    the first ``recorded_images``, what predicts layers together is recorded.
+    All others are compared with them, by ``metrics``; ``targets`` are labels of the images, or None. Of the first
+    ``recorded_images``, what predicts layers together is recorded.
     """
 
-    def __init__(
-        self, outputs: Tensor, targets: Tensor | None, metrics: Sequence[str], *, recorded_images: int = 0
-    ) -> None:
+    def __init__(self, outputs: Predictions, targets: Any, metrics: Sequence[str], *, recorded_images: int = 0) -> None:
         self.outputs = outputs
         self.targets = targets
         self.metrics = tuple(metrics)
         self.recorded_images = recorded_images
 
-    def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
-        """Return each metric's sums over images ``start`` to ``stop``, whose output is ``output``."""
+    def moments(self, output: Predictions, start: int, stop: int) -> dict[str, tuple[float, ...]]:
+        """Return each metric's moments over images ``start`` to ``stop``, whose predictions are ``output``."""
         return {name: self.moments_of(name, output, start, stop) for name in self.metrics}
 
-    def moments_of(self, name: str, output: Tensor, start: int, stop: int) -> tuple[float, ...]:
-        """Return the sums of one metric over images ``start`` to ``stop``, whose output is ``output``."""
-        targets = None if self.targets is None else self.targets[start:stop]
-        return moments_of(name, self.outputs[start:stop], output, targets)
+    def moments_of(self, name: str, output: Predictions, start: int, stop: int) -> tuple[float, ...]:
+        """Return the moments of one metric over images ``start`` to ``stop``, whose predictions are ``output``.
+
+        Metrics compute in float64; so many images are compared at a time that this takes little memory.
+        """
+        together = max(1, _COMPARED_BYTES * len(output) // max(1, num_bytes(output)))
+        parts = []
+        for low in range(start, max(stop, start + 1), together):
+            high = min(low + together, stop)
+            targets = None if self.targets is None else self.targets[low:high]
+            parts.append(moments_of(name, self.outputs[low:high], output[low - start : high - start], targets))
+        return functools.reduce(functools.partial(merge_moments, name), parts)
 
     def recorded(self) -> RecordedOutputs | None:
         """Return what is recorded of the uncompressed model; None where nothing is."""
@@ -49,12 +59,12 @@ class BaselineOutputs:
         values = METRICS[name].recorded(outputs, outputs)
         return RecordedOutputs(metric=name, size=values.shape[1], values=_float16(values))
 
-    def recorded_change(self, output: Tensor, start: int, stop: int) -> bytes:
+    def recorded_change(self, output: Predictions, start: int, stop: int) -> bytes:
         """Return how ``output`` changes what is recorded of the images from ``start`` to ``stop``, float16."""
         name, stop = divergence_among(self.metrics), min(stop, self.recorded_images)
         if name is None or stop <= start:
             return b""
-        before, after = self.outputs[start:stop], output[: stop - start].to(self.outputs.device)
+        before, after = self.outputs[start:stop], output[: stop - start]
         record = METRICS[name].recorded
         return _float16(record(before, after) - record(before, before))
 
@@ -104,7 +114,7 @@ class MeasurementAccumulator:
         changes = []
         for name, sums in moments.items():
             earlier = before.change(name) if before else None
-            changes.append(change_of(name, add_moments(earlier.moments, sums) if earlier else sums))
+            changes.append(change_of(name, merge_moments(name, earlier.moments, sums) if earlier else sums))
         measurement = LayerMeasurement(
             layer=target.layer,
             level=level,

@@ -16,7 +16,8 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.data.images import ImageSet
 from senseapp.measure.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
 from senseapp.measure.prefix import Prefix, ReplayMismatch
-from senseapp.measure.replay import DIFFERS, Replay, failure_of, find_replay_obstacle, replayed, same
+from senseapp.measure.replay import DIFFERS, Replay, failure_of, find_replay_obstacle, replayed
+from senseapp.metrics.predictions import Predictions, equal, joined, stored
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.networks.usage import add_uses, leaves_weights_out, others_note, weights_used
@@ -35,6 +36,9 @@ def to_device(batch: Tensor, device: torch.device) -> Tensor:
     return batch.pin_memory().to(device, non_blocking=True)
 
 
+PREDICTION_BYTES = 448 * 2**20
+"""The most that the predictions of the uncompressed model take, over all images of a run."""
+_LEAST_PREDICTION_BYTES = 2**16  # of one image
 _PartT = TypeVar("_PartT")
 
 
@@ -59,7 +63,8 @@ class MeasurementContext:
     """A model copy and the images, ready for whole passes and for replay.
 
     ``trace`` is a watched pass in ``layout``; ``channels_last`` says whether the model convolves, and takes images that
-    lie so; ``replay_obstacle`` why it cannot be replayed; ``seconds_per_image`` is the time of one whole pass.
+    lie so; ``replay_obstacle`` why it cannot be replayed; ``seconds_per_image`` is the time of one whole pass;
+    ``prediction_bytes`` are the most that the predictions of one image take.
     """
 
     model: nn.Module
@@ -72,6 +77,7 @@ class MeasurementContext:
     channels_last: bool = False
     replay_obstacle: str | None = None
     seconds_per_image: float = 0.0
+    prediction_bytes: int = PREDICTION_BYTES
 
     @classmethod
     def prepare(
@@ -101,6 +107,7 @@ class MeasurementContext:
             profile=profile_model(private, sample, trace=trace, task=task),
             task=task,
             channels_last=layout.channels_last,
+            prediction_bytes=max(_LEAST_PREDICTION_BYTES, PREDICTION_BYTES // len(images)),
         )
 
     def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
@@ -138,7 +145,7 @@ class MeasurementContext:
         with precision_context(self.layout.precision, self.device):
             self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
 
-    def check_replay_over(self, span: tuple[int, int], positions: Sequence[int], plain: Tensor) -> None:
+    def check_replay_over(self, span: tuple[int, int], positions: Sequence[int], plain: Predictions) -> None:
         """Find out whether a replay of the unchanged model gives ``plain`` for the images of ``span``, to the bit.
 
         It costs about one pass over them. Memory that lacks is raised.
@@ -147,9 +154,8 @@ class MeasurementContext:
             return
         try:
             with precision_context(self.layout.precision, self.device):
-                found = replayed(self.model, self.trace, self.batches(*span), sorted(set(positions)))
-            output = torch.cat([self.task.output(each).float().cpu() for each in found])
-            self.replay_obstacle = None if same(output, plain) else DIFFERS
+                found = replayed(self.model, self.trace, self.batches(*span), sorted(set(positions)), self.read)
+            self.replay_obstacle = None if equal(joined([stored(each) for each in found]), plain) else DIFFERS
         except ReplayMismatch as mismatch:
             self.replay_obstacle = str(mismatch)
         except Exception as error:
@@ -193,17 +199,21 @@ class MeasurementContext:
         """Return an empty prefix for each micro-batch of images ``start`` to ``stop``."""
         return [Prefix(self.trace, batch) for batch in self.batches(start, stop)]
 
-    def outputs(self, start: int, stop: int) -> Tensor:
-        """Return the model's output for images ``start`` to ``stop``, float32 (n, ...), by whole passes."""
+    def read(self, raw: Any) -> Predictions:
+        """Return what the task compares of what the model returned for some images."""
+        return self.task.predictions(raw, most_bytes=self.prediction_bytes)
+
+    def outputs(self, start: int, stop: int) -> Predictions:
+        """Return the predictions of images ``start`` to ``stop`` by whole passes, float32 on the CPU."""
         return self._gather(self.model, self.batches(start, stop))
 
-    def baseline(self, start: int = 0) -> Tensor:
-        """Return the output for all images from ``start`` on, float32 (n, ...), and time the passes."""
+    def baseline(self, start: int = 0) -> Predictions:
+        """Return the predictions of all images from ``start`` on, and time the passes."""
         spans = micro_batches(start, len(self.images), self.layout.micro_batch)
         with self._timed(len(self.images) - start):
-            return torch.cat([self.outputs(low, high) for low, high in spans])
+            return joined([self.outputs(low, high) for low, high in spans])
 
-    def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Tensor, list[Prefix]]:
+    def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Predictions, list[Prefix]]:
         """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned."""
         replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
         with self._timed(len(self.images)), replay.installed():
@@ -215,8 +225,8 @@ class MeasurementContext:
             for prefix in prefixes:
                 replay.advance(prefix, position)
 
-    def resume(self, replay: Replay, prefixes: Sequence[Prefix]) -> Tensor:
-        """Return the output for the prefixes' images, float32 (n, ...), computed from their position on."""
+    def resume(self, replay: Replay, prefixes: Sequence[Prefix]) -> Predictions:
+        """Return the predictions of the prefixes' images, computed from their position on, float32 on the CPU."""
         with replay.installed():
             return self._gather(replay.resume, prefixes)
 
@@ -227,11 +237,11 @@ class MeasurementContext:
         yield
         self.seconds_per_image = (time.perf_counter() - started) / num_images
 
-    def _gather(self, run: Callable[[_PartT], Any], parts: Sequence[_PartT]) -> Tensor:
+    def _gather(self, run: Callable[[_PartT], Any], parts: Sequence[_PartT]) -> Predictions:
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):
-            outputs = [self.task.output(run(part)) for part in parts]
-        # Cloned outside inference mode, so that later code may use the result freely.
-        return torch.cat([output.float().cpu().clone() for output in outputs])
+            outputs = [self.read(run(part)) for part in parts]
+        # Stored outside inference mode, so that later code may use the result freely.
+        return joined([stored(output) for output in outputs])
 
     def _arrange(self, batch: Tensor) -> Tensor:
         batch = to_device(batch, self.device)

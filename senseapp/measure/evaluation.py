@@ -113,7 +113,7 @@ class ReplayedEvaluation:
     def _obstacle_over(self, positions: Sequence[int]) -> str | None:
         batches = [seen.prefix.inputs for seen in self._seen]
         try:
-            outputs = replayed(self.model, self.trace, batches, positions)
+            outputs: list[Any] = replayed(self.model, self.trace, batches, positions, lambda raw: raw)
         except ReplayMismatch as mismatch:
             return str(mismatch)
         except Exception as error:

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from torch import Tensor
-
 from senseapp.measure.measurer import JobResult, MeasurementJob, Measurer
+from senseapp.metrics.predictions import Predictions
 
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 
 class Executor(Protocol):
-    """Carries out what a sweep jobs, here or elsewhere; the results are the same numbers wherever it is."""
+    """Carries out the jobs of a sweep, here or elsewhere; the results are the same numbers wherever it is."""
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Get ready for ``sweep``, before its baseline is measured; ``span_images`` are those of a resumed run.
@@ -24,8 +23,8 @@ class Executor(Protocol):
             The most images that should be measured together; 0 leaves that to the memory here.
         """
 
-    def baseline(self, sweep: Sweep) -> Tensor:
-        """Return the uncompressed model's output for all images, float32 (N, ...), and time the passes."""
+    def baseline(self, sweep: Sweep) -> Predictions:
+        """Return the uncompressed model's predictions of all images, and time the passes."""
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return how long all measurements take."""
@@ -52,7 +51,7 @@ class LocalExecutor:
         """Leave the cut into spans to the memory of this machine, unless the run began elsewhere."""
         return span_images or 0
 
-    def baseline(self, sweep: Sweep) -> Tensor:
+    def baseline(self, sweep: Sweep) -> Predictions:
         """Measure all images here; where they are measured all at once, keep some of it for what comes."""
         spans = sweep.chunks()
         return self._probe(sweep).baseline(spans, record_bytes=sweep.recording_bytes() if len(spans) == 1 else 0)

@@ -198,6 +198,7 @@ class LevelBatch:
         repeated = [RepeatedPrefix(prefix, len(levels), self.axes) for prefix in prefixes]
         with _levels_split(self.context.model, frozenset(target.modules), self.axes, levels):
             rows = self.context.resume(self._replay(), repeated)  # of each prefix, level by level
+        assert isinstance(rows, Tensor)  # an output of one tensor, as its axes say
         parts = torch.split(rows, [prefix.num_images for prefix in prefixes for _ in levels])
         return [torch.cat(parts[place :: len(levels)]) for place in range(len(levels))]
 
@@ -229,6 +230,7 @@ class LevelBatch:
         for found, one in zip(mixed, prepared, strict=True):
             with one.active():
                 alone = self.context.resume(self._replay(), prefixes)
+            assert isinstance(alone, Tensor)
             if (found - alone).abs().max() > rounding_bound(self.context) * alone.abs().max():
                 return "the output for an image depends on how many are in its pass"
         return ""

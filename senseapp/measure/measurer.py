@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from torch import Tensor
-
 from senseapp.compressions.base import Applied, Compressor, Prepared, WeightCompressor
 from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
 from senseapp.measure.accumulation import BaselineOutputs
@@ -18,6 +16,7 @@ from senseapp.measure.level_batching import LevelBatch
 from senseapp.measure.plan import PlannedTarget, representative_positions
 from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
 from senseapp.measure.replay import Replay, plain_note
+from senseapp.metrics.predictions import Predictions
 
 Span = tuple[int, int]
 Kept = Sequence[Prefix]
@@ -59,8 +58,8 @@ class Measurer:
     _level_batch: LevelBatch | None = None
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
-    def baseline(self, spans: Sequence[Span], *, record_bytes: int = 0) -> Tensor:
-        """Return the uncompressed model's output for all images, float32 (N, ...), time and perhaps record the passes.
+    def baseline(self, spans: Sequence[Span], *, record_bytes: int = 0) -> Predictions:
+        """Return the uncompressed model's predictions of all images, time and perhaps record the passes.
 
         The images of ``spans``, which will be measured together, are then replayed; where that does not give the same
         to the bit, everything is measured by whole passes.
@@ -86,7 +85,7 @@ class Measurer:
                 self._note_smaller_passes(usual.micro_batch)
                 return output
 
-    def _baseline(self, record_bytes: int) -> Tensor:
+    def _baseline(self, record_bytes: int) -> Predictions:
         context = self.context
         if record_bytes and not context.replay_obstacle:
             positions = [item.position for item in self.planned]
@@ -97,7 +96,7 @@ class Measurer:
                 return output
         return context.baseline()
 
-    def _check_replay(self, spans: Sequence[Span], plain: Tensor) -> None:
+    def _check_replay(self, spans: Sequence[Span], plain: Predictions) -> None:
         context, known = self.context, self.context.replay_obstacle
         positions = representative_positions(self.planned)
         for start, stop in spans if positions else ():
@@ -206,7 +205,7 @@ class Measurer:
         }
 
     def _level_batch_for(self, jobs: list[MeasurementJob]) -> LevelBatch | None:
-        """Return what runs several levels in one pass; None if the model cannot be run so, or needs it not."""
+        """Return what runs several levels in one pass; None if the model cannot be run so, or if that is not needed."""
         if len(jobs) < 2 or self.context.replay_obstacle or not isinstance(self.compressor, WeightCompressor):
             return None
         if self._level_batch is None:
@@ -264,7 +263,7 @@ class Measurer:
             self.context.replay_obstacle = str(mismatch)
             self.notes.append(plain_note(self.context.replay_obstacle))
 
-    def _pass(self, replay: Replay, prefixes: Kept, span: Span) -> Tensor:
+    def _pass(self, replay: Replay, prefixes: Kept, span: Span) -> Predictions:
         if self.context.replay_obstacle:
             return self.context.outputs(*span)
         try:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from senseapp.compressions.base import Compressor
 from senseapp.core.errors import MeasurementFailed
@@ -17,6 +16,7 @@ from senseapp.measure.plan import PlannedTarget
 from senseapp.measure.prefix import Prefix, ReplayMismatch
 from senseapp.measure.replay import Replay
 from senseapp.metrics import METRICS
+from senseapp.metrics.predictions import Predictions
 from senseapp.records.ranking import spearman
 from senseapp.records.spec import SensitivitySpec
 
@@ -139,7 +139,7 @@ def _damages(
     return damages
 
 
-def _output(context: MeasurementContext, replay: Replay, prefixes: Sequence[Prefix], stop: int) -> Tensor:
+def _output(context: MeasurementContext, replay: Replay, prefixes: Sequence[Prefix], stop: int) -> Predictions:
     if not context.replay_obstacle:
         with suppress(ReplayMismatch):  # the compressed model takes another way
             return context.resume(replay, prefixes)

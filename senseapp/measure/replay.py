@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from senseapp.core.errors import first_line_of
 from senseapp.measure.prefix import Prefix, ReplayMismatch, WatchedPrefix
 from senseapp.networks.trace import Call, CallTrace, tensors_in, wrapped_forwards
 
+_ReadT = TypeVar("_ReadT")
 _RESTLESS = "two passes over the same images differ"
 DIFFERS = "a pass that continues from kept outputs differs from a whole one"
 
@@ -175,8 +176,14 @@ def failure_of(error: Exception) -> str:
     return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
 
 
-def replayed(model: nn.Module, trace: CallTrace, batches: Sequence[Tensor], positions: Sequence[int]) -> list[Any]:
-    """Return the unchanged model's output for each of ``batches``, (N, C, H, W), by way of kept outputs.
+def replayed(
+    model: nn.Module,
+    trace: CallTrace,
+    batches: Sequence[Tensor],
+    positions: Sequence[int],
+    read: Callable[[Any], _ReadT],
+) -> list[_ReadT]:
+    """Return what ``read`` makes of the unchanged model's output for each of ``batches``, by way of kept outputs.
 
     All batches stop at each of the ascending ``positions`` in turn, as they do when targets are measured, so that a
     module that remembers its last call is given away by what it remembers of another batch. Each module runs once.
@@ -191,7 +198,7 @@ def replayed(model: nn.Module, trace: CallTrace, batches: Sequence[Tensor], posi
             for prefix in prefixes:
                 replay.advance(prefix, position)
             witnesses = [witness for witness in witnesses if _advances(replay, witness, position)]
-        outputs = [replay.resume(prefix) for prefix in prefixes]
+        outputs = [read(replay.resume(prefix)) for prefix in prefixes]
     for prefix in prefixes:
         prefix.require_untouched()
     return outputs

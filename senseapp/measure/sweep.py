@@ -8,10 +8,11 @@ from functools import partial
 
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from senseapp.compressions.base import CompressionRequest, Compressor
 from senseapp.core.errors import InvalidSpec, SenseError, is_about_memory
+from senseapp.core.wording import plural
 from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
@@ -25,6 +26,7 @@ from senseapp.measure.precision import choose_precision
 from senseapp.measure.prefix import prefix_bytes_per_image
 from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
+from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import select_layers
 from senseapp.records.ranking import undecided
@@ -36,6 +38,7 @@ CALIBRATION_IMAGES = 64
 _SETTLE_FROM = 64
 _MOST_IN_ONE_PASS = 256
 _MOST_PREFIX_BYTES = 2 * 2**30
+_NOTABLE_BYTES = 100_000_000
 _MOST_RECORDED_BYTES = 384 * 2**20
 
 
@@ -209,10 +212,25 @@ class Sweep:
     def complete_baseline(self) -> None:
         """Measure the uncompressed model on the images that it has not run on yet."""
         seen = self.baseline.outputs
+        if len(seen) >= len(self.context.images):
+            return
         if not len(seen):
             self.baseline.outputs = self.executor.baseline(self)
-        elif len(seen) < len(self.context.images):
-            self.baseline.outputs = torch.cat([seen, self.context.baseline(len(seen))])
+        else:
+            self.baseline.outputs = joined([seen, self.context.baseline(len(seen))])
+        self.notes.extend(note for note in self._prediction_notes() if note not in self.notes)
+
+    def _prediction_notes(self) -> Iterator[str]:
+        """Yield what is left out of predictions, and how much memory they take where that is much."""
+        context, held = self.context, num_bytes(self.baseline.outputs)
+        left_out = context.task.predictions_note(context.trace.output, most_bytes=context.prediction_bytes)
+        if left_out:
+            yield left_out
+        if held >= _NOTABLE_BYTES:
+            yield (
+                f"Predictions of the uncompressed model, which all others are compared with, take {held / 1e6:.0f} MB "
+                f"of memory for {plural(len(context.images), 'image')}."
+            )
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
         """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
@@ -322,8 +340,8 @@ def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: Image
     return spec.metric
 
 
-def _broken_rows(baseline: Tensor) -> str:
-    bad = int((~baseline.isfinite()).flatten(1).any(dim=1).sum())
+def _broken_rows(baseline: Predictions) -> str:
+    bad = num_not_finite(baseline)
     if not bad:
         return ""
     return f"The uncompressed model's output is not finite for {bad} of {len(baseline)} images, so nothing compares."

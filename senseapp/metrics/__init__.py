@@ -6,14 +6,14 @@ A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS`
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from senseapp.core.registry import Registry
-from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, add_moments, number_text, powers
+from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, number_text, powers
 from senseapp.metrics.classification import ClassificationMetric, check_labels
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from senseapp.metrics.predictions import Predictions
 
 _OWN = ("TOP1", "TOP5", "LOSS", "KL", "AGREEMENT", "SQNR")
 METRICS: Registry[Metric] = Registry(
@@ -30,9 +30,14 @@ def metric_named(name: str) -> Metric:
     return METRICS.named(name)
 
 
-def moments_of(name: str, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:
+def moments_of(name: str, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
     """Return :meth:`Metric.moments` of the metric ``name``; raises InvalidInput where that or the name is wrong."""
     return metric_named(name).moments(baseline_output, output, targets)
+
+
+def merge_moments(name: str, first: Moments, second: Moments) -> tuple[float, ...]:
+    """Return :meth:`Metric.merge` of the metric ``name``: the moments of two disjoint sets of images together."""
+    return metric_named(name).merge(first, second)
 
 
 def change_of(name: str, moments: Moments, confidence: float = 0.95) -> MetricChange:
@@ -58,10 +63,10 @@ __all__ = [
     "Metric",
     "MetricChange",
     "Moments",
-    "add_moments",
     "change_of",
     "check_labels",
     "divergence_among",
+    "merge_moments",
     "metric_named",
     "moments_of",
     "number_text",

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
+
+    from senseapp.metrics.predictions import Predictions
 
 Moments = Sequence[float]
 Interval = tuple[float, float]
@@ -40,7 +42,8 @@ class MetricChange:
         ci_low, ci_high: 95 % interval of ``delta``, from the paired per-image differences; NaN where it is unknown
             (imported figures).
         num_samples: images measured; 0 where unknown.
-        moments: sufficient statistics of the per-image differences; sums, so that shards add up exactly.
+        moments: sufficient statistics of the per-image differences, which shards merge exactly: sums, or the records of
+            each image; see :meth:`Metric.merge`.
     """
 
     metric: str
@@ -114,30 +117,40 @@ class Metric(ABC):
     # ---- measurement
 
     @abstractmethod
-    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+    def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
         """Return what is summed over images, (N,) each, float64: of most metrics :func:`powers` of the worsening.
 
         Args:
-            baseline_output: of the uncompressed model, float64, images first.
-            output: of the compressed model, same shape.
+            baseline_output: predictions of the uncompressed model, as the metric's task makes them: for most tasks a
+                float64 tensor, images first.
+            output: those of the compressed model, alike.
             targets: labels of the images; None only where ``needs_labels`` is false.
         """
 
-    def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
+    def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
         """Raise InvalidInput for outputs and targets that :meth:`terms` has no meaning for."""
-        if baseline_output.shape != output.shape:
+        before, after = (tuple(getattr(each, "shape", (len(each),))) for each in (baseline_output, output))
+        if before != after:
             raise InvalidInput(
-                f"Outputs must be alike before and after compression; got {tuple(baseline_output.shape)} before and "
-                f"{tuple(output.shape)} after."
+                f"Outputs must be alike before and after compression; got {before} before and {after} after."
             )
         if self.needs_labels and targets is None:
             raise InvalidInput(f"The metric {self.name} needs labelled images. Choose one that needs no labels.")
 
-    def moments(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:
+    def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64."""
+        from senseapp.metrics.predictions import precise
+
         self.check(baseline_output, output, targets)
-        terms = self.terms(baseline_output.detach().double(), output.detach().double(), targets)
+        terms = self.terms(precise(baseline_output), precise(output), targets)
         return (float(len(output)), *(float(term.sum()) for term in terms))
+
+    def merge(self, first: Moments, second: Moments) -> tuple[float, ...]:
+        """Return the moments of two disjoint sets of images together.
+
+        Counts (top-1, top-5, agreement) merge exactly; other sums up to the rounding of one float64 addition.
+        """
+        return tuple(a + b for a, b in zip(first, second, strict=True))
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the interval of ``delta``; that of a mean of any sign unless a metric knows better."""
@@ -176,7 +189,7 @@ class Metric(ABC):
         """Return how many numbers :meth:`recorded` has for each image; 0 where layers together are not predicted."""
         return 0
 
-    def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
+    def recorded(self, baseline_output: Any, output: Any) -> Tensor:
         """Return what of each image's ``output`` is kept to predict layers together, (N, K), float32.
 
         Changes of it are taken to add up over layers.
@@ -256,14 +269,6 @@ class Metric(ABC):
     def kept_text(self, change: MetricChange) -> str:
         """Return what a compressed model still does: ``keep 97.4 % of the answers right``."""
         return (self.kept or f"have {{}} of {self.label}").format(self.value_text(change.value))
-
-
-def add_moments(first: Moments, second: Moments) -> tuple[float, ...]:
-    """Merge the moments of two disjoint sets of images.
-
-    Counts (top-1, top-5, agreement) merge exactly; the others up to the rounding of one float64 addition.
-    """
-    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 def powers(baseline: Tensor, worsening: Tensor) -> tuple[Tensor, ...]:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.data.pictures import png_of
 from senseapp.metrics.intervals import discordant_interval, proportion_interval
+from senseapp.metrics.predictions import Predictions
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.changed_answers import ChangedAnswers, ChangedPicture, ClassDrop
 
@@ -27,7 +27,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def changed_answers(
-    evaluator: ScheduleEvaluator, after: Tensor, images: ImageSet, *, subject: str
+    evaluator: ScheduleEvaluator, after: Predictions, images: ImageSet, *, subject: str
 ) -> ChangedAnswers | None:
     """Compare the answers in ``after``, (N, ...), with the uncompressed model's; None where outputs are no answers."""
     task, names = evaluator.dense.task, evaluator.class_names

@@ -22,6 +22,7 @@ from senseapp.measure.layout import Layout, lay_out, micro_batches
 from senseapp.measure.plan import split
 from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.metrics import MetricChange, change_of
+from senseapp.metrics.predictions import Predictions, joined
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
 from senseapp.reconstruct.adapt.blocks import TunedBlocks
@@ -294,12 +295,12 @@ class ScheduleEvaluator:
             output = self._outputs(replace(self.dense, model=applied.model, images=images), start, end)
         return baseline.moments(output, start, end)
 
-    def baseline_outputs(self, images: ImageSet) -> Tensor:
-        """Return the uncompressed model's output for ``images``, (N, ...)."""
+    def baseline_outputs(self, images: ImageSet) -> Predictions:
+        """Return the uncompressed model's predictions of ``images``."""
         return self._baseline(images).outputs
 
-    def outputs(self, applied: AppliedModel, images: ImageSet) -> Tensor:
-        """Return the output of ``applied`` for ``images``, (N, ...)."""
+    def outputs(self, applied: AppliedModel, images: ImageSet) -> Predictions:
+        """Return the predictions of ``applied`` for ``images``."""
         with applied.active():
             return self._outputs(replace(self.dense, model=applied.model, images=images), 0, len(images))
 
@@ -311,10 +312,10 @@ class ScheduleEvaluator:
             self._baselines[id(images)] = images, BaselineOutputs(outputs, images.labels, names)
         return self._baselines[id(images)][1]
 
-    def _outputs(self, context: MeasurementContext, start: int, stop: int) -> Tensor:
-        """Return the output for images ``start`` to ``stop``, reporting how many are done before each pass."""
+    def _outputs(self, context: MeasurementContext, start: int, stop: int) -> Predictions:
+        """Return the predictions of images ``start`` to ``stop``, reporting how many are done before each pass."""
         outputs = []
         for low, high in micro_batches(start, stop, context.layout.micro_batch):
             self.progress.images(low - start, stop - start)
             outputs.append(context.outputs(low, high))
-        return torch.cat(outputs)
+        return joined(outputs)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from senseapp.data.images import ImageSet
+from senseapp.metrics.predictions import Predictions
 from senseapp.records.file_answers import UNKNOWN, FileAnswers
 from senseapp.tasks import Task
 
@@ -15,7 +16,7 @@ _DIGITS = 3  # of a probability
 
 
 def file_answers(
-    before: Tensor, after: Tensor, images: ImageSet, *, task: Task, names: Sequence[str]
+    before: Predictions, after: Predictions, images: ImageSet, *, task: Task, names: Sequence[str]
 ) -> FileAnswers | None:
     """Return the answers in two outputs for ``images``, (N, ...); None where the task's outputs are no answers.
 

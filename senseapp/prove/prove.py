@@ -13,6 +13,7 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.steps import ignore_progress
 from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, primary_among
+from senseapp.metrics.predictions import Predictions
 from senseapp.prove.changed_answers import changed_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.refine import refine
@@ -43,7 +44,7 @@ class Proof:
     example: Tensor
     dense: nn.Module
     changed: ChangedAnswers | None
-    outputs: Tensor
+    outputs: Predictions
     seconds: tuple[Sequence[float], Sequence[float]]
 
 

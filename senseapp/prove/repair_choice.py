@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from senseapp.core.steps import OptionalSteps
 from senseapp.data.images import ImageSet
-from senseapp.metrics import METRICS, MetricChange, add_moments, change_of
+from senseapp.metrics import METRICS, MetricChange, change_of, merge_moments
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair import Matching, Repair
@@ -213,7 +213,7 @@ def _as_noun(repair: Repair) -> str:
 
 
 def _added(first: Sums, second: Sums) -> Sums:
-    return {name: add_moments(sums, second[name]) for name, sums in first.items()}
+    return {name: merge_moments(name, sums, second[name]) for name, sums in first.items()}
 
 
 def _changes(sums: Sums) -> Changes:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from senseapp.data.images import ImageSet
+    from senseapp.metrics.predictions import Predictions
     from senseapp.networks.loaded import LoadedModel
 
 
@@ -113,17 +114,19 @@ def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float
     metric = METRICS[task.shown_metric]
     chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)
     order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).tolist()
-    end, total, scored = time.monotonic() + _SCORING_SECONDS, 0.0, 0
+    end, scored = time.monotonic() + _SCORING_SECONDS, 0
+    moments: tuple[float, ...] = ()
     while scored < len(order) and time.monotonic() < end:
         batch = chosen.subset(order[scored : scored + _BATCH])
         output = _outputs(task, model, batch.batch(0, len(batch)))
-        total += metric.moments(output, output, batch.labels)[1]
+        found = metric.moments(output, output, batch.labels)
+        moments = metric.merge(moments, found) if scored else found
         scored += len(batch)
-    return scored, total / scored
+    return scored, metric.estimate(moments)[0]
 
 
-def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Tensor:
+def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Predictions:
     import torch
 
     with torch.inference_mode():
-        return task.output(model.module(batch))
+        return task.predictions(model.module(batch))

@@ -10,13 +10,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from senseapp.metrics.predictions import Predictions
 
 Layout = Literal["class folders", "table", "image set", "unlabelled"]
 
@@ -145,6 +147,7 @@ class Task(ABC):
         extra_metrics: registered with the task; any other metric that names it belongs to it too.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
         several_labels: whether several labels may be true of one image.
+        one_tensor: whether :meth:`predictions` are one tensor, which metrics of any task can compare.
     """
 
     name: str
@@ -159,23 +162,38 @@ class Task(ABC):
     extra_metrics: tuple[Metric, ...] = ()
     prepared_by_answers: bool = False
     several_labels: bool = False
+    one_tensor: bool = True
 
     # ---- outputs
 
     def output(self, model_output: object) -> Tensor:
         """Return what is measured of what a model returned, images first; this runs in each pass.
 
-        Networks that return a tuple or a dictionary need a task that picks from it and brings it into one tensor.
+        Networks that return a tuple or a dictionary need a task that picks from it and brings it into one tensor,
+        through which gradients flow.
         """
         return cast("Tensor", model_output)
+
+    def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
+        """Return what metrics compare of what a model returned; by default :meth:`output`.
+
+        Those of the uncompressed model stay in memory during a run, in float32 and on the CPU. Where :meth:`output` is
+        larger than ``most_bytes`` for each image, a task keeps less of it, always the same part, and
+        :meth:`predictions_note` says which.
+        """
+        return self.output(model_output)
+
+    def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
+        """Return one sentence where :meth:`predictions` leaves something out; else empty."""
+        return ""
 
     @abstractmethod
     def check_output(self, model_output: object, num_images: int) -> None:
         """Raise UnsupportedModel, with what was expected and what came, unless the output is that of this task."""
 
     def num_outputs(self, output: Tensor) -> int:
-        """Return how many numbers there are for each image."""
-        return math.prod(output.shape[1:])
+        """Return how many numbers there are for each image, or for each of its positions: (N, outputs, ...)."""
+        return int(output.shape[1])
 
     def outputs_of_head(self, width: int) -> int:
         """Return how many numbers :meth:`output` has for each image of a network whose last layer has ``width``."""
@@ -190,7 +208,8 @@ class Task(ABC):
     @property
     def own_metrics(self) -> tuple[Metric, ...]:
         """The metrics of this task and those of any, in the order in which people see them."""
-        return tuple(metric for metric in METRICS.values() if metric.task in ("", self.name))
+        tasks = ("", self.name) if self.one_tensor else (self.name,)
+        return tuple(metric for metric in METRICS.values() if metric.task in tasks)
 
     def metrics(self, *, has_labels: bool, num_outputs: int) -> tuple[str, ...]:
         """Return the names of the metrics that can be measured."""
@@ -219,30 +238,32 @@ class Task(ABC):
         """Return sentences on labels that make poor targets."""
         return ()
 
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+    def check_targets(self, targets: Any, num_images: int, num_outputs: int) -> None:
         """Raise InvalidInput for targets that do not belong to the images or the model."""
         if len(targets) != num_images:
             raise InvalidInput(f"{num_images} images need as many labels, got {len(targets)}.")
 
     # ---- the quick scan and histograms
 
-    def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
+    def directions(self, output: Tensor, targets: Any, signs: Tensor, most: int) -> ScanDirections:
         """Return at most ``most`` (at least 2) directions for each image, for tasks that have a divergence.
 
         ``output`` is that of the uncompressed model, on the CPU, and ``signs`` ±1 at random, alike in shape.
         """
         raise NotImplementedError
 
-    def largest_divergence(self, output: Tensor) -> Tensor:
-        """Return how large the divergence of each image can be, (N,), float64; larger estimates are cut."""
-        return output.new_full((len(output),), math.inf).double()
+    def largest_divergence(self, output: Any) -> Tensor:
+        """Return how large the divergence from each of N predictions can be, (N,), float64; estimates are cut there."""
+        import torch
+
+        return torch.full((len(output),), math.inf, dtype=torch.float64)
 
     @abstractmethod
     def score(self, output: Tensor) -> Tensor:
         """Return what histograms back-propagate without labels, summed over the images, differentiable."""
 
     @abstractmethod
-    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, output: Tensor, targets: Any) -> Tensor:
         """Return what histograms back-propagate with labels, summed over the images, differentiable."""
 
     def mean(self, output: Tensor) -> Tensor:
@@ -252,31 +273,31 @@ class Task(ABC):
     # ---- what people are shown
 
     @abstractmethod
-    def output_text(self, output: Tensor, names: Sequence[str]) -> str:
-        """Return what the model says of one image, whose ``output`` has no batch axis, in a few letters."""
+    def output_text(self, output: Any, names: Sequence[str]) -> str:
+        """Return what the model says of one image, whose predictions have no batch axis, in a few letters."""
 
     @abstractmethod
-    def target_text(self, target: Tensor, names: Sequence[str]) -> str:
+    def target_text(self, target: Any, names: Sequence[str]) -> str:
         """Return the label of one image in a few letters."""
 
-    def probabilities(self, output: Tensor) -> Tensor | None:
+    def probabilities(self, output: Any) -> Tensor | None:
         """Return the probability of each output, float64 (N, K); None where outputs are no scores of answers."""
         return None
 
-    def answered(self, output: Tensor) -> list[tuple[int, ...]] | None:
+    def answered(self, output: Any) -> list[tuple[int, ...]] | None:
         """Return the outputs that the answer to each image names; None where outputs are no scores of answers."""
         return None
 
-    def answer_shares(self, output: Tensor) -> Tensor | None:
+    def answer_shares(self, output: Any) -> Tensor | None:
         """Return the probability of each image's answer, (N,); None where there is none."""
         return None
 
-    def labelled(self, targets: Tensor) -> list[tuple[int, ...] | None]:
+    def labelled(self, targets: Any) -> list[tuple[int, ...] | None]:
         """Return the outputs that the label of each image names; None where the label is not fully known."""
         return [None] * len(targets)
 
-    def answer_changes(self, before: Tensor, after: Tensor, targets: Tensor | None) -> AnswerChanges | None:
-        """Return how the answers in two outputs of the same images differ; None where outputs are no answers."""
+    def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges | None:
+        """Return how the answers in two predictions of the same images differ; None where they are no answers."""
         return None
 
     def output_name(self, index: int, names: Sequence[str]) -> str:

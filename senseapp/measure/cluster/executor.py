@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-import torch
-from torch import Tensor
 
 from senseapp.core.errors import ClusterFailed
 from senseapp.measure.accumulation import BaselineOutputs
@@ -21,6 +19,7 @@ from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
 from senseapp.measure.cluster.remote import ImageStore, RemoteTask, ReorderBuffer, tasks_of
 from senseapp.measure.measurer import JobResult, MeasurementJob
 from senseapp.measure.sweep import Sweep
+from senseapp.metrics.predictions import Predictions, joined, stored
 
 _RETRIES = 3
 _LOOK_SECONDS = 1.0
@@ -57,8 +56,8 @@ class RayExecutor:
         self._plan = choose_plan(costs_of(sweep), self.cluster.workers, most_images=most)
         return self._plan.span_images
 
-    def baseline(self, sweep: Sweep) -> Tensor:
-        """Return the output for all images, measured in spans by whoever is free, and time the passes."""
+    def baseline(self, sweep: Sweep) -> Predictions:
+        """Return the predictions of all images, measured in spans by whoever is free, and time the passes."""
         spans = sweep.chunks()
         parts: dict[int, remote.BaselinePart] = {}
         with cluster_errors():
@@ -79,7 +78,7 @@ class RayExecutor:
                     self._send(sweep)
         sweep.context.seconds_per_image = sum(part.seconds for part in parts.values()) / len(sweep.context.images)
         self._settle_plan(sweep, spans)
-        return torch.cat([parts[number].output for number in range(len(spans))])
+        return joined([parts[number].output for number in range(len(spans))])
 
     def _send(self, sweep: Sweep) -> None:
         """Give the workers all that they need to know of a run, under a new key."""
@@ -158,7 +157,7 @@ class RayExecutor:
             start, stop = task.span
             targets = sweep.baseline.targets
             of_span = BaselineOutputs(
-                sweep.baseline.outputs[start:stop].clone(),
+                stored(sweep.baseline.outputs[start:stop]),
                 None if targets is None else targets[start:stop].clone(),
                 sweep.baseline.metrics,
                 recorded_images=max(0, sweep.baseline.recorded_images - start),

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 import ray
-from torch import Tensor, nn
+from torch import nn
 
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages
@@ -23,6 +23,7 @@ from senseapp.measure.measurer import JobResult, MeasurementJob, Measurer, Span
 from senseapp.measure.plan import PlannedTarget
 from senseapp.measure.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
 from senseapp.measure.versions import differences, versions_here
+from senseapp.metrics.predictions import Predictions
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import task_named
 
@@ -72,6 +73,7 @@ class RunSetup:
     first_images: ImageSet
     spec: SensitivitySpec
     task: str
+    prediction_bytes: int
     layout: Layout
     replay_obstacle: str | None
     further_uses: dict[str, int]
@@ -81,12 +83,12 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinePart:
-    """What a worker found on a span: the output, float32 (n, ...), the seconds it took, where, and any notes.
+    """What a worker found on a span: the predictions, the seconds it took, where, and any notes.
 
     ``obstacle`` is why the span cannot be replayed; None if it can.
     """
 
-    output: Tensor
+    output: Predictions
     seconds: float
     device: str
     notes: tuple[str, ...]
@@ -164,6 +166,7 @@ def prepare(setup: RunSetup) -> Measurer:
     context = MeasurementContext.prepare(
         setup.model, setup.first_images, device=setup.spec.device, own=True, task=task_named(setup.task)
     )
+    context.prediction_bytes = setup.prediction_bytes
     context.take(setup.layout)
     context.replay_obstacle = setup.replay_obstacle
     context.admit(setup.further_uses)
@@ -185,6 +188,7 @@ def setup_of(sweep: Sweep) -> RunSetup:
         first_images=part_of(context.images, 0, min(CALIBRATION_IMAGES, len(context.images))),
         spec=sweep.spec,
         task=sweep.context.task.name,
+        prediction_bytes=context.prediction_bytes,
         layout=context.layout,
         replay_obstacle=context.replay_obstacle,
         further_uses={name: context.trace.uses[name].macs for name in context.trace.used_by_others},

@@ -36,6 +36,7 @@ from senseapp.measure.quick.responses import ChannelResponses, Key, Responses
 from senseapp.measure.quick.true_passes import correct_by_true_passes
 from senseapp.measure.quick.weight_responses import WeightResponses
 from senseapp.metrics import METRICS
+from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
 
@@ -177,32 +178,32 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
     stop = _num_images(sweep)
-    # Drawn for all images at once, so that the cut into batches, which is timed, does not matter.
+    # Drawn image by image in their order, so that the cut into batches, which is timed, does not matter.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]
-    signs = torch.randint(0, 2, (stop, *shape), generator=generator) * 2 - 1
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
-    outputs = []
+    outputs: list[Predictions] = []
     num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
-        output, found = _scan_batch(sweep, responses, recorder, signs[low:high], low)
+        signs = torch.randint(0, 2, (high - low, *shape), generator=generator) * 2 - 1
+        output, found = _scan_batch(sweep, responses, recorder, signs, low)
         outputs.append(output)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
         if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has none to compare with yet
             yield _joined(task, parts, outputs), False
     if not len(sweep.baseline.outputs):  # what a quick run left to the scan
-        sweep.baseline.outputs = torch.cat(outputs)
+        sweep.baseline.outputs = joined(outputs)
     yield _joined(task, parts, outputs), True
 
 
-def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: list[Tensor]) -> dict[Key, Changes]:
+def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: list[Predictions]) -> dict[Key, Changes]:
     """Return the finite changes of all batches together, divergences no larger than they can be."""
-    most = task.largest_divergence(torch.cat(outputs))
-    joined = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
-    for changes in joined.values():
+    most = task.largest_divergence(joined(outputs))
+    whole = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
+    for changes in whole.values():
         changes[task.divergence] = torch.minimum(changes[task.divergence], most)
-    return {key: changes for key, changes in joined.items() if all(v.isfinite().all() for v in changes.values())}
+    return {key: changes for key, changes in whole.items() if all(v.isfinite().all() for v in changes.values())}
 
 
 def _num_images(sweep: Sweep) -> int:
@@ -226,8 +227,8 @@ def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
 
 def _scan_batch(
     sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int
-) -> tuple[Tensor, dict[Key, Changes]]:
-    """Return the uncompressed model's output, float32 (n, ...), and the changes of each key that was seen."""
+) -> tuple[Predictions, dict[Key, Changes]]:
+    """Return the uncompressed model's predictions and the changes of each key that was seen."""
     high = low + len(signs)
     task, targets = sweep.context.task, sweep.baseline.targets
     with precision_context(sweep.context.layout.precision, sweep.context.device):
@@ -241,4 +242,5 @@ def _scan_batch(
             responses.observe(name, calls[name], high - low, len(directions.vectors))
 
     recorder.backward(output, [vector.to(output.device) for vector in directions.vectors], calls, seen)
-    return seen_output, {key: dict(directions.changes(pulls)) for key, pulls in responses.collect().items()}
+    changes = {key: dict(directions.changes(pulls)) for key, pulls in responses.collect().items()}
+    return stored(sweep.context.read(raw)), changes

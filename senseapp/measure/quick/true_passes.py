@@ -20,6 +20,7 @@ from senseapp.measure.plan import PlannedTarget, representative_positions
 from senseapp.measure.quick.composite import composite, draw_sample
 from senseapp.measure.quick.responses import Key
 from senseapp.metrics import METRICS
+from senseapp.metrics.predictions import Predictions, precise
 from senseapp.records.measurement import LayerMeasurement
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class TruePasses:
 class _EachImage(BaselineOutputs):
     """Keeps the divergence of each image in place of sums over images."""
 
-    def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
-        before, (name,) = self.outputs[start:stop].double(), self.metrics
-        return {name: tuple(METRICS[name].terms(before, output.double(), None)[1].tolist())}
+    def moments(self, output: Predictions, start: int, stop: int) -> dict[str, tuple[float, ...]]:
+        before, (name,) = precise(self.outputs[start:stop]), self.metrics
+        return {name: tuple(METRICS[name].terms(before, precise(output), None)[1].tolist())}
 
 
 Correction = tuple[dict[Key, float], dict[Key, int]]

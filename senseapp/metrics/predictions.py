@@ -1,0 +1,161 @@
+"""What metrics compare of a network's outputs: compact predictions, one for each image.
+
+A task that compares one tensor, such as class scores (N, classes), uses that tensor. Others use :class:`Columns`:
+several tensors, or objects of different size for each image, such as its boxes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_OBJECT_BYTES = 64  # of a Python object in a column, at least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Predictions of several parts.
+
+    Attributes:
+        parts: by name, images first: a tensor (N, ...), or a tuple with one object for each image: a tensor of any
+            shape, or a tuple of numbers.
+    """
+
+    parts: Mapping[str, Tensor | tuple[Any, ...]]
+
+    def __post_init__(self) -> None:
+        if len({len(part) for part in self.parts.values()}) != 1:
+            lengths = {name: len(part) for name, part in self.parts.items()}
+            raise ValueError(f"All parts of predictions need one entry for each image, got {lengths}.")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.parts.values())))
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, chosen: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, chosen: slice | Tensor) -> Columns: ...
+    def __getitem__(self, chosen: int | slice | Tensor) -> Columns | Mapping[str, Any]:
+        """Return the parts of one image, or the predictions of those in a slice or at positions, int64 (n,)."""
+        if isinstance(chosen, int):
+            return {name: part[chosen] for name, part in self.parts.items()}
+        return Columns(parts={name: _taken(part, chosen) for name, part in self.parts.items()})
+
+
+Predictions: TypeAlias = "Tensor | Columns"
+"""Of N images: a tensor (N, ...), or several parts."""
+
+
+def _taken(part: Tensor | tuple[Any, ...], chosen: slice | Tensor) -> Tensor | tuple[Any, ...]:
+    if not isinstance(part, tuple):
+        return part[chosen]
+    return part[chosen] if isinstance(chosen, slice) else tuple(part[int(place)] for place in chosen)
+
+
+def mapped(predictions: Predictions, change: Callable[[Tensor], Tensor]) -> Predictions:
+    """Return predictions with ``change`` applied to each tensor."""
+    if not isinstance(predictions, Columns):
+        return change(predictions)
+    return Columns(parts={name: _changed(part, change) for name, part in predictions.parts.items()})
+
+
+def _changed(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(part, tuple):
+        return tuple(_changed(each, change) for each in part)
+    return change(part) if _is_tensor(part) else part
+
+
+def stored(predictions: Predictions) -> Predictions:
+    """Return predictions on the CPU, in tensors of their own without gradients, numbers with a fraction as float32."""
+    return mapped(predictions, _stored)
+
+
+def _stored(values: Tensor) -> Tensor:
+    return (values.float() if values.is_floating_point() else values).detach().cpu().clone()
+
+
+def precise(predictions: Predictions) -> Predictions:
+    """Return predictions without gradients, numbers with a fraction as float64."""
+    return mapped(predictions, lambda each: each.detach().double() if each.is_floating_point() else each.detach())
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of several batches as those of all their images."""
+    import torch
+
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if not isinstance(first, Columns):
+        return torch.cat(cast("list[Tensor]", list(parts)))
+    columns = cast("Sequence[Columns]", parts)
+    return Columns(parts={name: _joined_part([each.parts[name] for each in columns]) for name in first.parts})
+
+
+def _joined_part(parts: list[Any]) -> Any:
+    import torch
+
+    return tuple(each for part in parts for each in part) if isinstance(parts[0], tuple) else torch.cat(parts)
+
+
+def tensors_of(predictions: Predictions) -> Iterator[Tensor]:
+    """Yield each tensor, also those inside of objects."""
+    if isinstance(predictions, Columns):
+        for part in predictions.parts.values():
+            yield from _tensors_in(part)
+    else:
+        yield predictions
+
+
+def _tensors_in(part: Any) -> Iterator[Tensor]:
+    if isinstance(part, tuple):
+        for each in part:
+            yield from _tensors_in(each)
+    elif _is_tensor(part):
+        yield part
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def num_bytes(predictions: Predictions) -> int:
+    """Return how much memory predictions take, about."""
+    tensors = sum(each.numel() * each.element_size() for each in tensors_of(predictions))
+    objects = sum(len(part) for part in _columns(predictions) if isinstance(part, tuple))
+    return tensors + _OBJECT_BYTES * objects
+
+
+def _columns(predictions: Predictions) -> Sequence[Any]:
+    return tuple(predictions.parts.values()) if isinstance(predictions, Columns) else (predictions,)
+
+
+def equal(one: Predictions, other: Predictions) -> bool:
+    """Tell whether two predictions are equal to the bit; where both are NaN they are."""
+    ours, theirs = list(tensors_of(one)), list(tensors_of(other))
+    if len(one) != len(other) or [each.shape for each in ours] != [each.shape for each in theirs]:
+        return False
+    return all(bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in zip(ours, theirs, strict=True))
+
+
+def num_not_finite(predictions: Predictions) -> int:
+    """Return of how many images a number is not finite."""
+    import torch
+
+    bad = torch.zeros(len(predictions), dtype=torch.bool)
+    for part in _columns(predictions):
+        if isinstance(part, tuple):
+            finite = [all(bool(each.isfinite().all()) for each in _tensors_in(one)) for one in part]
+            bad |= ~torch.tensor(finite, dtype=torch.bool)
+        else:
+            bad |= ~part.isfinite().reshape(len(part), -1).all(dim=1).cpu()
+    return int(bad.sum())
