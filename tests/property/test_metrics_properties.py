@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from senseapp.core.codec import dumps, loads
-from senseapp.metrics import merge_moments, change_of, moments_of
+from senseapp.metrics import change_of, merge_moments, moments_of
 from senseapp.metrics.intervals import discordant_interval
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.ranking import rank_intervals, shared_ranks, undecided
@@ -48,6 +48,7 @@ def test_shards_merge_to_the_whole(given_metric, cut):
     metric, before, after, labels = given_metric
     whole = moments_of(metric, before, after, labels)
     merged = merge_moments(
+        metric,
         moments_of(metric, before[:cut], after[:cut], labels[:cut]),
         moments_of(metric, before[cut:], after[cut:], labels[cut:]),
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from senseapp.core.errors import InvalidInput, InvalidSpec
-from senseapp.metrics import METRICS, merge_moments, change_of, divergence_among, moments_of, primary_among
+from senseapp.metrics import METRICS, change_of, divergence_among, merge_moments, moments_of, primary_among
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
@@ -148,7 +148,7 @@ def test_moments_are_plain_numbers_and_add_up():
         whole = moments_of(metric, before, after, labels)
         parts = [moments_of(metric, before[cut], after[cut], labels[cut]) for cut in (slice(4), slice(4, 9))]
         assert all(type(number) is float for number in whole)
-        assert merge_moments(*parts) == pytest.approx(whole, rel=1e-13)
+        assert merge_moments(metric, *parts) == pytest.approx(whole, rel=1e-13)
 
 
 def test_half_precision_scores_are_summed_in_float64():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics import merge_moments, change_of
+from senseapp.metrics import change_of, merge_moments
 from senseapp.metrics.intervals import (
     discordant_interval,
     mean_interval,
@@ -130,4 +130,4 @@ def test_a_confidence_out_of_range_is_refused(confidence):
 
 def test_moments_of_different_metrics_cannot_be_added():
     with pytest.raises(ValueError, match="zip"):
-        merge_moments((1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6))
+        merge_moments("top1", (1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6))
