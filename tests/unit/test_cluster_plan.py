@@ -20,7 +20,7 @@ from senseapp.data.images import PreparedImages, TensorImages
 from senseapp.measure.cluster.cluster import cluster_errors, connected, look
 from senseapp.measure.cluster.remote import ImageStore, ReorderBuffer, part_of, tasks_of
 from senseapp.measure.measurer import JobResult, MeasurementJob
-from senseapp.measure.versions import differences, versions_here
+from senseapp.measure.reuse import differences, versions_here
 from senseapp.networks.loaded import Preprocessing
 
 SPANS = ((0, 4), (4, 8), (8, 10))

@@ -18,9 +18,8 @@ from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.plan import PlannedTarget
 from senseapp.measure.quick import true_passes
-from senseapp.measure.quick.composite import composite, draw_sample
 from senseapp.measure.quick.scan import quick_scan
-from senseapp.measure.quick.true_passes import TruePasses, correction_note
+from senseapp.measure.quick.true_passes import TruePasses, composite, correction_note, draw_sample
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec

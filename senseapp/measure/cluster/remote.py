@@ -21,8 +21,8 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.measure.layout import Layout
 from senseapp.measure.measurer import JobResult, MeasurementJob, Measurer, Span
 from senseapp.measure.plan import PlannedTarget
+from senseapp.measure.reuse import differences, versions_here
 from senseapp.measure.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
-from senseapp.measure.versions import differences, versions_here
 from senseapp.metrics.predictions import Predictions
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import task_named
