@@ -130,7 +130,7 @@ class Sweep:
         layout: Layout | None,
     ) -> Sweep:
         images, task = context.images, context.task
-        metrics = task.metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
+        metrics = task.layer_metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
         notes: list[str] = list(images.notes)
         most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
@@ -331,6 +331,11 @@ def _memory_bytes(device: torch.device) -> int:
 def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: ImageSet, num_outputs: int) -> str:
     if spec.metric is None:
         return default_metric(metrics, len(images))
+    if spec.metric not in metrics and METRICS[spec.metric].proof_only:
+        raise InvalidSpec(
+            f"The metric {spec.metric} is measured of whole schedules, not of each layer. Choose one of "
+            f"{', '.join(metrics)} to rank layers."
+        )
     if spec.metric not in metrics:
         needs = METRICS[spec.metric].obstacle(has_labels=images.labels is not None, num_classes=num_outputs)
         needs = needs or f"a model of the task {METRICS[spec.metric].task}"

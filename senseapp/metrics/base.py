@@ -84,6 +84,8 @@ class Metric(ABC):
         additive: whether value and drop differ by the baseline, so that the interval of one is that of the other.
         axis_title: of the axis that a drop is drawn on, without its unit; empty for ``change_title``.
         value_title: of the axis that the metric itself is drawn on; empty for ``label``.
+        proof_only: whether it is measured of whole schedules and files alone: it moves too little, or takes too much
+            to store, for each layer and level.
         counted: what a share is of: ``answers`` or ``labels``, each right or as before; empty where it counts nothing.
         finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
         kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
@@ -105,6 +107,7 @@ class Metric(ABC):
     additive: bool = True
     axis_title: str = ""
     value_title: str = ""
+    proof_only: bool = False
     counted: str = ""
     finding: str = " loses {}"
     kept: str = ""

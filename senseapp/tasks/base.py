@@ -219,9 +219,14 @@ class Task(ABC):
         return tuple(metric for metric in METRICS.values() if metric.task in tasks)
 
     def metrics(self, *, has_labels: bool, num_outputs: int) -> tuple[str, ...]:
-        """Return the names of the metrics that can be measured."""
+        """Return the names of the metrics that can be measured of a whole compressed model."""
         found = (each for each in self.own_metrics if not each.obstacle(has_labels=has_labels, num_classes=num_outputs))
         return tuple(metric.name for metric in found)
+
+    def layer_metrics(self, *, has_labels: bool, num_outputs: int) -> tuple[str, ...]:
+        """Return the names of those that are measured of each layer."""
+        names = self.metrics(has_labels=has_labels, num_outputs=num_outputs)
+        return tuple(name for name in names if not METRICS[name].proof_only)
 
     @property
     def divergence(self) -> str:

@@ -143,4 +143,5 @@ AP = AveragePrecision(
     notable=0.01,
     needs_labels=True,
     primary=True,
+    proof_only=True,
 )

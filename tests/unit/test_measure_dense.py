@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.quick.scan import quick_scan
@@ -144,3 +145,13 @@ def test_the_memory_of_predictions_is_shared_by_the_images_of_a_run() -> None:
     many = MeasurementContext.prepare(segmentation_network(), TensorImages(images), task=SEGMENTATION)
     assert 460e6 < few.prediction_bytes * 4 < 500e6
     assert 460e6 < many.prediction_bytes * NUM_IMAGES < 500e6
+
+
+def test_a_metric_of_whole_schedules_ranks_no_layers() -> None:
+    images, masks = scenes()
+    truths = tuple(rectangles(mask) for mask in masks)
+    sweep = opened(detection_network(), DETECTION, truths)
+    assert AP.name not in sweep.baseline.metrics
+    spec = SensitivitySpec(levels=LEVELS, num_samples=NUM_IMAGES, metric=AP.name, device="cpu")
+    with pytest.raises(InvalidSpec, match="toy_ap is measured of whole schedules, not of each layer"):
+        Sweep.open(detection_network(), TensorImages(images), spec, task=DETECTION)

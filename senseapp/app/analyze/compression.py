@@ -166,7 +166,7 @@ def _choose_levels(
 
 
 def _choose_metric(draft: SensitivitySpec, task: Task) -> str | None:
-    offered = {metric.name: metric for metric in task.own_metrics}
+    offered = {metric.name: metric for metric in task.own_metrics if not metric.proof_only}
     chosen = choose_one(
         "Metric that ranks the layers",
         {_AUTOMATIC: _AUTOMATIC_LABEL} | {name: metric.label for name, metric in offered.items()},
