@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
 
@@ -186,13 +186,6 @@ class Task(ABC):
     def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
         """Return one sentence where :meth:`predictions` leaves something out; else empty."""
         return ""
-
-    def deployed(self, module: nn.Module) -> nn.Module:
-        """Return the network that is written as a file that runs; what it returns, :meth:`output` reads too.
-
-        A file holds tensors: networks that return anything else need a task that brings it into tensors.
-        """
-        return module
 
     @abstractmethod
     def check_output(self, model_output: object, num_images: int) -> None:

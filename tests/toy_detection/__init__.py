@@ -12,7 +12,7 @@ from senseapp.tasks import ScanDirections, Targets, Task, WrittenLabels, refuse_
 from tests.toy_detection.metrics import AP, DIVERGENCE, directions_of, predictions_of
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +20,9 @@ class Detection(Task):
     """Where rectangles are."""
 
     def output(self, model_output: object) -> Tensor:
-        """Return boxes and logits of all images, (N, 16, 6); a file that runs returns them so."""
+        """Return boxes and logits of all images, (N, 16, 6)."""
         import torch
 
-        if isinstance(model_output, torch.Tensor):
-            return model_output
         images = cast("list[dict[str, Tensor]]", model_output)
         return torch.stack([torch.cat([each["boxes"], each["logits"]], 1) for each in images])
 
@@ -33,12 +31,6 @@ class Detection(Task):
         fits = isinstance(model_output, list) and len(model_output) == num_images
         if not fits or not all({"boxes", "logits"} <= set(each) for each in cast("list[Any]", model_output)):
             raise refuse_output("boxes and logits of each image", model_output, self.model_kind)
-
-    def deployed(self, module: nn.Module) -> nn.Module:
-        """Return the network with one tensor as its output."""
-        from tests.toy_detection.network import OneTensor
-
-        return OneTensor(module, self.output)
 
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
         """Return boxes, logits and the detections of each image."""

@@ -107,15 +107,3 @@ def load(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         pretrained=False,
         class_names=("red", "blue"),
     )
-
-
-class OneTensor(nn.Module):
-    """A network whose output ``read`` brings into one tensor."""
-
-    def __init__(self, network: nn.Module, read: Callable[[object], Tensor]) -> None:
-        super().__init__()
-        self.network, self.read = network, read
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return what ``read`` makes of the output for ``images``."""
-        return self.read(self.network(images))
