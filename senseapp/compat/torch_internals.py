@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
-"""ATen's operations as overload packets. Which of them a module calls, and the order of their arguments, is torch's own
-business; ``tests/unit/test_compat.py`` lists the arguments that :mod:`senseapp.networks.products` reads."""
+"""ATen's operations as overload packets. torch does not document which of them a module calls, or the order of their
+arguments; ``tests/unit/test_compat.py`` lists the arguments that :mod:`senseapp.networks.products` reads."""
 
 ATTENTIONS = (
     aten._scaled_dot_product_flash_attention_for_cpu,
@@ -27,7 +27,7 @@ ATTENTIONS = (
     aten._scaled_dot_product_cudnn_attention,
     aten._scaled_dot_product_fused_attention_overrideable,
 )
-"""What ``scaled_dot_product_attention`` becomes, by device: each counts as two matrix products."""
+"""Implementations of ``scaled_dot_product_attention`` by device: each counts as two matrix products."""
 
 MULTI_HEAD_ATTENTION = aten._native_multi_head_attention
 """The fused kernel of ``nn.MultiheadAttention`` in evaluation: its products are counted."""
@@ -39,12 +39,12 @@ WEIGHT_NORM = aten._weight_norm_interface
 """The kernel of weight normalisation, after which a zero of the weight is still a zero."""
 
 COPIES = (aten._to_copy, aten._unsafe_view)
-"""What casts and reshapes become, which leave values as they are."""
+"""Implementations of casts and reshapes, which do not change values."""
 
 
 @contextmanager
 def without_stack_traces() -> Iterator[None]:
-    """Trace graphs inside without the lines of source of each node: a third of the time of an export to ONNX."""
+    """Trace graphs inside the block without source lines of each node: a third of the time of an export to ONNX."""
     from torch.fx import config
 
     before = config.do_not_emit_stack_traces
@@ -64,9 +64,9 @@ _OUT_OF_PLACE = {
 
 
 def activations_out_of_place(program: torch.export.ExportedProgram) -> None:
-    """Let activations of a traced graph return tensors of their own, where nobody else sees what they overwrite.
+    """Make in-place activations of a traced graph return new tensors, where nothing else reads the overwritten ones.
 
-    To ONNX, torch decomposes ``hardtanh_`` into operations on symbolic sizes: half the time of an export.
+    For ONNX, torch decomposes ``hardtanh_`` into operations on symbolic sizes: half the time of an export.
     """
     for node in program.graph.nodes:
         other = _OUT_OF_PLACE.get(node.target) if node.op == "call_function" else None
@@ -76,15 +76,15 @@ def activations_out_of_place(program: torch.export.ExportedProgram) -> None:
 
 
 def _is_fresh(node: Any) -> bool:
-    """Whether an operation of a traced graph returns new tensors, none that share memory with its inputs."""
+    """Return whether an operation of a traced graph returns new tensors that share no memory with its inputs."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and all(each.alias_info is None for each in schema.returns)
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Shows each operation that runs inside, below autograd, where modules and functionals look alike.
+    """Calls ``saw`` for each operation inside the block, below autograd, where modules and functionals look alike.
 
-    ``TorchFunctionMode``, the documented kind, does not see what one operation is made of.
+    ``TorchFunctionMode``, the documented kind, does not show the operations inside a composite one.
     """
 
     def __init_subclass__(cls) -> None:
@@ -92,7 +92,7 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; else the first operation that is seen would load the compiler, which takes 2 s."""
+        """True, as nothing here is compiled; else the first operation would load the compiler, which takes 2 s."""
         return False
 
     def __init__(self, saw: Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]) -> None:
@@ -109,10 +109,10 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class UnreadableTensor(Tensor):
-    """Has the shape, strides, type and device of a tensor and no memory; any operation on its numbers raises.
+    """Has the shape, strides, type and device of a tensor and no storage; any operation on its values raises.
 
-    Operations that are made of others, such as ``to`` and ``dropout``, are taken apart first: those that turn out to do
-    nothing return it as it is, as they do for any tensor.
+    Composite operations, such as ``to`` and ``dropout``, are decomposed first: those that do nothing return it
+    unchanged, as for any tensor.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -120,7 +120,7 @@ class UnreadableTensor(Tensor):
 
     @staticmethod
     def like(tensor: Tensor, shape: Sequence[int] | None, error: Callable[[], BaseException]) -> UnreadableTensor:
-        """Return one like ``tensor``, perhaps of another ``shape``; reading it raises what ``error`` returns."""
+        """Return one like ``tensor``, with another ``shape`` if given; reading it raises the result of ``error``."""
         strides = tensor.stride() if shape is None else None
         made: UnreadableTensor = Tensor._make_wrapper_subclass(
             UnreadableTensor,
@@ -143,17 +143,17 @@ class UnreadableTensor(Tensor):
 
 
 def operation_of(func: Any) -> Any:
-    """Return the packet in :data:`aten` that what :class:`OperationMode` saw is an overload of; None if in none."""
+    """Return the packet in :data:`aten` of an overload seen by :class:`OperationMode`; None if there is none."""
     return getattr(func, "overloadpacket", None)
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return how often ``tensor`` was written to in place; autograd counts it, except for inference tensors."""
+    """Return the number of in-place writes to ``tensor``, from autograd's counter; inference tensors have none."""
     return tensor._version
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number that views of one tensor share; on the ``meta`` device, too, which has no addresses."""
+    """Return a number shared by all views of one tensor, also on the ``meta`` device, which has no addresses."""
     storage = tensor.untyped_storage()
     return storage.data_ptr() or int(storage._cdata)
 
@@ -163,11 +163,11 @@ _ABSENT = object()
 
 @contextmanager
 def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Undo, on exit and also on error, what the body does to the attributes of ``modules``.
+    """Undo the body's changes to the attributes of ``modules`` on exit, also on error.
 
-    Pruning gives modules new parameters and sizes and never writes to the old tensors, so the old objects are put back
-    and nothing is copied; so are entries of dictionaries, in which some modules keep what they computed from their
-    weights. Children, hooks and training flags are left alone, for whoever else holds on to the module.
+    Pruning sets new parameters and sizes and never writes to the old tensors, so the old objects are restored and
+    nothing is copied; so are entries of dictionaries, in which some modules cache values computed from their weights.
+    Children, hooks and training flags are not restored, as other code may depend on them.
     """
     saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
     try:
@@ -182,22 +182,22 @@ def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _tables(module: nn.Module) -> list[dict[str, Any]]:
-    """Return the dictionaries that hold a module's own state: attributes, parameters, buffers, and its own ones."""
+    """Return the dictionaries of a module's own state: attributes, parameters, buffers, and its own dictionaries."""
     attributes = vars(module)
     own = [value for name, value in attributes.items() if isinstance(value, dict) and not name.startswith("_")]
     return [attributes, attributes["_parameters"], attributes["_buffers"], *own]
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
-    """Tell whether somebody else's hooks run around the forward pass of ``module``."""
+    """Return whether forward hooks of other code are registered on ``module``."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def import_without_compiler(*libraries: str) -> None:
-    """Import libraries without torch's compiler, which is a third of the time and which nothing here calls.
+    """Import libraries without torch's compiler, which is a third of the time and is never used here.
 
-    torchvision's RoI align and timm's NaFlexViT each ask for one function of ``torch._dynamo`` while they are imported;
-    those are stood in for. Should a later version want more, or the compiler be there already, nothing is done.
+    torchvision's RoI align and timm's NaFlexViT each use one function of ``torch._dynamo`` while they are imported;
+    these are replaced. If a later version needs more, or the compiler is loaded already, nothing is done.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -216,18 +216,18 @@ def import_without_compiler(*libraries: str) -> None:
 
 
 def _left_as_it_is(function: Any = None, recursive: bool = True, **_about: object) -> Any:
-    """Stand in for ``torch._dynamo.disable``: what nobody compiles need not be kept from it."""
+    """Replacement of ``torch._dynamo.disable`` that returns the function unchanged, as nothing is compiled."""
     return function if function is not None else _left_as_it_is
 
 
 def _is_compile_supported(device_type: str) -> bool:
-    """Ask the compiler itself, now that somebody calls RoI align."""
+    """Ask the compiler itself, once RoI align is called."""
     utils = importlib.import_module("torch._dynamo.utils")
     return bool(utils.is_compile_supported(device_type))
 
 
 def without_source_paths(program: ExportedProgram) -> ExportedProgram:
-    """Take from every node of ``program`` the lines of source that made it, which name folders; return it."""
+    """Remove source lines, which contain paths, from every node of ``program``; return it."""
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
             for node in module.graph.nodes:

@@ -1,4 +1,4 @@
-"""Undocumented names of torch-pruning: its graph as data, and its groups put together by hand."""
+"""Undocumented names of torch-pruning: its graph as data, and construction of its groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_pruning.dependency import index_mapping
 
 
 def nodes_of(graph: torch_pruning.DependencyGraph) -> Mapping[nn.Module, Any]:
-    """Return the nodes of a graph by module; empty where its construction did not get that far."""
+    """Return the nodes of a graph by module; empty if its construction failed before."""
     nodes: Mapping[nn.Module, Any] = getattr(graph, "module2node", {})
     return nodes
 
@@ -26,30 +26,30 @@ def parameter_name(graph: torch_pruning.DependencyGraph, parameter: nn.Parameter
 
 
 def node_name(node: Any) -> str:
-    """Return what a node is called in messages."""
+    """Return the name of a node in messages."""
     return str(node._name or node.type.name.lower())
 
 
 def is_output(node: Any) -> bool:
-    """Tell whether a node stands for the model's output."""
+    """Return whether a node is the model's output."""
     return node.type is ops.OPTYPE.OUTPUT
 
 
 class Channels(NamedTuple):
-    """Channels on one axis: ascending positions, and for each the channel of the group's root that it belongs to."""
+    """Channels on one axis: ascending positions, and for each the corresponding channel of the group's root."""
 
     positions: NDArray[np.int64]
     roots: NDArray[np.int64]
 
 
 def map_channels(index_map: Any, channels: Channels) -> Channels:
-    """Return where an index map takes ascending channels, which are ascending again.
+    """Return the positions of ascending channels after an index map; they ascend again.
 
     torch-pruning's own maps handle one Python object at a time.
 
     Raises:
         TypeError: the map is of a kind that loses the root, or unknown.
-        ValueError: torch-pruning took a reshape for one that leaves nothing of a channel.
+        ValueError: torch-pruning assumed a reshape with less than one position per channel.
     """
     positions, roots = channels
     if isinstance(index_map, index_mapping._FlattenIndexMapping):
@@ -70,7 +70,7 @@ def map_channels(index_map: Any, channels: Channels) -> Channels:
 
 
 def _flattened(channels: Channels, stride: int, *, merge: bool) -> Channels:
-    """Give each channel ``stride`` positions, or ``merge`` so many positions into one."""
+    """Expand each channel to ``stride`` positions, or ``merge`` as many positions into one."""
     if stride < 1:
         raise ValueError("a reshape leaves less than one position of each channel")
     positions, roots = channels
@@ -83,11 +83,11 @@ def _flattened(channels: Channels, stride: int, *, merge: bool) -> Channels:
 
 
 def map_indices(graph: torch_pruning.DependencyGraph) -> None:
-    """Make the index maps of a graph whose construction ended in a division by zero, all but those that divide by it.
+    """Build the index maps of a graph whose construction ended in a division by zero, without those that cause it.
 
     torch-pruning takes the channels after a reshape from the first layer that reads it. Where only a part is read, as
-    behind the channel shuffle of ShuffleNet, it arrives at 0 and divides by that (1.6.0). Without a map, channels
-    behind that reshape count as those before it; whether that is true is checked by gradients, as for any reshape.
+    after the channel shuffle of ShuffleNet, it gets 0 and divides by it (1.6.0). Without a map, channels after that
+    reshape count as those before it; gradients verify that, as for any reshape.
     """
     updates = {
         ops.OPTYPE.CONCAT: index_mapping.update_concat_index_mapping,
@@ -103,7 +103,7 @@ def map_indices(graph: torch_pruning.DependencyGraph) -> None:
 
 
 def group_of(cuts: Iterable[tuple[Any, Sequence[int], Sequence[int]]]) -> torch_pruning.Group:
-    """Return a group, as importances take it, of (dependency, indices, root indices)."""
+    """Return a group, as importances expect it, from (dependency, indices, root indices)."""
     group = torch_pruning.Group()
     for dependency, indices, root_indices in cuts:
         item = _helpers.GroupItem(dep=dependency, idxs=list(indices))

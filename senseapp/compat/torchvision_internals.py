@@ -1,6 +1,6 @@
-"""Undocumented names of torchvision's image sets: where they are downloaded from, and the class of each image.
+"""Undocumented names of torchvision's image sets: their download addresses, and the class of each image.
 
-Addresses are looked up when they are asked for, so that a mirror may be put in their place.
+Addresses are read on each call, so that a mirror may replace them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torchvision import datasets
 
 
 def first_address(kind: type[Any]) -> str:
-    """Return the address that one of torchvision's image sets downloads first; EuroSAT's is written in its code.
+    """Return the first download address of a torchvision image set; EuroSAT's is in its source code.
 
     >>> from torchvision.datasets import CIFAR10
     >>> first_address(CIFAR10)

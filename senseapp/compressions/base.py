@@ -1,4 +1,4 @@
-"""What every compression promises to the code that measures it, and the weights of layers that it acts on."""
+"""Interface of compressions for measurement, and the weights of layers that they change."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from senseapp.records.profile import CoupledGroup, LayerProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is compressed as one: a layer, or a coupled group of layers.
+    """Unit of compression: a layer, or a coupled group of layers.
 
     Attributes:
-        layer: the name it is reported by; for a group, the first member in execution order.
+        layer: name in reports; for a group, the first member in execution order.
         members: compressible layers that change together, ``layer`` included.
-        modules: dotted names of every module whose parameters, buffers or input change (norms included); everything
-            that runs before the first use of any of them is unchanged.
+        modules: dotted names of every module whose parameters, buffers or input change (norms included); calls before
+            the first use of any of them are unchanged.
         group: id of the group; empty for a single layer.
     """
 
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What a compression truly did, over all members; MACs are those of one image that are gone or multiply a zero."""
+    """Effect of a compression, over all members; MACs are those of one image that are removed or multiply a zero."""
 
     achieved_level: float
     removed_params: int = 0
@@ -47,9 +47,9 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightGrid:
-    """What rounded weights may be: ``nearest`` of value / scale, times the scale; at most ``largest`` times the scale.
+    """Grid of rounded weights: ``nearest`` of value / scale, times the scale; at most ``largest`` times the scale.
 
-    One scale holds for each output channel, or, if ``shared``, for the tensor. ``integers``: without gaps.
+    Each output channel has a scale, or, if ``shared``, the whole tensor. ``integers``: the grid has no gaps.
     """
 
     nearest: Callable[[Tensor], Tensor]
@@ -59,19 +59,19 @@ class WeightGrid:
 
 
 KeptWeights = Callable[[Tensor, float], Tensor]
-"""Returns, of importances of a split weight (:class:`WeightLayout`; its kernel may be flat), which to keep, in their
-shape, when so large a share (0 to 1) of what must be zeroed has been."""
+"""Returns a mask of the weights to keep, in the shape of the importances of a split weight (:class:`WeightLayout`; its
+kernel may be flat), for a share (0 to 1) of the required zeros."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConstraint:
-    """Which other weights a compressed layer could have: on a ``grid``, with zeros as ``kept`` chooses, or both."""
+    """Values that a compressed layer may have: on a ``grid``, with zeros as ``kept`` selects, or both."""
 
     grid: WeightGrid | None = None
     kept: KeptWeights | None = None
 
     def __or__(self, other: UpdateConstraint) -> UpdateConstraint:
-        """Return what is left where both hold."""
+        """Return the constraint that satisfies both."""
         return UpdateConstraint(grid=other.grid or self.grid, kept=other.kept or self.kept)
 
 
@@ -80,12 +80,12 @@ class Prepared:
     """A compression whose costly part is done.
 
     Attributes:
-        applied: what it does.
-        active: returns a context inside which the model is compressed; may be entered as often as wanted.
-        weight: returns what stands in for the layer's weight inside; None where anything else changes there.
-        inputs: returns a context inside which the layer's inputs alone are compressed; None where they never are.
-        release: frees the memory of what can be computed again quickly.
-        constraint: which other weights would be compressed as much.
+        applied: its effect.
+        active: returns a context inside which the model is compressed; may be entered any number of times.
+        weight: returns the compressed weight; None if anything besides the layer's weight changes.
+        inputs: returns a context inside which only the layer's inputs are compressed; None if they never are.
+        release: frees memory that can be computed again quickly.
+        constraint: other weights that are equally compressed.
     """
 
     applied: Applied
@@ -97,7 +97,7 @@ class Prepared:
 
 
 class Compressor(Protocol):
-    """One compression of one model: what can be compressed, in execution order, and why other layers cannot be."""
+    """One compression of one model: its targets, in execution order, and why other layers cannot be compressed."""
 
     targets: Sequence[Target]
     not_applicable: Mapping[str, str]
@@ -112,7 +112,7 @@ class Compressor(Protocol):
 
 
 class WeightCompressor(ABC):
-    """A :class:`Compressor` that changes the values of weights (and inputs) but no shape."""
+    """A :class:`Compressor` that changes the values of weights (and inputs) but not their shapes."""
 
     targets: Sequence[Target]
     not_applicable: Mapping[str, str]
@@ -123,7 +123,7 @@ class WeightCompressor(ABC):
 
     @contextmanager
     def compress(self, target: Target, level: float) -> Iterator[Applied]:
-        """Compress ``target`` to ``level`` inside."""
+        """Compress ``target`` to ``level`` inside the block."""
         prepared = self.prepare(target, level)
         with prepared.active():
             yield prepared.applied
@@ -131,10 +131,10 @@ class WeightCompressor(ABC):
 
 @runtime_checkable
 class ChannelCompressor(Compressor, Protocol):
-    """A compressor that removes channels, and can say which without removing them.
+    """A compressor that removes channels, and can name them without removing them.
 
-    ``ratios`` are by any member of a group, whose members must agree (else InvalidSchedule, as where a layer cannot be
-    pruned); a ratio of 0 or of less than one channel leaves a group as it is.
+    ``ratios`` are keyed by any member of a group, whose members must agree (else InvalidSchedule, as for a layer that
+    cannot be pruned); a ratio of 0 or of less than one channel leaves a group unchanged.
     """
 
     def readers(self, target: Target) -> Sequence[str]:
@@ -142,32 +142,33 @@ class ChannelCompressor(Compressor, Protocol):
         ...
 
     def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, torch.Tensor]]:
-        """Return what ``level`` would do, and which input channels (indices) each reader would lose."""
+        """Return the effect of ``level``, and the input channels (indices) that each reader would lose."""
         ...
 
     def couplings(self) -> tuple[CoupledGroup, ...]:
-        """Return what shrinks with each target."""
+        """Return the axes that shrink with each target."""
         ...
 
     def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some."""
+        """Return the output channels that :meth:`prune` would keep, by layer or norm that would lose some."""
         ...
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
-        """Remove channels of several groups for good, in place and all at once, ranked on the model as it is.
+        """Remove channels of several groups permanently, in place and at once, ranked on the current model.
 
-        Return what each lost, by its first member; savings of groups that share a layer overlap and do not add up.
+        Returns the effect on each group, by its first member; savings of groups that share a layer overlap and do not
+        add up.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A caller's own way to choose which weights go, in place of what a compression offers by name.
+    """A caller's own selection of weights, in place of a compression's named criteria.
 
     Attributes:
-        score: returns the importance of each weight, in the shape that the module's weight has.
-        spanned: returns the axes, of :class:`WeightLayout`, along which a layer's weights go together; None for usual.
+        score: returns the importance of each weight, in the shape of the module's weight.
+        spanned: returns the axes of :class:`WeightLayout` along which weights are removed together; None: as usual.
     """
 
     score: Callable[[Tensor], Tensor] | None = None
@@ -176,11 +177,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionRequest:
-    """What a compressor is built from: the network, in ``eval()`` mode, and its selected layers, in execution order.
+    """Inputs of a compressor: the network, in ``eval()`` mode, and its selected layers, in execution order.
 
-    ``calibration`` are batches (N, C, H, W) for data-driven criteria and activation ranges; ``trace`` is a pass of the
-    model that was watched already, if there is one. ``selection`` stands in for settings that choose single weights.
-    ``progress`` is told what takes time.
+    ``calibration`` are batches (N, C, H, W) for data-driven criteria and activation ranges; ``trace`` is an existing
+    trace of the model, if there is one. ``selection`` replaces settings that choose single weights. ``progress``
+    receives a sentence before each slow step.
     """
 
     model: nn.Module
@@ -193,7 +194,7 @@ class CompressionRequest:
 
 
 def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:
-    """Return the compressor that the description of ``config`` names."""
+    """Return the compressor for ``config``."""
     compressor: Compressor = config.description.load_compressor()(config, request)
     return compressor
 
@@ -204,25 +205,25 @@ _KERNEL_AXES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightLayout:
-    """How a layer keeps its weight: in how many ``groups``, and whether input channels come first (I, O/G, ...)."""
+    """Axes of a layer's weight: number of ``groups``, and whether input channels come first (I, O/G, ...)."""
 
     groups: int = 1
     transposed: bool = False
 
     def split(self, weight: Tensor) -> Tensor:
-        """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1."""
+        """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; missing axes have length 1."""
         first, second, *kernel = weight.shape
         ones = (1,) * (_KERNEL_AXES - len(kernel))
         grouped = weight.reshape(self.groups, first // self.groups, second, *ones, *kernel)
         return (grouped.transpose(OUTPUT, INPUT) if self.transposed else grouped).contiguous()
 
     def merge(self, split: Tensor, like: Tensor) -> Tensor:
-        """Undo :meth:`split`; the result has the shape and strides of ``like``, and its own dtype."""
+        """Invert :meth:`split`; the result has the shape and strides of ``like``, and its own dtype."""
         grouped = split.transpose(OUTPUT, INPUT) if self.transposed else split
         return torch.empty_like(like, dtype=split.dtype).copy_(grouped.reshape(like.shape))
 
 
-# Attention with keys or values of another width has one weight per input; other weights multiply all inputs.
+# Attention with another width of keys or values has one weight per input; other weights multiply all inputs.
 _INPUTS_READ = {"q_proj_weight": slice(0, 1), "k_proj_weight": slice(1, 2), "v_proj_weight": slice(2, 3)}
 # Suffixes under which torch.nn.utils keeps the stored part of a weight that is recomputed before each call.
 _STORED_PARTS = frozenset({"orig", "v", "g"})
@@ -242,23 +243,23 @@ class LayerWeight:
 
     @property
     def parameter(self) -> nn.Parameter:
-        """The weight itself, looked up anew, as the model may have been cast since."""
+        """The current parameter, looked up on each access, as the model may have been cast since."""
         return self.module.get_parameter(self.attribute)
 
     @property
     def inputs_read(self) -> slice:
-        """Which of the inputs of ``module`` the weight multiplies."""
+        """The inputs of ``module`` that the weight multiplies."""
         return _INPUTS_READ.get(self.attribute, slice(None))
 
     @property
     def layout(self) -> WeightLayout:
-        """Where output channels, input channels and groups are in the weight's shape."""
+        """The axes of output channels, input channels and groups in the weight's shape."""
         groups = self.module.groups if isinstance(self.module, CONVOLUTIONS) else 1
         return WeightLayout(groups=groups, transposed=self.profile.channel_axis == 1)
 
 
 def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> tuple[dict[str, LayerWeight], dict[str, str]]:
-    """Return the weights that can be compressed by layer, in execution order, and why those of others cannot be."""
+    """Return the compressible weights by layer, in execution order, and why other layers cannot be compressed."""
     owners = _owners(model)
     weights: dict[str, LayerWeight] = {}
     not_applicable: dict[str, str] = {}
@@ -294,7 +295,7 @@ def _owners(model: nn.Module) -> dict[int, tuple[str, ...]]:
 
 
 def _is_derived(module: nn.Module, attribute: str) -> bool:
-    """Tell whether the weight that the forward pass reads is recomputed, so that swapping would be undone."""
+    """Return whether the weight is recomputed before each forward pass, which would undo swapping it."""
     stem, _, part = attribute.rpartition("_")
     stored_part = part in _STORED_PARTS and hasattr(module, stem)
     return (
@@ -306,17 +307,17 @@ def _is_derived(module: nn.Module, attribute: str) -> bool:
 
 @contextmanager
 def ordinary_tensors() -> Iterator[None]:
-    """Compute without a graph, yet with tensors that may stand in for parameters, also inside ``inference_mode``."""
+    """Disable gradients, but create tensors that can replace parameters, also inside ``inference_mode``."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 @contextmanager
 def swapped(parameter: nn.Parameter, compressed: Tensor) -> Iterator[None]:
-    """Let ``parameter`` hold ``compressed`` (same shape and dtype) inside; give its own storage back on exit.
+    """Set ``parameter`` to ``compressed`` (same shape and dtype) inside the block; restore its own storage on exit.
 
-    The parameter stays the same object, so optimizers, tied modules and names keep pointing at it, and its own values,
-    strides and address are never written to.
+    The parameter stays the same object, so optimizers, tied modules and names still refer to it, and its own values,
+    strides and address are never changed.
     """
     original = parameter.data
     parameter.data = compressed

@@ -1,4 +1,4 @@
-"""Second moments of the inputs of layers, on calibration images, gathered as they are asked for."""
+"""Second moments of the inputs of layers, on calibration images, computed on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from senseapp.compressions.quantization.activations import observe_inputs
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.networks.layer_product import LayerProduct
 
-_HELD_BYTES = 256 * 2**20  # of what one pass gathers
+_HELD_BYTES = 256 * 2**20  # of moments from one pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class RowMoments:
     """Sums over rows x of a layer's inputs, for each group of a convolution.
 
     Attributes:
-        rows: how many.
+        rows: number of rows.
         total: Σ x, (G, K).
         second: Σ x xᵀ, (G, K, K).
     """
@@ -33,14 +33,14 @@ class RowMoments:
 
     @property
     def about_mean(self) -> Tensor:
-        """Σ (x − x̄)(x − x̄)ᵀ, (G, K, K): what matters where a bias takes up the mean."""
+        """Σ (x − x̄)(x − x̄)ᵀ, (G, K, K): the moments that matter if a bias absorbs the mean."""
         return torch.baddbmm(self.second, self.total[:, :, None], self.total[:, None, :], alpha=-1 / max(1, self.rows))
 
 
 class InputMoments:
     """Second moments of the inputs of ``layers`` of ``model``, in execution order, on ``batches``.
 
-    One pass gathers those of a layer that is asked for and of as many after it as memory allows, and lets go of others.
+    One pass computes those of a requested layer and of as many after it as memory allows, and releases the others.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class InputMoments:
         self._found: dict[str, RowMoments] = {}
 
     def of(self, layer: str) -> RowMoments:
-        """Return the moments of one of the layers; over no rows where it is never called."""
+        """Return the moments of one of the layers, with no rows if it is never called."""
         if layer not in self._found:
             self._found = self._gathered(layer)
         return self._found[layer]

@@ -1,7 +1,7 @@
-"""Closed-form weight updates: what is left of a layer makes up for what rounding or zeroing took away.
+"""Closed-form weight updates: the remaining weights of a layer compensate for rounding or zeroing.
 
-A layer's outputs are products X Wᵀ of inputs X (S, K) and weights W (O, K), so new weights V do a squared error of
-Σ (W − V) H (W − V)ᵀ with H = XᵀX, one row of W at a time. Everything here minimises that, over rows of one grid or one
+A layer's outputs are products X Wᵀ of inputs X (S, K) and weights W (O, K), so new weights V have a squared error of
+Σ (W − V) H (W − V)ᵀ with H = XᵀX, one row of W at a time. All functions here minimise it, over rows of one grid or one
 pattern of zeros, for all groups of a grouped convolution at once: weights are (G, O, K), second moments (G, K, K).
 
 Sources: Frantar and Alistarh 2022, "Optimal Brain Compression", eq. 3 to 5; Frantar et al. 2023, "GPTQ", algorithm 1
@@ -20,11 +20,11 @@ from torch import Tensor
 from senseapp.compressions.base import KeptWeights, UpdateConstraint, WeightGrid
 
 _DAMPING = 0.01  # of the mean diagonal
-_MOST_SHRUNK = 0.95  # towards moments that are equal and apart
-_BLOCK = 64  # columns whose changes reach the others in one product
-_SHARES = tuple(1 - step / 12 for step in range(9))  # of the scale under which nothing is clipped
-_HALF = 0.499  # of a step: what is not more is rounded back
-_ROUNDS = 3  # of columns in turn, each with the best scale for the integers before
+_MOST_SHRUNK = 0.95  # towards equal, uncorrelated moments
+_BLOCK = 64  # columns whose updates of the others are one product
+_SHARES = tuple(1 - step / 12 for step in range(9))  # of the scale without clipping
+_HALF = 0.499  # of a step: smaller differences are rounded back
+_ROUNDS = 3  # of coordinate descent over columns, each with the best scale for the previous integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class AdaptedWeight:
 
     Attributes:
         matrix: the weights (G, O, K).
-        scale: of each row (G, O), where they are on a grid.
-        unrounded: what is best for each weight, all others as they are, in units of ``scale`` (G, O, K); at most half
-            a unit from where it is rounded to.
+        scale: of each row (G, O), if they are on a grid.
+        unrounded: the optimum of each weight with all others fixed, in units of ``scale`` (G, O, K); at most half a
+            unit from its rounded value.
     """
 
     matrix: Tensor
@@ -44,11 +44,11 @@ class AdaptedWeight:
 
 
 def damped(second: Tensor, rows: int | None = None, *, least: float = _DAMPING) -> Tensor:
-    """Return ``second`` (G, K, K) with a share of its mean diagonal added to the diagonal, so that it has an inverse.
+    """Return ``second`` (G, K, K) with a share of its mean diagonal added to the diagonal, so that it is invertible.
 
-    That draws new weights towards the old ones where the inputs say little. Inputs that are always 0 leave theirs. The
-    share is ``least``, or, where ``second`` is a sum over no more ``rows`` than there are inputs, what comes nearest to
-    the moments of all inputs (Chen et al. 2010, "Shrinkage algorithms for MMSE covariance estimation", eq. 23).
+    This regularises new weights towards the old ones where the inputs determine little. Weights of inputs that are
+    always 0 stay. The share is ``least``, or, if ``second`` is a sum over no more ``rows`` than there are inputs, the
+    optimal shrinkage (Chen et al. 2010, "Shrinkage algorithms for MMSE covariance estimation", eq. 23).
     """
     mean = second.diagonal(dim1=1, dim2=2).mean(1, keepdim=True)  # (G, 1)
     share = torch.full_like(mean, least)
@@ -64,7 +64,7 @@ def damped(second: Tensor, rows: int | None = None, *, least: float = _DAMPING) 
 
 
 def squared_error(difference: Tensor, second: Tensor) -> Tensor:
-    """Return the squared error (G, O) of outputs that ``difference`` (G, O, K) of weights makes."""
+    """Return the squared error (G, O) of the outputs for a ``difference`` (G, O, K) of weights."""
     return ((difference @ second) * difference).sum(2)
 
 
@@ -75,14 +75,14 @@ def inverse_factor(second: Tensor) -> Tensor:
 
 
 def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | None = None) -> AdaptedWeight:
-    """Return ``weight`` (G, O, K) on ``grid``, the error of each column spread over those that follow.
+    """Return ``weight`` (G, O, K) on ``grid``, with the error of each column compensated in the following ones.
 
-    ``second`` (G, K, K) is positive definite. The columns with the largest inputs go first. The scale of each row is
-    the one of several under which the update itself does least harm; then columns are rounded again in turn, and the
-    scale fitted again, which only ever helps. Weights that are not ``kept`` (G, O, K) are 0 and stay so.
+    ``second`` (G, K, K) is positive definite. The columns with the largest inputs come first. The scale of each row is
+    the candidate with the least error after the update; then columns are rounded again in turn and the scale is fitted
+    again, which never increases the error. Weights that are not ``kept`` (G, O, K) are and stay 0.
     """
     order = second.diagonal(dim1=1, dim2=2).argsort(1, descending=True)  # (G, K)
-    columns = order.T[:, :, None].expand(-1, -1, weight.shape[1])  # (K, G, O): what one step looks at is contiguous
+    columns = order.T[:, :, None].expand(-1, -1, weight.shape[1])  # (K, G, O): the data of one step is contiguous
     second = second.gather(1, order[:, :, None].expand_as(second)).gather(2, order[:, None, :].expand_as(second))
     allowed = None if kept is None else kept.permute(2, 0, 1).gather(0, columns)
     rows = _Rows(weight.permute(2, 0, 1).gather(0, columns), grid, allowed)
@@ -106,16 +106,17 @@ def _times(values: Tensor, matrices: Tensor) -> Tensor:
 
 
 Nearest = Callable[[int, Tensor, Tensor], Tensor]
-"""Returns, for a column, the allowed steps nearest to values (G, R), beside all steps (K, G, R) as they are by then."""
+"""Returns the allowed steps of a column that are nearest to values (G, R); the third argument is all current steps
+(K, G, R)."""
 
 
 def in_turn(wanted: Tensor, second: Tensor, steps: Tensor, scale: Tensor, nearest: Nearest) -> Tensor:
-    """Return ``steps`` (K, G, R) with each column rounded, in turn, to what is best for all others as they are.
+    """Return ``steps`` (K, G, R) after rounding each column, in turn, to the optimum with all others fixed.
 
-    Rows are ``steps`` times ``scale`` (G, R), ``wanted`` is (K, G, R) and ``second`` (G, K, K). Never worse.
+    Rows are ``steps`` times ``scale`` (G, R), ``wanted`` is (K, G, R) and ``second`` (G, K, K). The error never grows.
     """
     steps = steps.clone(memory_format=torch.contiguous_format)
-    slope = _times(wanted - steps * scale, second)  # half the gradient downwards, (K, G, R)
+    slope = _times(wanted - steps * scale, second)  # half the negative gradient, (K, G, R)
     for low in range(0, len(steps), _BLOCK):
         high = min(low + _BLOCK, len(steps))
         inner = second[:, low:high, low:high].permute(1, 2, 0)[..., None].contiguous()
@@ -131,14 +132,14 @@ def in_turn(wanted: Tensor, second: Tensor, steps: Tensor, scale: Tensor, neares
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows to be rounded, ``wanted`` (K, G, R), and which weights are ``kept``; scales are (G, R)."""
+    """Rows to be rounded, ``wanted`` (K, G, R), and a mask of weights that are ``kept``; scales are (G, R)."""
 
     wanted: Tensor
     grid: WeightGrid
     kept: Tensor | None
 
     def with_best_scale(self, factor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the steps of :meth:`in_order` with the scale, of several, that does the least squared error."""
+        """Return the steps of :meth:`in_order` and the scale, of several, with the least squared error."""
         columns, groups, rows = self.wanted.shape
         largest = self.wanted.abs().amax(0)
         if self.grid.shared:
@@ -156,15 +157,15 @@ class _Rows:
         return steps, scales.view(groups, -1, rows).gather(1, best)[:, 0]
 
     def nearest(self, column: int, values: Tensor, _steps: Tensor) -> Tensor:
-        """Return what is nearest to ``values`` on the grid; 0 where weights are not kept."""
+        """Return the grid points nearest to ``values``; 0 for weights that are not kept."""
         nearest = self.grid.nearest(values)
         return nearest if self.kept is None else nearest * self.kept[column]
 
     def in_order(self, factor: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Round column after column and spread each error over the rest.
+        """Round column after column, and compensate each error in the remaining ones.
 
-        ``factor`` (G, K, K) is that of :func:`inverse_factor`. Returns the numbers that scales multiply (K, G, R), and
-        the squared error (G, R).
+        ``factor`` (G, K, K) is that of :func:`inverse_factor`. Returns the multiples of the scales (K, G, R), and the
+        squared error (G, R).
         """
         left, steps = self.wanted.clone(), torch.empty_like(self.wanted)
         error = torch.zeros_like(left[0])
@@ -181,7 +182,7 @@ class _Rows:
         return steps, error
 
     def fitted_scale(self, second: Tensor, steps: Tensor, scale: Tensor) -> Tensor:
-        """Return the scale with which ``steps`` do the least squared error; as it is where they are all 0."""
+        """Return the scale with which ``steps`` have the least squared error; unchanged where they are all 0."""
         product = _times(steps, second)
         above, below = (product * self.wanted).sum(0), (product * steps).sum(0)
         if self.grid.shared:
@@ -191,13 +192,13 @@ class _Rows:
 
 
 _ADMM_STEPS = 24
-_LAST_TO_GO = 15  # the step from which on all have gone that must
+_LAST_TO_GO = 15  # the step from which on all required zeros are set
 _MOST_SOLVER_STEPS = 40
-_SOLVED = 1e-5  # of the right side's norm
+_SOLVED = 1e-5  # relative residual
 
 
 def least_squares(weight: Tensor, second: Tensor, kept: Tensor, start: Tensor | None = None) -> Tensor:
-    """Return the weights (G, O, K), 0 where not ``kept``, that do the least squared error beside ``weight``.
+    """Return the weights (G, O, K), 0 where not ``kept``, with the least squared error relative to ``weight``.
 
     Conjugate gradients for all rows at once, preconditioned by the diagonal, from ``start`` if there is one.
     """
@@ -223,12 +224,12 @@ def least_squares(weight: Tensor, second: Tensor, kept: Tensor, start: Tensor | 
 
 
 def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
-    """Return weights (G, O, K) with zeros where the others make up for them best; ``second`` as for :func:`rounded`.
+    """Return weights (G, O, K) with the zeros that the others compensate best; ``second`` as for :func:`rounded`.
 
-    The alternating direction method of multipliers draws weights that are free and weights with zeros together, while
-    more and more go; what is then left is fitted exactly.
+    The alternating direction method of multipliers couples unconstrained weights with weights that have zeros, while
+    the number of zeros grows; the remaining weights are then fitted exactly.
     """
-    # In units in which each input has a second moment of 1, a weight's square is what it alone contributes.
+    # In units in which each input has a second moment of 1, the square of a weight is its own contribution.
     unit = second.diagonal(dim1=1, dim2=2).sqrt()[:, None, :]
     wanted, moments = weight * unit, second / (unit * unit.transpose(1, 2))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(moments + torch.eye(moments.shape[1]).to(moments)))
@@ -243,9 +244,9 @@ def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
 
 
 def adapted(weight: Tensor, second: Tensor, constraint: UpdateConstraint) -> AdaptedWeight:
-    """Return the weights (G, O, K) that ``freedom`` allows and that make up best for not being ``weight``.
+    """Return the weights (G, O, K) within ``constraint`` whose outputs are nearest to those of ``weight``.
 
-    ``second`` is as for :func:`rounded`; zeros are chosen first, then what is kept is rounded.
+    ``second`` is as for :func:`rounded`; zeros are chosen first, then the kept weights are rounded.
     """
     found = weight if constraint.kept is None else zeroed(weight, second, constraint.kept)
     if constraint.grid is None:

@@ -1,1 +1,1 @@
-"""What everything may import: errors, codec, levels, files, processes."""
+"""Foundations that every room may import: errors, codec, levels, files, processes."""

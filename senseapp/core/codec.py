@@ -23,7 +23,7 @@ from senseapp.core.errors import InvalidFile, first_line_of
 
 RecordT = TypeVar("RecordT")
 
-# The first problem is enough: a list of 300,000 wrong entries would be as many errors, of gigabytes together.
+# Only the first error is reported: a list of 300,000 wrong entries would produce gigabytes of errors.
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 _versions: dict[str, int] = {}
 _names: dict[type, str] = {}
@@ -49,12 +49,12 @@ _converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(valu
 
 
 def _is_list(kind: Any) -> bool:
-    """Return whether it is ``tuple[Kind, ...]``."""
+    """Return whether ``kind`` is ``tuple[Kind, ...]``."""
     return get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
 
 
 def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a reader of such tuples that finds the reader of their items once, not for each of 100,000 tuples."""
+    """Return a reader of such tuples that looks up the reader of their items once, not for each of 100,000 tuples."""
     (inner, _) = get_args(kind)
     if inner in (float, int, str):
         return lambda values, _: tuple(map(inner, values))
@@ -67,7 +67,7 @@ _converter.register_structure_hook_factory(_is_list, _list_reader)
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Run no garbage collection while many records are made: it finds nothing there, and takes a third of the time."""
+    """Disable garbage collection while many records are built: it finds nothing, and takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -78,21 +78,21 @@ def _no_collection() -> Iterator[None]:
 
 
 def register(cls: type[RecordT], *, version: int = 1, name: str = "") -> type[RecordT]:
-    """Let ``cls`` be written and read at the top of a file, under ``name`` (that of the class) and ``version``."""
+    """Register ``cls`` as a top-level type of files, under ``name`` (default: the class's) and ``version``."""
     _names[cls] = name or cls.__name__
     _versions[_names[cls]] = version
     return cls
 
 
 def register_upgrade(cls: type, upgrade: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Have ``upgrade`` turn the fields of a ``cls`` that an earlier senseapp wrote into those it has now."""
+    """Register ``upgrade``, which converts the fields of a ``cls`` from an earlier senseapp to the current ones."""
     _converter.register_structure_hook(cls, lambda value, _: _reader(cls)(upgrade(dict(value)), cls))
 
 
 def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
-    """Write the members of an open family with a ``"type"`` that says which of them it is; also where it may be None.
+    """Write the members of an open family with their ``"type"``; also in optional fields.
 
-    ``members`` returns the types that can be read in fields declared as ``base``, by what ``"type"`` calls them.
+    ``members`` returns the types that can be read in fields declared as ``base``, by their ``"type"``.
     """
 
     def structure(value: Any, _: Any = base) -> Any:
@@ -118,9 +118,9 @@ def encode(value: Any) -> dict[str, Any]:
 
 
 def decode(payload: Any, expected: type[RecordT]) -> RecordT:
-    """Build a record of type ``expected`` from what :func:`encode` returned.
+    """Build a record of type ``expected`` from the result of :func:`encode`.
 
-    InvalidFile where it is of another type, of a newer version, or has missing or unknown fields.
+    InvalidFile if it is of another type, of a newer version, or has missing or unknown fields.
     """
     name = _names[expected]
     if not isinstance(payload, dict) or payload.get("type") != name:
@@ -134,7 +134,7 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
         )
     try:
         return _converter.structure(payload.get("data"), expected)
-    except Exception as error:  # whatever the constructors of records raise
+    except Exception as error:  # constructors of records may raise anything
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else first_line_of(error)
         raise InvalidFile(f"This {name} record is damaged: {reason}.") from error
 
@@ -145,7 +145,7 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str | bytes, expected: type[RecordT]) -> RecordT:
-    """Read a record from JSON text; see :func:`decode` for what is refused."""
+    """Read a record from JSON text; see :func:`decode` for errors."""
     with _no_collection():
         try:
             payload = json.loads(text)

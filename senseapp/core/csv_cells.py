@@ -1,8 +1,8 @@
-"""CSV files whose text cells no spreadsheet takes for a formula: the one way that senseapp writes them.
+"""CSV files whose text cells no spreadsheet evaluates as a formula; the only writer of CSV in senseapp.
 
-A cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return is a formula to spreadsheets, and names
-of layers come from files that anybody may have made. Such a text gets an apostrophe in front, as does one that begins
-with apostrophes before such a character, so that :func:`plain_cell` gives back exactly what there was. Numbers stay.
+Spreadsheets evaluate a cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, and layer names
+come from untrusted files. Such a text gets a leading apostrophe, as does one that begins with apostrophes before such a
+character, so that :func:`plain_cell` restores the original exactly. Numbers are unchanged.
 
 Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection.
 """
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def safe_cell(value: T) -> T | str:
-    """Return ``value`` as it may stand in a CSV file; only texts that are no numbers ever change.
+    """Return ``value`` as a safe CSV cell; only texts that are not numbers change.
 
     >>> [safe_cell(value) for value in ("=1+1", "'=1+1", "layer.0", "-0.25", -0.25)]
     ["'=1+1", "''=1+1", 'layer.0', '-0.25', -0.25]
@@ -32,7 +32,7 @@ def safe_cell(value: T) -> T | str:
 
 
 def plain_cell(text: str) -> str:
-    """Return what :func:`safe_cell` was given.
+    """Return the argument of :func:`safe_cell` from its result.
 
     >>> [plain_cell(safe_cell(text)) for text in ("=1+1", "'=1+1", "'quoted'", "-0.25")]
     ['=1+1', "'=1+1", "'quoted'", '-0.25']
@@ -41,7 +41,7 @@ def plain_cell(text: str) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table with a header, its texts made safe."""
+    """Return a table with a header as CSV, with safe texts."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([safe_cell(name) for name in columns])

@@ -1,4 +1,4 @@
-"""Reading files that end, and writing files so that a crash leaves either the old or the new content."""
+"""Bounded reads of files, and atomic writes: a crash leaves either the old or the new content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEMPORARY = re.compile(r"\..+?(?:\.(\d+))?\.[0-9a-f]{32}")  # of which file, of
 
 @contextmanager
 def storage_errors(what: str) -> Iterator[None]:
-    """Raise StorageFailed, one sentence on ``what``, for an operating-system error in the body."""
+    """Convert an operating-system error in the body to StorageFailed, with one sentence on ``what``."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,7 @@ def storage_errors(what: str) -> Iterator[None]:
 
 
 def read_at_most(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """Return the content of a file of text, which devices have no end of; raises OSError where it is larger."""
+    """Return the content of a text file; raises OSError if it is larger, as devices have no end."""
     with path.open("rb") as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -40,7 +40,7 @@ def read_at_most(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make new and renamed entries of ``folder`` survive a power cut (not every platform can)."""
+    """Flush new and renamed entries of ``folder`` to disk, so that they survive a power cut (if supported)."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -51,7 +51,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write ``content`` (text as UTF-8) to ``path`` whole or not at all; the parent folder must exist."""
+    """Write ``content`` (text as UTF-8) to ``path`` atomically; the parent folder must exist."""
     with storage_errors(path.name):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}")
         try:
@@ -67,13 +67,13 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def remove_temporaries(folder: Path, *, beside_others: bool) -> None:
-    """Remove what processes that died in :func:`replace_file` left in ``folder``.
+    """Remove files that killed processes left in ``folder`` during :func:`replace_file`.
 
-    With ``beside_others`` what a process is writing that lives is left alone. Numbers of processes come again, in a
-    container with each start: where nobody else can be writing, everything goes.
+    With ``beside_others``, files of running processes are kept. Process ids recur, in a container at each start, so
+    where no other process can be writing, all are removed.
     """
     for path in folder.glob(".*"):
         found = _TEMPORARY.fullmatch(path.name)
         if found and not (beside_others and found[1] and psutil.pid_exists(int(found[1]))):
-            with suppress(OSError):  # a disk that may only be read; nothing takes the file for a whole one
+            with suppress(OSError):  # a read-only disk; temporary files are never read
                 path.unlink()

@@ -13,8 +13,8 @@
     └── StorageFailed
         └── HomeInUse
 
-A message gives the rule, what was expected, what came, and what to do. People see the message;
-the trace goes to the log.
+A message gives the rule, the expected and the actual value, and what to do. Users see the message; the trace goes to
+the log.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SIGNS_OF_NO_MEMORY = (
 
 
 class SenseError(Exception):
-    """Base of all errors whose message is meant to be read by the person who caused it.
+    """Base of all errors whose message is for the user who caused it.
 
-    Messages quote files that anybody may have made: they are never endless, and always text that can be written.
+    Messages quote untrusted files, so they are limited in length and always printable.
     """
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class SenseError(Exception):
 
 
 class InvalidInput(SenseError):
-    """The request cannot be carried out as asked; the command line exits with 2."""
+    """The request cannot be carried out; the command line exits with 2."""
 
 
 class InvalidSpec(InvalidInput, ValueError):
@@ -46,7 +46,7 @@ class InvalidSpec(InvalidInput, ValueError):
 
 
 class UnknownModel(InvalidInput):
-    """No architecture of that name."""
+    """There is no architecture of that name."""
 
 
 class InvalidCheckpoint(InvalidInput):
@@ -58,7 +58,7 @@ class InvalidDataset(InvalidInput):
 
 
 class SeveralLabelsError(InvalidDataset):
-    """Several labels are true of one image, and the model is read as one that gives each image one class."""
+    """Images have several labels each, and the model is read as single-label."""
 
 
 class NoLayersSelected(InvalidInput):
@@ -66,7 +66,7 @@ class NoLayersSelected(InvalidInput):
 
 
 class UnsupportedModel(InvalidInput):
-    """The model runs, but what it returns is not an output of its task."""
+    """The model runs, but its output is not one of its task."""
 
 
 class InvalidSchedule(InvalidInput):
@@ -90,31 +90,31 @@ class RunMismatch(InvalidInput):
 
 
 class ReadingStopped(InvalidInput):
-    """A file kept the process that reads it busy for too long, or ended it."""
+    """A file kept its worker process busy for too long, or ended it."""
 
 
 class Abandoned(ReadingStopped):
-    """Nobody waits for the answer about a file any more."""
+    """The requester of an answer about a file is gone."""
 
 
 class OutOfMemory(SenseError):
-    """A run needs more memory than it may take."""
+    """A run needs more memory than its limit."""
 
 
 class ProcessLost(SenseError):
-    """The process that worked for the app has ended by itself; everything measured so far is kept."""
+    """A worker process ended by itself; all measurements so far are kept."""
 
 
 class ClusterFailed(SenseError):
-    """The cluster cannot be reached, has other versions, or was lost; everything measured so far is kept."""
+    """The cluster cannot be reached, has other versions, or was lost; all measurements so far are kept."""
 
 
 class MeasurementFailed(SenseError):
-    """One measurement could not be made; it is recorded as FAILED and the run goes on."""
+    """One measurement failed; it is recorded as FAILED and the run continues."""
 
 
 class NotFound(SenseError):
-    """No such run for this person."""
+    """There is no such run for this user."""
 
 
 class QueueFull(SenseError):
@@ -122,32 +122,32 @@ class QueueFull(SenseError):
 
 
 class QuotaExceeded(SenseError):
-    """A person's or the server's disk quota would be passed."""
+    """A user's or the server's disk quota would be exceeded."""
 
 
 class RateLimited(SenseError):
-    """A person asks for too much in a minute; the message says when to try again."""
+    """A user makes too many requests in a minute; the message says when to try again."""
 
 
 class StorageFailed(SenseError):
-    """The disk or the database refuses to read or write: full, read-only, locked or damaged."""
+    """The disk or the database cannot be read or written: full, read-only, locked or damaged."""
 
 
 class HomeInUse(StorageFailed):
-    """Another server works in the folder that holds the runs; names it."""
+    """Another server, named in the message, uses the folder that holds the runs."""
 
 
 def first_line_of(error: BaseException, most: int = 200) -> str:
-    """Return the first line of what a library's own error says, for use in a sentence: without its full stop.
+    """Return the first line of an error's message without its full stop, for use in a sentence.
 
-    Where it says nothing, what kind of error it is.
+    If it is empty, return the type of the error.
     """
     lines = str(error).strip().splitlines()
     return lines[0][:most].rstrip(" .") if lines else f"{type(error).__name__} without a message"
 
 
 def is_about_memory(error: BaseException) -> bool:
-    """Return whether ``error``, or the one that it was raised from, says that there is not enough memory."""
+    """Return whether ``error``, or its cause, reports insufficient memory."""
     said = "" if isinstance(error, SenseError) else str(error).lower()
     if isinstance(error, (MemoryError, OutOfMemory)) or any(sign in said for sign in _SIGNS_OF_NO_MEMORY):
         return True

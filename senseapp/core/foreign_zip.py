@@ -1,8 +1,8 @@
-"""Zip archives that anybody may have made: every one is opened here, and every member is read here.
+"""Untrusted zip archives: all of them are opened, and all members read, by this module.
 
-A member that says 10 bytes may inflate to gigabytes, and one compressed by bzip2 or LZMA does so in a single call. So
-only stored and deflated members are read, a megabyte at a time, and never beyond the size that they declare. The
-directory is limited before Python makes an object of each of its entries.
+A member that declares 10 bytes may inflate to gigabytes, and with bzip2 or LZMA in a single call. So only stored and
+deflated members are read, a megabyte at a time, and never beyond their declared size. The size of the directory is
+limited before Python creates an object for each entry.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ ZIP_DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError),
     *(NotImplementedError, KeyError, IndexError),
 )
-"""What reading a damaged archive may raise, :class:`ZipRefused` included."""
+"""Exceptions from reading a damaged archive, with :class:`ZipRefused`."""
 
 
 class ZipRefused(ValueError):
-    """An archive or a member that is not read; the text says why, as a clause."""
+    """An archive or member that is not read, with the reason as a clause."""
 
 
 class TooManyMembers(ZipRefused):
-    """An archive of more members than are allowed."""
+    """An archive with more members than allowed."""
 
 
 class ForeignZip:
     """A zip archive, opened for reading.
 
     Args:
-        file: its path, or a seekable stream that stays open as long as members are read.
-        most_members: entries that its directory may have.
+        file: its path, or a seekable stream that stays open while members are read.
+        most_members: largest number of entries in its directory.
 
     Attributes:
-        members: its entries, in the order of the directory; their sizes are what they declare.
+        members: its entries, in the order of the directory, with their declared sizes.
 
     Raises:
-        TooManyMembers: there are more.
+        TooManyMembers: it has more entries.
         BadZipFile, OSError, ...: one of :data:`ZIP_DAMAGE`.
     """
 
@@ -68,7 +68,7 @@ class ForeignZip:
 
     @property
     def total_bytes(self) -> int:
-        """What all members together declare to unpack to."""
+        """Declared unpacked size of all members."""
         return sum(member.file_size for member in self.members)
 
     @property
@@ -77,10 +77,10 @@ class ForeignZip:
         return any(member.flag_bits & _ENCRYPTED for member in self.members)
 
     def open(self, member: zipfile.ZipInfo) -> IO[bytes]:
-        """Open a member for readers that ask for a bounded number of bytes each time.
+        """Open a member, for readers that request a bounded number of bytes each time.
 
         Raises:
-            ZipRefused: its compression is not read here.
+            ZipRefused: its compression is not supported.
         """
         if member.compress_type not in _METHODS:
             known = _UNREAD_METHODS.get(member.compress_type, f"method {member.compress_type}")
@@ -88,11 +88,11 @@ class ForeignZip:
         return self._zip.open(member)
 
     def chunks(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
-        """Yield the bytes of a member, a megabyte at most at a time: as many as it declares.
+        """Yield the declared number of bytes of a member, in chunks of at most a megabyte.
 
         Raises:
-            ZipRefused: its compression is not read here, or it holds fewer bytes than it declares.
-            BadZipFile, OSError, ...: one of :data:`ZIP_DAMAGE`; also where it holds more bytes, by their check sum.
+            ZipRefused: its compression is not supported, or it holds fewer bytes than declared.
+            BadZipFile, OSError, ...: one of :data:`ZIP_DAMAGE`; also if it holds more bytes, by their check sum.
         """
         left = member.file_size
         with self.open(member) as file:
@@ -105,11 +105,11 @@ class ForeignZip:
             raise ZipRefused("smaller than it says")
 
     def read(self, member: zipfile.ZipInfo) -> bytes:
-        """Return the bytes of a member, which its declared size must not make too many; raises as :meth:`chunks`."""
+        """Return the bytes of a member, whose declared size the caller must have limited; raises as :meth:`chunks`."""
         return b"".join(self.chunks(member))
 
     def close(self) -> None:
-        """Close the archive, and the file where it was opened by its path."""
+        """Close the archive, and a file that was opened by its path."""
         if hasattr(self, "_zip"):
             self._zip.close()
         if self._own is not None:
@@ -117,9 +117,9 @@ class ForeignZip:
 
 
 class _DirectoryReader(io.RawIOBase):
-    """The archive as ``zipfile`` reads it: until it is ``listed``, no directory of too many entries.
+    """Stream for ``zipfile`` that limits the entries of the directory until it is ``listed``.
 
-    ``zipfile`` reads the directory at once, wherever it found it, so every block that it reads is looked at.
+    ``zipfile`` reads the directory at once, at the place that it finds, so every block read is checked.
     """
 
     def __init__(self, stream: IO[bytes], most_members: int) -> None:

@@ -1,4 +1,4 @@
-"""Where senseapp keeps its runs, and the lock by which one server at a time serves them."""
+"""The folder of senseapp's runs, and its lock, which allows one server at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from senseapp.core.disk import storage_errors
 from senseapp.core.errors import HomeInUse
 
 PRIVATE = 0o077
-"""The umask of processes that write into the home: files and folders that only their owner may open."""
+"""Umask of processes that write into the home: only the owner can open files and folders."""
 
 _LOCK_NAME = "server.lock"
 _log = logging.getLogger(__name__)
@@ -38,9 +38,9 @@ def home() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make ``folder`` with what is above it, if it is not there, and let only its owner in, also if it is.
+    """Create ``folder`` with its parents if necessary, and restrict access to its owner, also if it exists.
 
-    A folder of somebody else, or of everybody (``/tmp``), stays as it is, which the log says.
+    A folder of another user, or of all users (``/tmp``), is unchanged, which is logged.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o777 & ~PRIVATE)
     found = folder.stat()
@@ -54,9 +54,9 @@ def make_private(folder: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Give files written in the body to their owner alone, in a command whose other files keep the user's umask.
+    """Restrict files written in the body to their owner, in a command whose other files keep the user's umask.
 
-    The umask is the process's: what other threads write meanwhile is private too. Bodies of threads may overlap.
+    The umask is process-wide: files that other threads write meanwhile are private too. Bodies of threads may overlap.
     """
     with _holding:
         _masks.append(os.umask(PRIVATE))
@@ -64,13 +64,13 @@ def private_files() -> Iterator[None]:
         yield
     finally:
         with _holding:
-            os.umask(_masks.pop())  # the last body to end takes the first one's, which is the user's
+            os.umask(_masks.pop())  # the last body to end restores the first one's, which is the user's
 
 
 def lock_home(folder: Path) -> None:
-    """Keep ``folder`` for this process until it ends, however it ends; again does nothing.
+    """Lock ``folder`` for this process until it ends in any way; further calls do nothing.
 
-    Raises HomeInUse where another process serves it.
+    Raises HomeInUse if another process holds the lock.
     """
     folder = folder.expanduser().resolve()
     with _holding:
@@ -83,7 +83,7 @@ def lock_home(folder: Path) -> None:
             with file:
                 raise HomeInUse(_holder(file))
         _held[folder] = file
-        with suppress(OSError):  # a full disk; the lock holds all the same
+        with suppress(OSError):  # a full disk; the lock is held anyway
             file.truncate(0)
             json.dump({"pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}, file)
             file.flush()
@@ -102,7 +102,7 @@ def _locked(file: TextIO) -> bool:
 
 
 def _holder(file: TextIO) -> str:
-    """Say which process holds the lock."""
+    """Return which process holds the lock."""
     file.seek(0)
     try:
         told = json.load(file)

@@ -1,14 +1,14 @@
-r"""Markup of ours, and every other text as it is written: what pages show is one of the two.
+r"""Markdown with our own markup, and escaping of all other text on pages.
 
-Streamlit shows Markdown, and nearly every text may come from somebody else: titles, layer names, class names, notes of
-an imported run, keys of a checkpoint, names in an archive, messages that quote any of these. So every ``str`` counts as
-foreign and is shown letter by letter (:func:`as_written`). Only a :class:`Markdown` acts as markup, and :func:`md`
-makes one from a template in the code, with everything that is put into it escaped:
+Streamlit renders Markdown, and nearly every text may be untrusted: titles, layer names, class names, notes of an
+imported run, keys of a checkpoint, names in an archive, messages that quote any of these. So every ``str`` is treated
+as untrusted and shown literally (:func:`as_written`). Only a :class:`Markdown` acts as markup, and :func:`md` makes one
+from a template in the code, with all inserted values escaped:
 
 >>> md("**{}** of {}", "conv*1", 3)
 Markdown('**conv\\*1** of 3')
 
-``make check`` holds that templates are literals (``scripts/markup.py``).
+``make check`` verifies that templates are literals (``scripts/markup.py``).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import re
 from collections.abc import Iterable
 from string import Formatter
 
-_JOINER = "\u2060"  # has no width, and is no letter, no space and no punctuation
+_JOINER = "\u2060"  # zero width; neither letter, space nor punctuation
 _BLANKS = re.compile("[\t-\r\x1c-\x1f \x85\u2028\u2029]+")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # Emphasis, code, HTML, strikethrough, mathematics, tables, numbers of characters; brackets make links and pictures.
 _MARKS = re.compile(r"[\\`*\[\]<~$|]|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])")
 # Only at the start of a line: headings, lists, quotes, rules and underlines of headings.
 _FIRST = re.compile(r"^( *)(?:([#>+=.)\-])|(\d{1,9})([.)])(?=\s|$))")
-# These are looked for again in the text that Markdown leaves, after its backslashes have gone: directives, emoji, icons
-# and addresses after a colon; addresses with www or @; arrows, dashes and signs of comparison.
+# Streamlit parses these in the text after Markdown has removed backslashes: directives, emoji, icons and addresses
+# after a colon; addresses with www or @; arrows, dashes and signs of comparison.
 _FOUND_LATER = re.compile(r":(?=\S|$)|@|(?<=[wW]{3})(?=\.)|(?<=[<>~\-])(?=[>=\-])")
 
 
 class Markdown(str):
-    """Text with markup of ours; only :func:`md` and its own methods make one."""
+    """Text with our own markup; only :func:`md` and its own methods create one."""
 
     __slots__ = ()
 
@@ -47,19 +47,19 @@ class Markdown(str):
         return Markdown(str(self).join(map(as_written, parts)))
 
     def __repr__(self) -> str:
-        """Return how it looks in a test that fails."""
+        """Return the representation for failing tests."""
         return f"Markdown({str(self)!r})"
 
 
 class _Escaping(Formatter):
-    """Formats values, then escapes them unless they are of the type above."""
+    """Formats values, then escapes them unless they are :class:`Markdown`."""
 
     def format_field(self, value: object, format_spec: str) -> str:
         return as_written(value if isinstance(value, Markdown) else format(value, format_spec))
 
 
 def md(template: str, *values: object, **named: object) -> Markdown:
-    """Return ``template``, a literal with markup of ours, with the values in it as they are written.
+    """Return ``template``, a literal with our own markup, with its values escaped.
 
     It is a format string: ``md("## {} at {:.1f} %", name, 12.5)``.
     """
@@ -67,7 +67,7 @@ def md(template: str, *values: object, **named: object) -> Markdown:
 
 
 def code(text: str) -> Markdown:
-    """Return ``text`` as code in a line; its backticks end none.
+    """Return ``text`` as inline code, which its own backticks cannot end.
 
     >>> code("a`b")
     Markdown('`` a`b ``')
@@ -80,10 +80,10 @@ def code(text: str) -> Markdown:
 
 
 def as_written(text: str) -> str:
-    r"""Return what makes Streamlit's Markdown show ``text`` letter by letter; a :class:`Markdown` as it is.
+    r"""Return Markdown that makes Streamlit show ``text`` literally; a :class:`Markdown` unchanged.
 
-    Blanks become one space, as browsers show them, and what has no look of its own (control characters, those that turn
-    the direction of writing) becomes the sign for that.
+    Whitespace becomes one space, as browsers show it, and invisible characters (control characters, changes of the
+    writing direction) become a visible replacement.
 
     >>> as_written("# [free](http://x) :material/home:")
     '\\# &#91;free&#93;(http:\u2060//x) :\u2060material/home:\u2060'
@@ -96,7 +96,7 @@ def as_written(text: str) -> str:
 
 
 def _without_meaning(mark: re.Match[str]) -> str:
-    """Return a bracket as its number, as Streamlit puts backslashes of its own before brackets; else a backslash."""
+    """Return a bracket as its character number, as Streamlit adds backslashes before brackets; else a backslash."""
     return f"&#{ord(mark[0])};" if mark[0] in "[]" else f"\\{mark[0]}"
 
 

@@ -1,4 +1,4 @@
-"""Shell patterns of names, compiled once: ``layer1.*`` and ``*.conv2`` among names that stand for themselves."""
+"""Shell patterns of names, compiled once: ``layer1.*`` and ``*.conv2`` together with literal names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
-    """Return what tells whether a name is one of ``patterns``, or fits one of them; capitals matter.
+    """Return a predicate for names that equal or match one of ``patterns``; case-sensitive.
 
     Raises:
         InvalidSpec: there are more than 10,000 names or 500 patterns among them, or one of over 400 characters.
@@ -25,7 +25,7 @@ def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
 
 
 def part_of_name(wanted: str) -> str:
-    """Return the pattern of names, in small letters, that ``wanted`` is a part of; a pattern stays one.
+    """Return the lower-case pattern of names that contain ``wanted``; a pattern is returned as it is.
 
     >>> part_of_name(" Conv"), part_of_name("layer1.*")
     ('*conv*', 'layer1.*')

@@ -1,9 +1,9 @@
-"""Quiet moments: a process that times something asks the others that work for the same server to pause.
+"""Quiet periods: a process that times something lets the other worker processes of its server pause.
 
-A process at work holds a shared lock, and releases it for a moment where it reports progress. One that times waits
-until nobody holds it, for a few seconds at most, and takes it; those that report meanwhile wait until it is done.
-The system takes the locks of a process back when it ends, however that is. Without a file of locks, which the server
-names to its processes, nothing happens.
+A busy process holds a shared lock, and releases it briefly at each progress report. A timing process waits until nobody
+holds it, for a few seconds at most, and acquires it; reports of the others then wait until it is released. The system
+releases the locks of a process that ends in any way. Without a lock file, whose path the server passes to its
+processes, nothing happens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 QUIET_FILE = "_SENSEAPP_QUIET_FILE"
-"""Environment variable, of the server for its own processes, with the path of the file whose locks these are."""
+"""Environment variable that a server sets for its own processes, with the path of the lock file."""
 
 _WAIT_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Locks:
-    """The two locks of a file: ``room``, held by who works, and ``turn``, taken on the way to it."""
+    """The two locks of a file: ``room``, held by busy processes, and ``turn``, held while acquiring it."""
 
     def __init__(self, path: Path) -> None:
         import fcntl  # not on Windows
@@ -38,17 +38,17 @@ class _Locks:
         return path.with_name(path.name + suffix).open("ab")
 
     def enter(self) -> None:
-        """Begin to work, or go on; waits while another process times something."""
+        """Begin or continue work; waits while another process times something."""
         self._fcntl.flock(self._turn, self._fcntl.LOCK_SH)
         self._fcntl.flock(self._room, self._fcntl.LOCK_SH)
         self._fcntl.flock(self._turn, self._fcntl.LOCK_UN)
 
     def leave(self) -> None:
-        """Let others time something."""
+        """Allow others to time something."""
         self._fcntl.flock(self._room, self._fcntl.LOCK_UN)
 
     def take(self) -> bool:
-        """Wait until no other process works, and let none begin; return False where one goes on for too long."""
+        """Wait until no other process is busy, and keep others from starting; return False on timeout."""
         self.leave()
         self._fcntl.flock(self._turn, self._fcntl.LOCK_EX)
         end = time.monotonic() + _WAIT_SECONDS
@@ -62,7 +62,7 @@ class _Locks:
         return False
 
     def give_back(self) -> None:
-        """End the quiet moment."""
+        """End the quiet period."""
         self.leave()
         self._fcntl.flock(self._turn, self._fcntl.LOCK_UN)
 
@@ -72,7 +72,7 @@ _at_work: _Locks | None = None
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """Mark this process as one that works inside the block; for one piece of work at a time."""
+    """Mark this process as busy inside the block; for one piece of work at a time."""
     global _at_work
     path = os.environ.get(QUIET_FILE, "")
     _at_work = _Locks(Path(path)) if path and os.name == "posix" else None
@@ -87,7 +87,7 @@ def at_work() -> Iterator[None]:
 
 
 def pause() -> None:
-    """Let another process time something, if one waits for that."""
+    """Pause while another process times something, if one waits for that."""
     if _at_work is not None:
         _at_work.leave()
         _at_work.enter()
@@ -95,7 +95,7 @@ def pause() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Time something inside the block while other processes of the server pause; says in the log where one did not."""
+    """Time something inside the block while other processes of the server pause; logs if one did not."""
     locks = _at_work
     if locks is None:
         yield

@@ -1,4 +1,4 @@
-"""Registries of what other packages may add: read from entry points, in every process alike."""
+"""Registries that other packages can extend, read from entry points in every process alike."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _log = logging.getLogger(__name__)
 
 
 class Named(Protocol):
-    """What a registry holds."""
+    """An item of a registry."""
 
     @property
     def name(self) -> str:
-        """What files and the command line call it."""
+        """Name in files and on the command line."""
 
 
 NamedT = TypeVar("NamedT", bound=Named)
 
 
 class Registry(MutableMapping[str, NamedT]):
-    """Objects by name: those of senseapp in their order, then those of installed packages, then those set by hand.
+    """Objects by name: senseapp's own in their order, then those of installed packages, then those set by hand.
 
-    They are loaded when one is first asked for, so that a registry may name modules that import its own.
+    They are loaded on first access, so that a registry may name modules that import its own.
 
     Args:
-        noun: what one of them is, in an error.
+        noun: name of an item in errors.
         group: of entry points, whose values are ``module:name`` too.
-        own: ``module:name`` of each that senseapp brings.
+        own: ``module:name`` of each of senseapp's own.
         added: called with each that is loaded or set.
         filled_by: ``module:name`` of a registry whose objects add some to this one.
     """
@@ -54,24 +54,24 @@ class Registry(MutableMapping[str, NamedT]):
         self._is_loading = self._is_loaded = False
 
     def named(self, name: str) -> NamedT:
-        """Return the one of that name.
+        """Return the object of that name.
 
         Raises:
-            InvalidSpec: there is none; its message lists those that there are.
+            InvalidSpec: there is none; the message lists the existing names.
         """
         if name not in self:
             raise InvalidSpec(f"The {self._noun} must be one of {', '.join(self)}, got {name!r}.")
         return self[name]
 
     def register(self, item: NamedT) -> None:
-        """Add ``item``, after those there are; one of the same name is replaced."""
+        """Add ``item`` at the end; one of the same name is replaced."""
         self[item.name] = item
 
     def _loaded(self) -> dict[str, NamedT]:
         if self._is_loaded:
             return self._items
         with self._lock:
-            if not self._is_loading:  # in this thread, for what is loaded may ask for those before it
+            if not self._is_loading:  # in this thread, as loading modules may access the items before them
                 self._is_loading = True
                 try:
                     self._load()
@@ -88,11 +88,11 @@ class Registry(MutableMapping[str, NamedT]):
             len(object_at(self._filled_by))
 
     def _installed(self) -> Iterator[NamedT]:
-        """Yield what other packages bring; one that cannot be loaded is logged, and takes nobody else with it."""
+        """Yield the items of other packages; one that cannot be loaded is logged and does not affect others."""
         for each in entry_points(group=self._group):
             try:
                 yield each.load()
-            except Exception:  # whatever the code of a foreign package raises
+            except Exception:  # code of other packages may raise anything
                 _log.exception("the %s %r of another package cannot be loaded (%s)", self._noun, each.name, each.value)
 
     def __getitem__(self, name: str) -> NamedT:

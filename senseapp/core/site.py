@@ -1,4 +1,4 @@
-"""Where the app's own files lie: ``app.py``, ``pages``, ``assets`` and ``.streamlit``."""
+"""Location of the app's own files: ``app.py``, ``pages``, ``assets`` and ``.streamlit``."""
 
 from pathlib import Path
 
@@ -6,4 +6,4 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "site"
 
 SITE = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent
-"""The top of the clone; in an installed package, a folder of its own that the build has filled (``setup.py``)."""
+"""The root of the clone; in an installed package, its own folder, filled by the build (``setup.py``)."""

@@ -1,4 +1,4 @@
-"""Steps of long work: reported as they begin; an optional one that fails is left out, and a sentence says so."""
+"""Progress of long work by steps; an optional step that fails is left out, with a note."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from senseapp.core.errors import first_line_of, is_about_memory
 
 Trying = Callable[[str], AbstractContextManager[object]]
-"""A context in which the improvement that is named may fail."""
+"""A context in which the named improvement may fail."""
 LEFT_OUT = "Left out, since it failed:"
 """Begins each note on an improvement that was left out."""
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Progress:
     """Reports each step, and how many of its images are done; ``report`` may stop the work by raising.
 
     Attributes:
-        stopped: what ``report`` raised.
+        stopped: the exception from ``report``.
     """
 
     report: Callable[[str], None] = ignore_progress
@@ -51,10 +51,10 @@ class Progress:
 
 @dataclass(slots=True)
 class OptionalSteps:
-    """Improvements that a file or a compressed model is complete without.
+    """Improvements without which a file or a compressed model is still complete.
 
     Attributes:
-        progress: is told the steps inside; what it raises always ends the work.
+        progress: receives the steps inside; its exceptions always end the work.
         notes: a sentence for each improvement that was left out.
     """
 
@@ -63,13 +63,13 @@ class OptionalSteps:
 
     @contextmanager
     def trying(self, improvement: str) -> Iterator[None]:
-        """Let the body fail: a note then says that ``improvement``, a noun, was left out, and why.
+        """Allow the body to fail: a note then says that ``improvement``, a noun, was left out, and why.
 
-        A cancel and a lack of memory pass. The body leaves nothing half done when it fails.
+        A cancel and out-of-memory errors are raised. A failing body must leave nothing half done.
         """
         try:
             yield
-        except Exception as error:  # of many packages
+        except Exception as error:  # exceptions of many packages
             if error is self.progress.stopped or is_about_memory(error):
                 raise
             _log.warning("left out: %s", improvement, exc_info=error)

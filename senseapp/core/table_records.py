@@ -1,4 +1,4 @@
-"""Numbers and named columns of tables that :mod:`senseapp.core.tables` reads."""
+"""Numbers and named columns of tables from :mod:`senseapp.core.tables`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from senseapp.core.wording import listed, plural, printable
 _NUMERIC = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
 _PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
-"""``1,250``: one and a quarter, or a thousand two hundred and fifty."""
+"""``1,250``: 1.25 or 1250."""
 
 
 def decimal_mark(cells: Iterable[str], delimiter: str) -> str:
     """Return the decimal mark, a point or a comma, of cells of which some are numbers.
 
     Raises:
-        TableError: both marks occur, or the numbers can be read in two ways: ``1,250`` alone may be 1250 too.
+        TableError: both marks occur, or the numbers are ambiguous: ``1,250`` alone may be 1250 too.
     """
     marked = [cell for cell in cells if ("." in cell or "," in cell) and _NUMERIC.fullmatch(cell)]
     commas = [cell for cell in marked if "," in cell]
@@ -41,7 +41,7 @@ def decimal_mark(cells: Iterable[str], delimiter: str) -> str:
 
 
 def number_in(cell: str, mark: str = ".") -> float:
-    """Return the number in a cell; ValueError where it holds none, or a mark for thousands."""
+    """Return the number in a cell; ValueError if it holds none, or a thousands separator."""
     text = cell.replace(",", ".") if mark == "," else cell
     if not _PLAIN.fullmatch(text):
         raise ValueError(cell)
@@ -57,16 +57,16 @@ class TableRecord:
     decimal: str = "."
 
     def number(self, column: str) -> float:
-        """Return the number in ``column``; ValueError where there is none."""
+        """Return the number in ``column``; ValueError if there is none."""
         return number_in(self.cells[column], self.decimal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The named columns of a table, whatever their order.
+    """The named columns of a table, in any order.
 
     Attributes:
-        has_header: False where the first line holds values, so that the columns are known by their order alone.
+        has_header: False if the first line holds values, so that the columns are known only by their order.
         notes: sentences on what was detected, and on columns that are not read.
     """
 
@@ -76,7 +76,7 @@ class Records:
 
 
 def column_key(text: str) -> str:
-    """Return the name of a column as it is compared: without case, spaces and punctuation.
+    """Return a column's name for comparisons: without case, spaces and punctuation.
 
     >>> column_key("Top-1"), column_key("predicted damage")
     ('top1', 'predicteddamage')
@@ -87,13 +87,13 @@ def column_key(text: str) -> str:
 def read_records(
     content: bytes | str, columns: Sequence[str], *, numbers: Sequence[str], most_bytes: int = MOST_BYTES
 ) -> Records:
-    """Read a table whose header names ``columns``, in any order, among others that are not read.
+    """Read a table whose header names ``columns``, in any order, among others that are ignored.
 
-    Without a header, the columns must be exactly these in this order. ``numbers`` are those that hold numbers.
+    Without a header, the columns must be exactly these in this order. ``numbers`` are those with numbers.
 
     Raises:
-        TableError: see :func:`~senseapp.core.tables.read_table` and :func:`decimal_mark`; a column is missing or there
-            twice.
+        TableError: see :func:`~senseapp.core.tables.read_table` and :func:`decimal_mark`; a column is missing or
+            repeated.
     """
     wanted = {column_key(name): name for name in columns}
     table = read_table(
@@ -123,7 +123,7 @@ def _keys(table: Table) -> list[str]:
 
 
 def _is_bare(table: Table, columns: Sequence[str], numbers: Sequence[str]) -> bool:
-    """Return whether the first row holds values of ``columns``: numbers where there are numbers, and only there."""
+    """Return whether the first row holds values of ``columns``: numbers exactly where numbers are expected."""
     first = table.rows[0]
     return len(first) == len(columns) and all(
         bool(_NUMERIC.fullmatch(cell)) == (name in numbers) for cell, name in zip(first, columns, strict=True)
@@ -131,7 +131,7 @@ def _is_bare(table: Table, columns: Sequence[str], numbers: Sequence[str]) -> bo
 
 
 def _places(table: Table, wanted: Mapping[str, str]) -> dict[str, int]:
-    """Return where each column is whose key is in ``wanted``, by its name."""
+    """Return the index of each column whose key is in ``wanted``, by its name."""
     keys = _keys(table)
     missing = [name for key, name in wanted.items() if key not in keys]
     if missing:

@@ -2,10 +2,10 @@
 
 Spreadsheets and languages write such files differently: the delimiter (comma, semicolon, tab, bar, spaces), the decimal
 mark, quotes, the encoding, the order of columns. The :mod:`csv` module parses the cells; its sniffer, and so that of
-pandas, takes letters for delimiters, so the delimiter is the one under which the lines have equally many cells, and
-callers compare several such readings with what they know (names of columns, of pictures). Whatever is not the usual
-comma, point and UTF-8 is said in :attr:`Table.notes`. Files may be hostile: their bytes, rows, columns and cells are
-bounded, and a line that does not fit is an error that quotes it.
+pandas, accepts letters as delimiters. So the delimiter here is the one with which the lines have equally many cells,
+and callers score several such readings by what they know (names of columns, of pictures). Anything other than comma,
+point and UTF-8 is noted in :attr:`Table.notes`. Files may be hostile: their bytes, rows, columns and cells are limited,
+and a line that does not fit is an error that quotes it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MOST_BYTES: Final = 64_000_000
 _MOST_CELLS = 5_000_000
 _MOST_COLUMNS = 20_000
 _LONGEST_LINE = 1_000_000
-_PROBE = 1000  # bytes by which UTF-16 without a byte-order mark is told
-_SAMPLE = 500  # rows by which the delimiter is found
+_PROBE = 1000  # bytes for the detection of UTF-16 without a byte-order mark
+_SAMPLE = 500  # rows for the detection of the delimiter
 _LEAST_FITTING = 0.5  # of them must fit the first
 _LAST_SPACE = "last space"
-"""Only the last run of spaces separates: a list of pictures whose names hold spaces, ``my cat.jpg 3``."""
+"""Only the last run of spaces separates: a list of pictures whose names contain spaces, ``my cat.jpg 3``."""
 _DELIMITERS = (",", ";", "\t", "|", " ", _LAST_SPACE)
 _DELIMITER_WORDS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces", _LAST_SPACE: "the last space"}
 _SEPARATOR_LINE = re.compile(r"""^"?sep=(?P<mark>[^"\r\n])"?\r?(?:\n|$)""", re.IGNORECASE)
@@ -51,19 +51,19 @@ _MARKS = (
 
 
 class TableError(ValueError):
-    """A text that cannot be read as a table; one sentence or two, without the name of the file."""
+    """A text cannot be read as a table; one or two sentences, without the name of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The cells of a delimited text, stripped of spaces around them.
+    """The cells of a delimited text, without surrounding spaces.
 
     Attributes:
-        rows: all rows that are neither blank nor only a comment, ``# …``, padded to the length of the first, which may
-            be a header.
+        rows: all rows except blank ones and comments, ``# …``, padded to the length of the first, which may be a
+            header.
         lines: the line in the file on which each row ends, from 1.
-        delimiter: what separates the cells.
-        notes: sentences on what was detected rather than usual.
+        delimiter: separator of the cells.
+        notes: sentences on what was detected, if unusual.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -72,7 +72,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def quoted(self, index: int) -> str:
-        """Return row ``index`` as it may be shown in a sentence."""
+        """Return row ``index`` for use in a sentence."""
         return _quoted(self.rows[index], self.delimiter)
 
 
@@ -83,9 +83,9 @@ def read_table(
 
     Args:
         content: the file.
-        score: how well the first rows agree with what else is known; of several delimiters that fit the lines, the one
-            of the highest score is taken, else the first of comma, semicolon, tab, bar, spaces, last space.
-        most_bytes: of the file.
+        score: agreement of the first rows with other knowledge; of several delimiters that fit the lines, the one with
+            the highest score is used, else the first of comma, semicolon, tab, bar, spaces, last space.
+        most_bytes: limit of the file.
 
     Raises:
         TableError: too large, not text, empty, without a delimiter, or a line has more cells than the first.
@@ -170,7 +170,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _without_formulas(text: str) -> str:
-    """Return the text with ``="007"`` as ``"007"``: exports for spreadsheets keep leading zeros by this formula."""
+    """Return the text with ``="007"`` as ``"007"``: spreadsheet exports use this formula to keep leading zeros."""
     return _FORMULA.sub(lambda found: f'"{found["quoted"] or found["bare"] or ""}"', text) if '="' in text else text
 
 
@@ -182,21 +182,21 @@ _Row: TypeAlias = tuple[int, Sequence[str]]
 
 
 def _rows(text: str, mark: str) -> Iterator[_Row]:
-    """Yield the line number and the stripped cells of each row that holds more than a comment.
+    """Yield the line number and the stripped cells of each row that is not only a comment.
 
     Raises:
         TableError: quotes do not close, or a cell or line is very long.
     """
     lines = _lines(text)
     for line, row in _split_at_last_space(lines) if mark == _LAST_SPACE else _split_by_csv(lines, mark):
-        cells = tuple(map(str.strip, row))  # tuples of texts are nothing to the garbage collector
+        cells = tuple(map(str.strip, row))  # the garbage collector does not track tuples of strings
         if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
             yield line, cells
 
 
 def _lines(text: str) -> Iterator[str]:
     stream = io.StringIO(text, newline="")
-    is_bounded = max(map(len, text.split("\n")), default=0) < _LONGEST_LINE  # further marks end lines even sooner
+    is_bounded = max(map(len, text.split("\n")), default=0) < _LONGEST_LINE  # other line ends only make lines shorter
     return stream if is_bounded else _bounded_lines(stream)
 
 
@@ -222,12 +222,12 @@ def _split_by_csv(lines: Iterator[str], mark: str) -> Iterator[_Row]:
 
 
 def _width(row: Sequence[str]) -> int:
-    """Return the number of cells up to the last that holds anything."""
+    """Return the number of cells up to the last non-empty one."""
     return next((place for place in range(len(row), 0, -1) if row[place - 1]), 0)
 
 
 def _first_rows(text: str, mark: str) -> list[_Row]:
-    """Return the first rows, as far as they can be read."""
+    """Return the first rows that can be read."""
     rows: list[_Row] = []
     with suppress(TableError):
         rows.extend(islice(_rows(text, mark), _SAMPLE))
@@ -235,7 +235,7 @@ def _first_rows(text: str, mark: str) -> list[_Row]:
 
 
 def _share_fitting(rows: Sequence[_Row]) -> float:
-    """Return which share of the rows has two or more cells and no more than the first; 0 for one column."""
+    """Return the share of rows with at least two cells and at most as many as the first; 0 for one column."""
     if not rows or len(rows[0][1]) < 2:
         return 0.0
     most = len(rows[0][1])
@@ -243,7 +243,7 @@ def _share_fitting(rows: Sequence[_Row]) -> float:
 
 
 def _table(rows: Iterable[_Row], mark: str) -> Table:
-    """Return the table of rows that are cut or padded to the length of the first."""
+    """Return the table of rows, cut or padded to the length of the first."""
     numbered = list(rows)
     width = len(numbered[0][1]) if numbered else 0
     return Table(
@@ -258,7 +258,7 @@ def _fitted(row: Sequence[str], width: int) -> tuple[str, ...]:
 
 
 def _bounded(rows: Iterable[_Row], mark: str) -> Iterator[_Row]:
-    """Yield the rows; TableError where one is wider than the first, or they are very many."""
+    """Yield the rows; TableError if one is wider than the first, or if there are too many."""
     width = num_cells = 0
     for line, row in rows:
         width = width or len(row)

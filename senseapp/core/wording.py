@@ -1,4 +1,4 @@
-"""How counts and file names are written in the sentences that people read."""
+"""Counts and file names in sentences for users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_LISTED = 4
 
 
 def printable(name: str) -> str:
-    """Return a file name with what cannot be shown (control characters, text direction, bad bytes) replaced.
+    """Return a file name with unprintable parts (control characters, text direction, bad bytes) replaced.
 
     >>> printable("holiday" + chr(0x202E) + "gpj.exe")
     'holiday�gpj.exe'
@@ -21,7 +21,7 @@ def printable(name: str) -> str:
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:
-    """Return a number with its noun, in the plural where it is not one.
+    """Return a number with its noun, in the plural unless it is one.
 
     >>> plural(1, "picture"), plural(2300, "picture"), plural(2, "class", "classes")
     ('1 picture', '2,300 pictures', '2 classes')

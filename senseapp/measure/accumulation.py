@@ -1,4 +1,4 @@
-"""Adding up one layer's measurements over chunks of images, and turning sums into reported changes."""
+"""Accumulation of one layer's measurements over chunks of images; sums become reported changes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from senseapp.records.measurement import LayerMeasurement, RecordedOutputs, Stat
 
 Key = tuple[str, float]
 _MOST_RECORDED_IMAGES = 256
-_COMPARED_BYTES = 64 * 2**20  # of one side; as float64 and with what metrics compute, some ten times that
+_COMPARED_BYTES = 64 * 2**20  # of one side; float64 copies and intermediates of metrics take about ten times that
 _MOST_RECORDED = 1_000_000  # numbers, over all measurements: 2 MB, and a few ms for each round of the solver
 
 
 class BaselineOutputs:
-    """The uncompressed model's predictions of N images, with fewer rows while it is being measured.
+    """Predictions of the uncompressed model for N images, the reference of all metrics; fewer rows during the baseline.
 
-    All others are compared with them, by ``metrics``; ``targets`` are labels of the images, or None. Of the first
-    ``recorded_images``, what predicts layers together is recorded.
+    ``targets`` are the images' labels, or None. Of the first ``recorded_images``, outputs are recorded, from which the
+    effect of several compressed layers together is predicted.
     """
 
     def __init__(self, outputs: Predictions, targets: Any, metrics: Sequence[str], *, recorded_images: int = 0) -> None:
@@ -40,7 +40,7 @@ class BaselineOutputs:
     def moments_of(self, name: str, output: Predictions, start: int, stop: int) -> tuple[float, ...]:
         """Return the moments of one metric over images ``start`` to ``stop``, whose predictions are ``output``.
 
-        Metrics compute in float64; so many images are compared at a time that this takes little memory.
+        Metrics compute in float64; images are compared in parts, which bounds the memory.
         """
         together = max(1, _COMPARED_BYTES * len(output) // max(1, num_bytes(output)))
         parts = []
@@ -51,7 +51,7 @@ class BaselineOutputs:
         return functools.reduce(functools.partial(merge_moments, name), parts)
 
     def recorded(self) -> RecordedOutputs | None:
-        """Return what is recorded of the uncompressed model; None where nothing is."""
+        """Return the recorded outputs of the uncompressed model; None if none are recorded."""
         name = divergence_among(self.metrics)
         if name is None or not self.recorded_images or not len(self.outputs):
             return None
@@ -60,7 +60,7 @@ class BaselineOutputs:
         return RecordedOutputs(metric=name, size=values.shape[1], values=_float16(values))
 
     def recorded_change(self, output: Predictions, start: int, stop: int) -> bytes:
-        """Return how ``output`` changes what is recorded of the images from ``start`` to ``stop``, float16."""
+        """Return the change of the recorded outputs for images ``start`` to ``stop``, as float16 bytes."""
         name, stop = divergence_among(self.metrics), min(stop, self.recorded_images)
         if name is None or stop <= start:
             return b""
@@ -69,7 +69,7 @@ class BaselineOutputs:
         return _float16(record(before, after) - record(before, before))
 
     def values(self) -> dict[str, float]:
-        """Return the uncompressed model's own metrics; none before anything is measured."""
+        """Return the uncompressed model's own metrics; empty before anything is measured."""
         if not len(self.outputs):
             return {}
         moments = self.moments(self.outputs, 0, len(self.outputs))
@@ -77,24 +77,24 @@ class BaselineOutputs:
 
 
 class MeasurementAccumulator:
-    """Sums by layer and level, from the measurements that are done already and those that follow."""
+    """Sums by layer and level, from existing and new measurements."""
 
     def __init__(self, done: Iterable[LayerMeasurement] = (), *, stops: Collection[int] = ()) -> None:
-        """Take over ``done``, except partial ones that end elsewhere than at one of ``stops``."""
+        """Start from ``done``, without partial measurements whose number of images is not in ``stops``."""
         self._history: dict[Key, list[LayerMeasurement]] = {}
         for item in done:
             if not item.estimated and (item.status is not Status.MEASURED or _images(item) in stops):
                 self._history.setdefault(item.key, []).append(item)
 
     def images_done(self, key: Key) -> float:
-        """Return how many images ``key`` has been measured on; infinite if it ended otherwise."""
+        """Return the number of images that ``key`` has been measured on; infinite if it failed or is not applicable."""
         items = self._history.get(key)
         if not items:
             return 0
         return _images(items[-1]) if items[-1].status is Status.MEASURED else float("inf")
 
     def change(self, key: Key, metric: str, *, stop: int) -> MetricChange | None:
-        """Return the change of ``metric`` for ``key`` as it was known once ``stop`` images were measured."""
+        """Return the change of ``metric`` for ``key`` over at most the first ``stop`` images; None if not measured."""
         changes = [item.change(metric) for item in self._history.get(key, ()) if 0 < _images(item) <= stop]
         return changes[-1] if changes else None
 
@@ -107,7 +107,7 @@ class MeasurementAccumulator:
         seconds: float,
         outputs: bytes = b"",
     ) -> LayerMeasurement:
-        """Add a chunk's sums, and what it recorded, and return the measurement over all images so far."""
+        """Add a chunk's sums and recorded outputs; return the measurement over all images so far."""
         target = planned.target
         history = self._history.setdefault((target.layer, level), [])
         before = history[-1] if history else None
@@ -148,7 +148,7 @@ class MeasurementAccumulator:
 
 
 def images_to_record(metrics: Sequence[str], *, num_images: int, num_outputs: int, measurements: int) -> int:
-    """Return of how many images outputs are recorded, so that those of all ``measurements`` stay small together."""
+    """Return the number of images whose outputs are recorded, limited by their size over all ``measurements``."""
     name = divergence_among(metrics)
     size = METRICS[name].recorded_size(num_outputs) if name else 0
     most = _MOST_RECORDED // (size * measurements) if size and measurements else 0

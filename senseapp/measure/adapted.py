@@ -1,7 +1,7 @@
-"""Measure each layer with the weights that it would be delivered with: adapted to what compression takes from it.
+"""Sensitivity with adapted weights: each layer is measured with the weights that would be delivered.
 
-Levels of a layer share the second moments of its inputs, which are gathered once, on the calibration images, in the
-uncompressed network; several layers are gathered in one pass, as many as memory allows.
+All levels of a layer share the second moments of its inputs, computed once in the uncompressed network on the
+calibration images. One pass computes those of several layers, limited by memory.
 
 Source: see :mod:`senseapp.compressions.obs`.
 """
@@ -32,18 +32,18 @@ from senseapp.records.spec import SensitivitySpec
 
 
 def compressor_for(spec: SensitivitySpec, request: CompressionRequest) -> Compressor:
-    """Return the compression that ``spec`` asks for, with adapted weights where it says so."""
+    """Return the compression that ``spec`` names, with adapted weights if ``spec.adapted``."""
     plain = build_compressor(spec.compression, request)
     return AdaptedCompressor(plain, request) if spec.adapted and isinstance(plain, WeightCompressor) else plain
 
 
 class AdaptedCompressor(WeightCompressor):
-    """Compresses as ``plain`` does, and then gives the layer the weights that make up best for it.
+    """Compresses as ``plain`` does, then adapts the layer's weights in closed form.
 
-    Layers whose weight is not simply multiplied with rows of inputs stay as ``plain`` compresses them; see ``left``.
+    Layers whose weight does not multiply rows of inputs keep the weights of ``plain``.
 
     Attributes:
-        left: why layers are not adapted, by name.
+        left: reasons why layers are not adapted, by layer name.
     """
 
     def __init__(self, plain: WeightCompressor, request: CompressionRequest) -> None:
@@ -61,12 +61,12 @@ class AdaptedCompressor(WeightCompressor):
         self._moments = InputMoments(request.model, self._products, request.calibration, seed=request.seed)
 
     def prepare(self, target: Target, level: float) -> Prepared:
-        """Compress, and adapt the weights; MeasurementFailed where they cannot be compressed."""
+        """Compress, and adapt the weights; raises MeasurementFailed if the layer cannot be compressed."""
         prepared, weight = self._plain.prepare(target, level), self._weights[target.layer]
         if target.layer in self.left or prepared.constraint == UpdateConstraint():
             return prepared
         moments, product = self._moments.of(target.layer), self._products[target.layer]
-        if not moments.rows:  # it is never called on these images
+        if not moments.rows:  # the layer does not run on these images
             return prepared
         parameter = weight.parameter
         with ordinary_tensors():

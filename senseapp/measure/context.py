@@ -28,8 +28,8 @@ from senseapp.tasks import Task
 def to_device(batch: Tensor, device: torch.device) -> Tensor:
     """Return ``batch`` on ``device``.
 
-    Only from page-locked memory does a card copy by itself, while this thread prepares the next batch and passes are
-    under way; what is read of it waits. torch keeps the page-locked copy until the card has it.
+    CUDA copies asynchronously only from page-locked memory, while this thread prepares the next batch; kernels that
+    read the batch wait for the copy. torch keeps the page-locked memory until the copy is complete.
     """
     if device.type != "cuda" or batch.device.type != "cpu":
         return batch.to(device)
@@ -37,16 +37,16 @@ def to_device(batch: Tensor, device: torch.device) -> Tensor:
 
 
 PREDICTION_BYTES = 448 * 2**20
-"""The most that the predictions of the uncompressed model take, over all images of a run."""
+"""Most bytes of the uncompressed model's predictions, over all images of a run."""
 _LEAST_PREDICTION_BYTES = 2**16  # of one image
 _PartT = TypeVar("_PartT")
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device called ``name``; ``auto`` takes CUDA, then MPS, then the CPU.
+    """Return the device called ``name``; ``auto`` selects CUDA, then MPS, then the CPU.
 
     Raises:
-        InvalidSpec: there is no such device here.
+        InvalidSpec: this machine has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -60,11 +60,11 @@ def choose_device(name: str) -> torch.device:
 
 @dataclass(slots=True, weakref_slot=True)
 class MeasurementContext:
-    """A model copy and the images, ready for whole passes and for replay.
+    """A copy of a model and its images, ready for whole passes and for replay.
 
-    ``trace`` is a watched pass in ``layout``; ``channels_last`` says whether the model convolves, and takes images that
-    lie so; ``replay_obstacle`` why it cannot be replayed; ``seconds_per_image`` is the time of one whole pass;
-    ``prediction_bytes`` are the most that the predictions of one image take.
+    ``trace`` records a pass in ``layout``; ``channels_last`` says whether the model convolves and accepts images in
+    that memory order; ``replay_obstacle`` is why it cannot be replayed; ``seconds_per_image`` is the time of one whole
+    pass; ``prediction_bytes`` is the limit for the predictions of one image.
     """
 
     model: nn.Module
@@ -83,7 +83,7 @@ class MeasurementContext:
     def prepare(
         cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False, task: Task
     ) -> MeasurementContext:
-        """Copy ``model`` (unless ``own`` says that the caller gives it away) and watch one pass of it.
+        """Copy ``model``, or use it as it is with ``own``, and trace one pass.
 
         Raises:
             InvalidDataset: there is no image.
@@ -111,7 +111,7 @@ class MeasurementContext:
         )
 
     def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
-        """Choose the layout by a timed trial, for ``forwards`` whole passes per image, and watch a pass in it."""
+        """Choose the layout by a timed trial, for ``forwards`` whole passes per image, and trace a pass in it."""
         chosen = choose_layout(
             self.model,
             self.trace,
@@ -124,7 +124,7 @@ class MeasurementContext:
         self.take(replace(chosen, precision=precision))
 
     def take(self, layout: Layout) -> None:
-        """Let passes run in ``layout`` from now on, and watch one, unless one of its kind is the one watched last."""
+        """Run passes in ``layout`` from now on, and trace one if memory order or precision changed."""
         watched, self.layout = self.layout, layout
         lay_out(self.model, layout)
         if (watched.channels_last, watched.precision) == (layout.channels_last, layout.precision):
@@ -135,20 +135,20 @@ class MeasurementContext:
         add_uses(self.trace, further)
 
     def avoid_channels_last(self) -> None:
-        """Let passes run in the other memory order from now on, as some images fail in this one."""
+        """Switch to the contiguous memory order, because some images fail in channels-last."""
         self.channels_last = False
         self.take(replace(self.layout, channels_last=False))
 
     def check_replay(self, positions: Sequence[int]) -> None:
-        """Find out whether the model can be replayed from each of ``positions``; see :attr:`replay_obstacle`."""
+        """Check whether the model can be replayed from each of ``positions``; sets :attr:`replay_obstacle`."""
         sample = self._arrange(self.images.batch(0, 1))
         with precision_context(self.layout.precision, self.device):
             self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
 
     def check_replay_over(self, span: tuple[int, int], positions: Sequence[int], plain: Predictions) -> None:
-        """Find out whether a replay of the unchanged model gives ``plain`` for the images of ``span``, to the bit.
+        """Check that a replay of the unchanged model reproduces ``plain`` for the images of ``span`` bit for bit.
 
-        It costs about one pass over them. Memory that lacks is raised.
+        It costs about one pass over them. Out-of-memory errors are raised.
         """
         if self.replay_obstacle:
             return
@@ -164,10 +164,10 @@ class MeasurementContext:
             self.replay_obstacle = failure_of(error)
 
     def look_at_all_images(self) -> dict[str, int]:
-        """Find layers that the first image does not use and others do; cheap where it uses all of them.
+        """Find weights that other images use and the first one does not; fast where the first uses all.
 
         Returns:
-            What was found: multiply-accumulates by parameter, for :meth:`admit`.
+            Multiply-accumulates by parameter name, for :meth:`admit`.
         """
         if not leaves_weights_out(self.model, self.trace):
             return {}
@@ -177,7 +177,7 @@ class MeasurementContext:
             return weights_used(self.model, batches, self.model).further_uses(self.trace)
 
     def admit(self, further: Mapping[str, int]) -> str:
-        """Let profile and trace know of weights that only other images use; return a sentence on them, if any."""
+        """Add weights that only other images use to profile and trace; return a sentence on them, or an empty one."""
         if not further:
             return ""
         idle = {layer.name for layer in self.profile.layers if not layer.runs}
@@ -200,7 +200,7 @@ class MeasurementContext:
         return [Prefix(self.trace, batch) for batch in self.batches(start, stop)]
 
     def read(self, raw: Any) -> Predictions:
-        """Return what the task compares of what the model returned for some images."""
+        """Return the task's predictions from the model's raw output for some images."""
         return self.task.predictions(raw, most_bytes=self.prediction_bytes)
 
     def outputs(self, start: int, stop: int) -> Predictions:
@@ -214,7 +214,7 @@ class MeasurementContext:
             return joined([self.outputs(low, high) for low, high in spans])
 
     def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Predictions, list[Prefix]]:
-        """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned."""
+        """Return :meth:`baseline`, and prefixes of all images with the recorded outputs of ``calls``."""
         replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
         with self._timed(len(self.images)), replay.installed():
             return self._gather(lambda prefix: replay.record(prefix, calls), prefixes), prefixes
@@ -232,7 +232,7 @@ class MeasurementContext:
 
     @contextmanager
     def _timed(self, num_images: int) -> Iterator[None]:
-        """Take the block for one pass over so many images."""
+        """Time the block as one pass over ``num_images`` images."""
         started = time.perf_counter()
         yield
         self.seconds_per_image = (time.perf_counter() - started) / num_images
@@ -245,20 +245,20 @@ class MeasurementContext:
 
     def _arrange(self, batch: Tensor) -> Tensor:
         batch = to_device(batch, self.device)
-        if self.trace.input_overwritten:  # the images must stay as they are
+        if self.trace.input_overwritten:  # the model writes into its input
             batch = batch.clone()
         return batch.contiguous(memory_format=torch.channels_last) if self.layout.channels_last else batch
 
 
 def _watched_in_channels_last(model: nn.Module, sample: Tensor) -> CallTrace | None:
-    """Watch a pass of ``model`` in that memory order, in which it stays; None if it has no use for it, or fails in it.
+    """Trace a pass of ``model`` in channels-last, and leave it so; None without 4-D convolutions, or if it fails.
 
-    A model that regards the output of a convolution as rows (``x.view(len(x), -1)``) needs the other order.
+    A model that flattens the output of a convolution (``x.view(len(x), -1)``) needs the other order.
     """
     if not any(isinstance(module, CONVOLUTIONS) and module.weight.dim() == 4 for module in model.modules()):
         return None
     lay_out(model, Layout(channels_last=True))
     try:
         return trace_calls(model, sample.contiguous(memory_format=torch.channels_last))
-    except Exception:  # if it fails in any order, the pass in the other one says why
+    except Exception:  # a model that fails in both orders reports why in the other one
         return None

@@ -1,4 +1,4 @@
-"""Prefix replay for a black box: a function of the model that returns one number."""
+"""Prefix replay for black-box evaluations: functions of the model that return one number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_PREFIX_BYTES = 2 * 2**30
 
 @dataclass(slots=True)
 class _SeenInputs:
-    """One call of the model during the baseline: its input, what it returned, and what is kept on the way."""
+    """One call of the model during the baseline: its input, its output, and the prefix kept from it."""
 
     inputs: Tensor
     version: int
@@ -31,7 +31,7 @@ class _SeenInputs:
 
     @classmethod
     def of(cls, given: Tensor, trace: CallTrace) -> _SeenInputs:
-        # A tensor made in inference mode has no version that would show whether it is written to later.
+        # A tensor made in inference mode has no version counter that would reveal later writes.
         if trace.input_overwritten or given.is_inference():
             with torch.inference_mode(False):
                 given = given.clone()
@@ -41,7 +41,7 @@ class _SeenInputs:
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return False
         given = args[0]
-        if version_of(self.inputs) != self.version:  # a buffer that eval_fn fills anew for each batch
+        if version_of(self.inputs) != self.version:  # eval_fn refills one buffer for each batch
             return False
         if given is self.inputs:
             return True
@@ -55,12 +55,12 @@ class _SeenInputs:
 
 @dataclass(slots=True)
 class ReplayedEvaluation:
-    """Evaluates a model again and again, continuing from kept outputs where it is called on the same inputs.
+    """Evaluates a model repeatedly, continuing from kept outputs where a call has the same input as in the baseline.
 
-    The model's calls are told apart by their order. A call on another input than in the baseline, with other
-    arguments, with gradients or autocast switched on, or with hooks that look inside runs as usual: correct first.
+    The model's calls are identified by their order. A call with another input than in the baseline, with other
+    arguments, with gradients or autocast enabled, or with inner hooks runs as a whole pass: correctness first.
 
-    ``obstacle`` is why nothing is continued, in words; None if :meth:`check` has found nothing.
+    ``obstacle`` is why nothing is replayed; None if :meth:`check` found no reason.
     """
 
     model: nn.Module
@@ -77,21 +77,21 @@ class ReplayedEvaluation:
             self._used = WeightsUsed(self.model)
 
     def baseline(self) -> float:
-        """Return the number for the unchanged model, and remember what the model was called on."""
+        """Return the number for the unchanged model, and keep the inputs of its calls."""
         with torch.no_grad(), self._intercepted(self._remember):
             return float(self.eval_fn(self.model))
 
     def further_uses(self) -> dict[str, int]:
-        """Return what ``baseline`` used and the watched image did not: see :meth:`WeightsUsed.further_uses`."""
+        """Return weights that only ``baseline`` used, not the traced image: see :meth:`WeightsUsed.further_uses`."""
         return self._used.further_uses(self.trace) if self._used else {}
 
     def check(self, sample: Any, positions: Sequence[int], representative: Sequence[int]) -> None:
-        """Find out whether continuing gives what whole passes give, for ``sample`` and all that was remembered.
+        """Check whether replay gives the results of whole passes, for ``sample`` and for all kept inputs.
 
         Args:
-            sample: what ``trace`` watched.
-            positions: where the model will be continued from, ascending.
-            representative: those of them that stand for all.
+            sample: the input of the traced pass.
+            positions: positions to resume the model from, ascending.
+            representative: a subset of them that represents all.
         """
         if not isinstance(sample, Tensor):
             self.obstacle = "the model is called with several inputs"
@@ -106,7 +106,7 @@ class ReplayedEvaluation:
             seen.output = None
 
     def _that_fit(self, bytes_per_image: int) -> int:
-        """Return how many of the first calls can be kept; the others run whole."""
+        """Return how many of the first calls fit in memory; the others run as whole passes."""
         totals = accumulate(bytes_per_image * len(seen.inputs) for seen in self._seen)
         return sum(total <= _MOST_PREFIX_BYTES for total in totals)
 
@@ -134,7 +134,7 @@ class ReplayedEvaluation:
                     return
 
     def evaluate(self) -> float:
-        """Return the number for the model as it is now."""
+        """Return the number for the model in its current state."""
         with torch.no_grad():
             if self.obstacle or not self._seen:
                 return float(self.eval_fn(self.model))
@@ -143,13 +143,13 @@ class ReplayedEvaluation:
 
     @contextmanager
     def _intercepted(self, answer: Callable[..., Any]) -> Iterator[None]:
-        """Let ``answer(number of the call, forward, args, kwargs)`` stand in for the outermost forward."""
+        """Replace the outermost forward by ``answer(number of the call, forward, args, kwargs)``."""
         forward, previous = self.model.forward, self.model.__dict__.get("forward")
         count, inside = 0, False
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             nonlocal count, inside
-            if inside:  # a call of the model by itself, or one that the replay makes
+            if inside:  # a recursive call of the model, or one by the replay
                 return forward(*args, **kwargs)
             inside = True
             try:
@@ -173,7 +173,7 @@ class ReplayedEvaluation:
             self._seen.append(_SeenInputs.of(args[0], self.trace))
         output = self._forward(forward, args, kwargs)
         if count < len(self._seen):
-            self._seen[count].output = map_tensors(output, torch.clone)  # what follows may write into it
+            self._seen[count].output = map_tensors(output, torch.clone)  # later code may write into it
         return output
 
     def _forward(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,12 +193,12 @@ class ReplayedEvaluation:
             return forward(*args, **kwargs)
         try:
             return self._replay.resume(seen.prefix, entry=forward)
-        except ReplayMismatch:  # the changed model takes another way
+        except ReplayMismatch:  # the changed model makes other calls
             return forward(*args, **kwargs)
-        except Exception:  # it fails with the changed model, unless only the replay is at fault
+        except Exception:  # a whole pass shows whether the changed model fails or only the replay
             return forward(*args, **kwargs)
 
 
 def _is_ordinary(inputs: Tensor) -> bool:
-    """Tell whether passes run as kept outputs are computed: without gradients, in the model's own precision."""
+    """Return whether passes run under the conditions of kept outputs: gradients and autocast disabled."""
     return not torch.is_grad_enabled() and not torch.is_autocast_enabled(inputs.device.type)

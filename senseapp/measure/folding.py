@@ -1,4 +1,4 @@
-"""BatchNorms folded into the layers that they follow, for a pass or for good."""
+"""BatchNorm folding into the preceding layer, for one pass or permanently."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from senseapp.networks.profile import BATCH_NORMS
 from senseapp.networks.trace import Call, CallTrace, trace_calls
 
 FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-"""Layers, of exactly these classes, that a norm can be folded into."""
+"""Layer types, without subclasses, that a BatchNorm can be folded into."""
 
 
 def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm2d]:
-    """Return the norms that can be folded into what they follow, by the name of that layer.
+    """Return the BatchNorms that can be folded into the layer before them, by the name of that layer.
 
-    The trace vouches for them: both are called once, the norm right after the layer and with the very tensor that it
-    returned, nothing else reads that tensor, and nothing else reads the layer's weight or bias.
+    In the trace, layer and norm are each called once, the norm is called right after the layer with its output tensor,
+    no other module reads that tensor, and no other module reads the layer's weight or bias.
     """
     times = Counter(call.module for call in trace.calls)
     found = {}
     for reader in (call for call in trace.calls if call.source >= 0):
         call = trace.calls[reader.source]
-        # Right after it, not inside a block that begins there: what follows a layer is looked at block by block.
+        # The norm itself must be the next call, not a block that contains it: outputs of layers are examined per block.
         if call.after != reader.index or call.last_needed > reader.end:
             continue
         if times[call.module] + times[reader.module] > 2:
@@ -50,18 +50,18 @@ def _reads_alone(layer: nn.Module, call: Call, trace: CallTrace) -> bool:
         or has_forward_hooks(layer)
     ):
         return False
-    uses = [trace.uses.get(f"{call.module}.{name}") for name, _ in layer.named_parameters()]  # tied: by the first name
+    uses = [trace.uses.get(f"{call.module}.{name}") for name, _ in layer.named_parameters()]  # tied: first name
     return all(use is not None and use.readers == {call.index} for use in uses)
 
 
 def norm_scale(norm: Any) -> Tensor:
-    """Return what ``norm`` multiplies each channel with, γ/√(σ² + ε), (C,)."""
+    """Return the factor of each channel in ``norm``, γ/√(σ² + ε), (C,)."""
     scale: Tensor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     return scale
 
 
 def folded_values(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
-    """Return the weight and the bias of ``layer`` that do what it and ``norm`` do together."""
+    """Return the weight and the bias of ``layer`` with ``norm`` folded in."""
     scale = norm_scale(norm)
     bias = layer.bias if layer.bias is not None else torch.zeros_like(norm.running_mean)
     weight = layer.weight * scale.reshape(-1, *[1] * (layer.weight.dim() - 1))
@@ -70,7 +70,7 @@ def folded_values(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def norms_folded(model: nn.Module, norms: Mapping[str, nn.BatchNorm2d]) -> Iterator[None]:
-    """Let ``model`` run without ``norms`` inside, folded into the layers of these names; see :func:`foldable_norms`."""
+    """Fold ``norms`` into the layers of these names inside the block; see :func:`foldable_norms`."""
     with ExitStack() as stack:
         for name, norm in norms.items():
             stack.enter_context(folded(model.get_submodule(name), norm))
@@ -79,7 +79,7 @@ def norms_folded(model: nn.Module, norms: Mapping[str, nn.BatchNorm2d]) -> Itera
 
 @contextmanager
 def folded(layer: Any, norm: Any) -> Iterator[None]:
-    """Let ``layer`` do what it and ``norm`` do together inside, and ``norm`` nothing."""
+    """Fold ``norm`` into ``layer`` inside the block, where ``norm`` is the identity."""
     weight, bias = layer.weight, layer.bias
     with torch.no_grad():
         values = folded_values(layer, norm)
@@ -96,14 +96,14 @@ def _identity(values: Tensor) -> Tensor:
     return values
 
 
-_TOLERANCE = 1e-4  # of the largest class score; beyond it the layer's output is read by more than the norm
+_TOLERANCE = 1e-4  # relative to the largest output; above it, other modules read the layer's output
 
 
 def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> bool:
-    """Move the scale and shift of the BatchNorm that reads ``layer``'s output into ``layer``; return whether one was.
+    """Fold the BatchNorm that reads ``layer``'s output into ``layer``; return whether there was one.
 
-    w' = w · γ/√(σ² + ε), b' = (b − μ) · γ/√(σ² + ε) + β; the norm is left in place as the identity, so that an
-    activation inside it still works. Nothing changes where folding would change the output for ``sample``. Source:
+    w' = w · γ/√(σ² + ε), b' = (b − μ) · γ/√(σ² + ε) + β; the norm stays in place as the identity, so that an
+    activation inside it still works. Nothing changes if folding would change the output for ``sample``. Source:
     Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
     section 3.2.
     """
@@ -127,10 +127,10 @@ def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> b
 
 @contextmanager
 def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> Iterator[None]:
-    """Let ``model`` run without the BatchNorms behind ``layer`` inside, folded into what they follow.
+    """Fold the BatchNorms after ``layer`` into the layers before them, inside the block.
 
-    A pass forward and back through a ResNet-50 takes a seventh less time. ``layer`` and all before it stay as they
-    are; so does everything, if the model's output would change.
+    This saves a seventh of a forward and backward pass of a ResNet-50. ``layer`` and all modules before it are
+    unchanged; if the model's output would change, nothing is folded.
     """
     trace = trace_calls(model, sample)
     own = next((call for call in trace.calls if model.get_submodule(call.module) is layer), None)
@@ -142,7 +142,7 @@ def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> I
 
 
 def _following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> tuple[nn.Module | None, Tensor]:
-    """Return the norm that alone reads what the only call of ``layer`` returned, and the model's output."""
+    """Return the norm that is the only reader of the only output of ``layer``, and the model's output."""
     outputs: list[Tensor] = []
     readers: list[nn.Module] = []
 

@@ -1,4 +1,4 @@
-"""Bins of fixed number that divide the cells of a quantization grid, filled batch by batch."""
+"""Fixed number of bins that divide the cells of a quantization grid, filled batch by batch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from senseapp.compressions.quantization import QuantizationGranularity
 from senseapp.compressions.quantization.grid import affine_of, extremes_of, in_memory_order, scale_of
 
 SUB_BINS = 16
-"""Bins per cell: 4,096 for 8 bits, whatever is put in."""
+"""Bins per cell: 4,096 for 8 bits, for any number of values."""
 
-_CHUNK = 2**18  # values at a time, so that the memory of the index does not grow with the tensor
+_CHUNK = 2**18  # values per step, which bounds the memory of the index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +45,16 @@ class PlacedGrid:
 
     @property
     def single_scale(self) -> float:
-        """The step, if there is one for all; else NaN."""
+        """The step, if it is the same for all values; else NaN."""
         return float(self.scale) if self.scale.numel() == 1 else math.nan
 
     @property
     def zero_cell(self) -> int:
-        """The cell of value 0; where channels differ, the middle one of theirs."""
+        """The cell of value 0; the middle one over channels if they differ."""
         return int(self.zero_point.flatten().median())
 
     def places(self, values: Tensor) -> Tensor:
-        """Return where on the grid ``values`` lie, in steps; float32, shape of ``values``."""
+        """Return the positions of ``values`` on the grid, in steps; float32, shape of ``values``."""
         return values.float() / self.scale + self.zero_point
 
 
@@ -74,7 +74,7 @@ class GridBins:
         self.low, self.high = math.inf, -math.inf
 
     def add(self, values: Tensor, gradients: Tensor) -> None:
-        """Take in values and the objective's gradient there, of one shape; nothing of them is kept."""
+        """Add values and the objective's gradient at them, of equal shape, to the bins; neither is stored."""
         low, high = extremes_of(values)
         self.low, self.high = min(self.low, low), max(self.high, high)
         places = self.grid.places(values)
@@ -87,14 +87,14 @@ class GridBins:
 
     def _add(self, places: Tensor, gradients: Tensor) -> None:
         cells, bins = self.grid.cells, len(self.counts)
-        # One more at either end, for what is clamped.
+        # One bin more at either end, for clamped values.
         index = places.add(0.5).mul_(SUB_BINS).floor_().clamp_(-1, bins).long().add_(1)
         counts = torch.bincount(index, minlength=bins + 2)
         self.clamped += float(counts[0] + counts[-1])
         self.counts += _clamped(counts)
         inside = _clamped(torch.bincount(index, places.clamp(0, cells - 1).double(), minlength=bins + 2))
         self.place_sums += inside.view(cells, SUB_BINS).sum(dim=1)
-        # Sums of positive and of negative gradients, side by side: one pass for both that are wanted.
+        # Sums of positive and of negative gradients, side by side: one pass for both.
         signed = index.add_(gradients < 0, alpha=bins + 2)
         sides = torch.bincount(signed, gradients.double(), minlength=2 * (bins + 2)).view(2, -1)
         self.gradient_sums += _clamped(sides.sum(dim=0))
@@ -104,7 +104,7 @@ class GridBins:
 
 
 def _clamped(sums: Tensor) -> Tensor:
-    """Add what lies beyond either end of the bins to the one at that end; changes ``sums``."""
+    """Add the outermost counts, of clamped values, to the bins next to them; changes ``sums``."""
     sums[1] += sums[0]
     sums[-2] += sums[-1]
     return sums[1:-1]

@@ -29,7 +29,7 @@ from senseapp.records.spec import HistogramSpec, RunSpec
 from senseapp.tasks import Task, task_named
 
 Subject = tuple[nn.Module, ImageSet]
-"""The network of a run, in ``eval()`` mode, and the images that a histogram looks at."""
+"""The network of a run, in ``eval()`` mode, and the images of a histogram."""
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def subject_of(
     data_roots: tuple[Path, ...],
     progress: Callable[[str], None],
 ) -> Iterator[Subject]:
-    """Lend what the histogram of ``spec`` looks at; where the one before looked at the same, nothing is loaded.
+    """Yield the network and images of ``spec``; if the histogram before used the same, nothing is loaded.
 
     Raises:
         InvalidInput: the model or the images cannot be used.
@@ -49,7 +49,7 @@ def subject_of(
     most = min(spec.num_images, result.num_samples)
     subject = PROCESS_CACHE.take((key, data_roots)) or load_subject(result.spec, most, data_roots, progress)
     yield subject
-    if not spec.fold:  # which leaves another network
+    if not spec.fold:  # folding changes the network
         PROCESS_CACHE.leave((key, data_roots), subject)
 
 
@@ -81,7 +81,7 @@ _OUTPUTS = "Outputs are those of the layer itself, before a norm or an activatio
 _OUTPUTS_FOLDED = "Outputs are those of the layer with its BatchNorm, before an activation function that follows."
 
 Found = dict[str, QuantizationHistogram | MeasurementFailed]
-"""What came of each layer, by its name, in the order in which they were asked for."""
+"""The histogram of each layer or the reason why it has none, by name, in the requested order."""
 
 
 def histogram_of(
@@ -91,11 +91,11 @@ def histogram_of(
     data_roots: tuple[Path, ...] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> QuantizationHistogram:
-    """Load the model and images of a run, and look at one tensor of it.
+    """Load the model and images of a run, and compute the histogram of one tensor.
 
     Raises:
         InvalidInput: the layer, the model or the images cannot be used.
-        MeasurementFailed: the layer has no finite values to look at.
+        MeasurementFailed: the layer has no finite values.
     """
     return _only(histograms_of(result, spec, (spec.layer,), data_roots=data_roots, progress=progress))
 
@@ -108,7 +108,7 @@ def histograms_of(
     data_roots: tuple[Path, ...] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Load the model and images of a run, and look at the same tensor of several layers in the same passes.
+    """Load the model and images of a run, and compute histograms of several layers in the same passes.
 
     Raises:
         InvalidInput: a layer, the model or the images cannot be used.
@@ -135,10 +135,10 @@ def quantization_histogram(
     *,
     task: Task,
 ) -> QuantizationHistogram:
-    """Look at one tensor of ``model`` on its quantization grid; see :func:`quantization_histograms`.
+    """Compute the histogram of one tensor of ``model`` on its quantization grid; see :func:`quantization_histograms`.
 
     Raises:
-        MeasurementFailed: the layer never ran on these images, or holds values that are not finite.
+        MeasurementFailed: the layer does not run on these images, or holds values that are not finite.
     """
     return _only(quantization_histograms(model, images, [layer], spec, task=task))
 
@@ -158,11 +158,11 @@ def quantization_histograms(
     *,
     task: Task,
 ) -> Found:
-    """Look at the same tensor of ``layers`` in the same passes; memory does not grow with the number of images.
+    """Compute histograms of ``layers`` in the same passes; memory does not grow with the number of images.
 
-    The gradient is that of the summed objective over all images. At inputs it is the gradient through this layer only:
-    of an input that a shortcut reads too, what the shortcut carries does not count. The model is in ``eval()`` mode,
-    and used up by ``spec.fold``. ``spec.layer`` does not count.
+    The gradient is that of the summed objective over all images. At inputs it is the gradient through this layer only,
+    without the part through a shortcut that reads the same input. The model must be in ``eval()`` mode; ``spec.fold``
+    changes it. ``spec.layer`` is ignored.
 
     Raises:
         InvalidDataset: there are no images, or no labels for the loss.
@@ -216,17 +216,17 @@ def _record(bins: GridBins, spec: HistogramSpec, num_images: int, notes: tuple[s
 
 
 Images = Tensor | tuple[Tensor, Tensor] | ImageSet | Iterable[Tensor | Sequence[Tensor]]
-"""Prepared images, (N, C, H, W); a pair with their labels, (N,); or batches of either, as a ``DataLoader`` has them."""
+"""Prepared images, (N, C, H, W); a pair with labels, (N,); or batches of either, as a ``DataLoader`` yields."""
 Model = nn.Module
 
 
 def histograms_by_name(
     model: nn.Module, images: Images, patterns: Sequence[str], spec: HistogramSpec, *, task: Task
 ) -> Found:
-    """Look at the layers whose names match any of ``patterns``, such as ``layer1.*``; none means all.
+    """Compute histograms of the layers whose names match any of ``patterns``, such as ``layer1.*``; none means all.
 
-    At most ``spec.num_images`` of the images are looked at. ``model`` comes back as it was, in its mode. Where its
-    output is not finite because of a weight, sound layers have histograms without gradients.
+    At most ``spec.num_images`` of the images are used. ``model`` and its mode are restored. If a weight makes its
+    output non-finite, the other layers have histograms without gradients.
 
     Raises:
         InvalidInput: no layer matches, or the model or the images cannot be used.
@@ -248,7 +248,7 @@ def histograms_of_model(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Load the model and the images that ``run`` names, and look at layers as :func:`histograms_by_name` does.
+    """Load the model and images that ``run`` names, and compute histograms as :func:`histograms_by_name` does.
 
     Raises:
         InvalidInput: no layer matches, or the model or the images cannot be used.
@@ -264,7 +264,7 @@ def image_set(images: Images, most: int) -> ImageSet:
     """Return up to ``most`` of ``images`` as one set.
 
     Raises:
-        InvalidDataset: they are no images, or come with a different number of labels.
+        InvalidDataset: they are not images, or the number of labels differs.
     """
     if isinstance(images, ImageSet):
         return images.subset(range(min(most, len(images))))
@@ -301,7 +301,7 @@ def _move(images: ImageSet, model: nn.Module) -> ImageSet:
 
 @contextmanager
 def _lent(model: nn.Module) -> Iterator[nn.Module]:
-    """Lend ``model`` in ``eval()`` mode with no parameter that wants a gradient, and give it back as it was."""
+    """Yield ``model`` in ``eval()`` mode with no parameter that requires gradients; restores both."""
     modes = {module: module.training for module in model.modules()}
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""How forward passes run: memory layout, images at once, precision. Chosen by a short timed trial."""
+"""Layout of forward passes: memory order, micro-batch, precision; chosen by a short timed trial."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TRIAL_SHARE = 0.01
 _TRIED_FIRST = 4
 _TURNS = 2
 _PASSES_EACH = 2  # one to prepare kernels and memory, one that is timed
-_CLEAR_GAIN = 0.93  # a difference within the noise keeps the earlier, usual choice
+_CLEAR_GAIN = 0.93  # smaller gains are within the noise and keep the usual choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How forward passes run: memory order, images a pass, ``fp32`` or ``bf16``, levels of one layer a pass."""
+    """Layout of forward passes: memory order, images per pass, ``fp32`` or ``bf16``, levels of one layer per pass."""
 
     channels_last: bool = False
     micro_batch: int = 16
@@ -35,9 +35,9 @@ class Layout:
 
 
 def lay_out(model: nn.Module, layout: Layout) -> nn.Module:
-    """Put the weights of ``model`` in place in the memory order of ``layout``; values stay the same.
+    """Convert the weights of ``model`` in place to the memory order of ``layout``; their values do not change.
 
-    Channels-last is an order of images, four axes; ``Module.to`` would fail on a 3-D convolution beside them.
+    Channels-last applies to 4-D images only; ``Module.to`` would fail on 3-D convolutions.
     """
     if not layout.channels_last:
         return model.to(memory_format=torch.contiguous_format)
@@ -56,7 +56,7 @@ def micro_batches(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]
 def precision_context(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the context that forward passes of ``precision`` run in.
 
-    Autocast must not keep its casts of weights: it would not notice that they are swapped between passes.
+    Autocast must not cache its casts of weights: it would not notice that weights are swapped between passes.
     """
     if precision == "fp32":
         return nullcontext()
@@ -64,7 +64,7 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
 
 
 def usual_layout(trace: CallTrace, *, most: int, channels_last: bool) -> Layout:
-    """Return the layout that is mostly the fastest, for work that is too short to try others."""
+    """Return the layout that is usually the fastest, for work too short to time others."""
     return Layout(channels_last=channels_last, micro_batch=_cached_batch(trace, most))
 
 
@@ -78,16 +78,16 @@ def choose_layout(
     channels_last: bool,
     device: torch.device,
 ) -> Layout:
-    """Try memory orders on very few images, then micro-batches of at most ``most``, and return the fastest.
+    """Time memory orders on very few images, then micro-batches of at most ``most``, and return the fastest.
 
-    ``passes`` are the whole forward passes of one image that the run will cost; a small share of that is spent on
-    trying. Where even the first trial would take more, the usual layout is taken untried, but only where its order is
-    known to be a good one: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other on twelve networks
-    of all families. ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in
-    the one tried last.
+    ``passes`` is the cost of the run in whole forward passes of one image; the trial takes a small share of it. If even
+    the first trial would take more, the usual layout is returned without a trial, but only where its order is known to
+    be good: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other on twelve networks of all families.
+    ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in the order tried
+    last.
     """
     usual = usual_layout(trace, most=most, channels_last=channels_last)
-    affordable = _TRIAL_SHARE * passes  # of one image
+    affordable = _TRIAL_SHARE * passes  # passes of one image
     few = min(usual.micro_batch, _TRIED_FIRST)
     first_trial = _PASSES_EACH * (2 * few if channels_last else usual.micro_batch)
     if knows_the_order(device) and first_trial > affordable:
@@ -97,7 +97,7 @@ def choose_layout(
     best_seconds = math.inf
     if channels_last:
         batch = images(few).to(device)
-        # In turns: the first passes of a process are slow, by up to twice, whatever their order.
+        # Alternate the orders: the first passes of a process are slower by up to twice, in any order.
         times = _TURNS if _TURNS * first_trial <= affordable else 1
         turns = [[_seconds_per_image(model, batch, order, device) for order in (True, False)] for _ in range(times)]
         last, first = map(min, zip(*turns, strict=True))
@@ -137,7 +137,7 @@ def _seconds_per_image(model: nn.Module, batch: Tensor, channels_last: bool, dev
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
-    """Return what to time passes with: on the processor, its time for this process, whatever else is running."""
+    """Return the clock for timing passes: on the CPU, this process's CPU time, unaffected by other processes."""
     if device.type == "cpu":
         return time.process_time
     return partial(_synchronized, device)

@@ -1,6 +1,6 @@
-"""Several levels of a layer in one pass: the layer runs once per level, all that follows once for all.
+"""Several levels of a layer in one pass: the layer runs once per level, the rest of the network once for all levels.
 
-The numbers are those of a pass each, but for the order in which products are added: see :func:`rounding_bound`.
+Results equal those of separate passes but for the order of summation: see :func:`rounding_bound`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from senseapp.networks.trace import map_tensors, tensors_in, wrapped_forwards
 def _levels_split(
     model: nn.Module, names: frozenset[str], axes: Sequence[CallAxes], levels: Sequence[Prepared]
 ) -> AbstractContextManager[None]:
-    """Let modules of these names run each level's share of the batch, in the order of ``levels``, for itself inside."""
+    """Run the modules of these names once per level, each on its share of the batch, in the order of ``levels``."""
     inside = False
 
     def wrap(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def _levels_split(
             inside = True
             try:
                 for level, share in zip(levels, _shares((args, kwargs), call.inputs, len(levels)), strict=True):
-                    with level.active():  # which may hook the module, so that its forward alone would not do
+                    with level.active():  # may hook the module, which its forward alone would skip
                         outputs.append(module(*share[0], **share[1]))
             finally:
                 inside = False
@@ -56,9 +56,9 @@ def _levels_split(
 
 
 def _shares(arguments: Any, axes: Sequence[int | None], count: int) -> list[Any]:
-    """Cut the tensors of ``arguments`` along their batch axes into ``count`` shares.
+    """Split the tensors of ``arguments`` along their batch axes into ``count`` shares.
 
-    A tensor that comes several times does so in each share: attention takes a faster path where it can see that.
+    Repeated tensors stay one object in each share: attention has a faster path for them.
     """
     tensors = list(tensors_in(arguments))
     cut = {
@@ -73,7 +73,7 @@ def _shares(arguments: Any, axes: Sequence[int | None], count: int) -> list[Any]
 
 
 def _joined(outputs: Sequence[Any], axes: Sequence[int | None]) -> Any:
-    """Join the tensors of ``outputs``, which are alike, along their batch axes."""
+    """Concatenate the tensors of ``outputs``, which have the same structure, along their batch axes."""
     joined = (
         torch.cat(tensors, dim=axis)
         for tensors, axis in zip(zip(*map(tensors_in, outputs), strict=True), axes, strict=True)
@@ -82,23 +82,23 @@ def _joined(outputs: Sequence[Any], axes: Sequence[int | None]) -> Any:
     return map_tensors(outputs[0], lambda _: next(joined))
 
 
-_MEMORY_SHARE = 4  # of the device's memory, one part in ... for a pass; kept outputs have an eighth
-_SLACK = 2  # what kernels need beside the outputs of modules, and what fragmentation wastes
-_MOST_ELEMENTS = 2**31 - 1  # of one tensor: kernels with 32-bit indices fail beyond
-# Largest difference between a pass alone and one together, as a share of the largest number, on graphics cards: other
-# batch sizes choose other kernels, of reduced precision (TF32). Images that are mixed up differ by far more.
+_MEMORY_SHARE = 4  # a pass may use one part in n of the device's memory; kept outputs have an eighth
+_SLACK = 2  # working memory of kernels besides outputs of modules, and fragmentation
+_MOST_ELEMENTS = 2**31 - 1  # of one tensor: kernels with 32-bit indices fail above it
+# Largest difference between separate and joint passes, relative to the largest number, on graphics cards: other batch
+# sizes select other kernels, of reduced precision (TF32). Images that are mixed up differ by far more.
 _ROUNDING = {"fp32": 0.01, "bf16": 0.04}
 _UNIT_ROUNDOFF = 2.0**-24  # of float32
 _SURE = 8.0  # standard deviations
 
 
 def rounding_bound(context: MeasurementContext) -> float:
-    """Return by how much outputs of the same images differ at most between passes of other sizes, to the largest one.
+    """Return the largest relative difference between outputs of the same images in passes of different sizes.
 
-    A processor may take another kernel for another number of images, which adds the same products in another order.
-    Roundings of 2⁻²⁴ that are independent add up to λ·√K·2⁻²⁴ after K of them, with λ = 8 all but surely; K is that of
-    a path through all layers, and two orders differ by twice as much. Source: Higham and Mary 2019, "A new approach to
-    probabilistic rounding error analysis", theorem 2.4, to first order.
+    A processor may use another kernel for another number of images, which sums the same products in another order. K
+    independent roundings of 2⁻²⁴ add up to at most λ·√K·2⁻²⁴, with λ = 8 almost surely; K is that of a path through all
+    layers, and two orders differ by up to twice as much. Source: Higham and Mary 2019, "A new approach to probabilistic
+    rounding error analysis", theorem 2.4, to first order.
     """
     most = _ROUNDING[context.layout.precision]
     if context.device.type != "cpu" or context.layout.precision != "fp32":
@@ -116,12 +116,12 @@ def levels_that_fit(
     memory_bytes: int,
     asked: int | None = None,
 ) -> int:
-    """Return how many levels of one layer go into one pass.
+    """Return the number of levels of one layer per pass.
 
-    ``asked`` are taken as far as they fit the memory; None asks for as many as pay on this device.
+    ``asked`` is reduced to the number that fits in memory; None selects as many as are faster on this device.
     """
     if asked is None:
-        # On a processor a pass of the usual size is bound by arithmetic already, and a larger one leaves its caches
+        # On a CPU, a pass of the usual size is compute-bound already, and a larger one exceeds its caches
         # (docs/adr/0008). A small pass leaves most of a graphics card idle.
         asked = 1 if context.device.type == "cpu" else num_levels
     if context.replay_obstacle or not planned or not isinstance(compressor, WeightCompressor):
@@ -129,7 +129,7 @@ def levels_that_fit(
     trace, images = context.trace, context.layout.micro_batch
     largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size
     held = prefix_bytes_per_image(trace, [item.position for item in planned])
-    each_image = _SLACK * (held + 3 * largest)  # a layer's input, its output and what the kernel needs
+    each_image = _SLACK * (held + 3 * largest)  # a layer's input, its output and the kernel's working memory
     each_level = images * each_image + 4 * max(layer.num_params for layer in context.profile.layers)
     fits = memory_bytes // _MEMORY_SHARE // max(1, each_level)
     indexable = _MOST_ELEMENTS // max(1, images * largest // 4)
@@ -138,7 +138,7 @@ def levels_that_fit(
 
 @dataclass(frozen=True, slots=True)
 class LevelBatch:
-    """Runs several levels of one target in one pass; ``axes`` say where each call's tensors count images."""
+    """Runs several levels of one target in one pass; ``axes`` are the batch axes of each call's tensors."""
 
     context: MeasurementContext
     compressor: WeightCompressor
@@ -152,12 +152,12 @@ class LevelBatch:
         planned: Sequence[PlannedTarget],
         levels: Sequence[float],
     ) -> LevelBatch | str:
-        """Find out whether the model may be run so; where not, return why, in words.
+        """Check whether the model can be run so; if not, return why.
 
-        A pass over two levels is compared with passes over each, at the first and the last target of each kind. What
-        one level says of an image must not change in a bit with the level beside it, and be that of a pass alone but
-        for rounding (:func:`rounding_bound`). The first target is also tried with as many images and levels as a pass
-        will take.
+        A pass over two levels is compared with a pass over each, at the first and the last target of each kind. The
+        output of one level must not depend on the other level in any bit, and must equal that of a separate pass up to
+        rounding (:func:`rounding_bound`). The first target is also tested with as many images and levels as a full pass
+        has.
         """
         try:
             with torch.inference_mode(), precision_context(context.layout.precision, context.device):
@@ -172,7 +172,7 @@ class LevelBatch:
         return level_batch._fault(planned, levels) or level_batch
 
     def obstacle(self, target: Target) -> str:
-        """Return why ``target`` can only be measured level by level, in words; empty if it need not."""
+        """Return why ``target`` can only be measured level by level; empty if it can be batched."""
         names = frozenset(target.modules)
         if self.context.trace.read_outside(names):
             return "its weight is read outside of its own call"
@@ -185,7 +185,7 @@ class LevelBatch:
         return ""
 
     def exceptions(self, planned: Sequence[PlannedTarget]) -> list[str]:
-        """Return a sentence on the targets that have an obstacle; none if there is none."""
+        """Return a sentence on the targets that have an obstacle; empty if none has."""
         obstacles = {item.target.layer: reason for item in planned if (reason := self.obstacle(item.target))}
         if not obstacles:
             return []
@@ -198,7 +198,7 @@ class LevelBatch:
         repeated = [RepeatedPrefix(prefix, len(levels), self.axes) for prefix in prefixes]
         with _levels_split(self.context.model, frozenset(target.modules), self.axes, levels):
             rows = self.context.resume(self._replay(), repeated)  # of each prefix, level by level
-        assert isinstance(rows, Tensor)  # an output of one tensor, as its axes say
+        assert isinstance(rows, Tensor)  # its axes are those of one tensor
         parts = torch.split(rows, [prefix.num_images for prefix in prefixes for _ in levels])
         return [torch.cat(parts[place :: len(levels)]) for place in range(len(levels))]
 
@@ -219,7 +219,7 @@ class LevelBatch:
         target = item.target
         try:
             prepared = [self.compressor.prepare(target, level) for level in levels]
-        except MeasurementFailed:  # nothing to compare with here
+        except MeasurementFailed:  # no reference at these levels
             return ""
         self.context.advance(self._replay(), prefixes, item.position)
         mixed = self.outputs(prefixes, target, prepared)

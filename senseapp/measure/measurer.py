@@ -1,4 +1,4 @@
-"""Measuring targets on spans of images, in this process; every machine of a run does it by this code."""
+"""Measurement of targets on spans of images in this process, also in each worker of a distributed run."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class MeasurementJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What came of a job: sums over the span by metric and what the compression did, or why it failed.
+    """Result of a job: sums over the span by metric and the applied compression, or the reason of a failure.
 
-    ``outputs`` is what :meth:`BaselineOutputs.recorded_change` says of the span.
+    ``outputs`` is :meth:`BaselineOutputs.recorded_change` of the span.
     """
 
     job: MeasurementJob
@@ -49,7 +49,7 @@ class JobResult:
 
 @dataclass(slots=True)
 class Measurer:
-    """A model with one compression and the images at hand; ``notes`` grow by sentences on anything unusual."""
+    """A model with one compression and its images; ``notes`` collects sentences on anything unusual."""
 
     context: MeasurementContext
     compressor: Compressor
@@ -59,10 +59,10 @@ class Measurer:
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
     def baseline(self, spans: Sequence[Span], *, record_bytes: int = 0) -> Predictions:
-        """Return the uncompressed model's predictions of all images, time and perhaps record the passes.
+        """Return the uncompressed model's predictions of all images; times the passes, and may record them.
 
-        The images of ``spans``, which will be measured together, are then replayed; where that does not give the same
-        to the bit, everything is measured by whole passes.
+        The images of each of ``spans`` are then replayed together; if the result is not equal bit for bit, all
+        measurements use whole passes.
 
         Raises:
             MeasurementFailed: the memory is too small for a single image.
@@ -91,7 +91,7 @@ class Measurer:
             positions = [item.position for item in self.planned]
             num_images = len(context.images)
             calls = calls_to_record(context.trace, positions, num_images=num_images, budget_bytes=record_bytes)
-            with suppress(ReplayMismatch):  # the first measurement will say so
+            with suppress(ReplayMismatch):  # the first measurement reports it
                 output, self._recorded[0, num_images] = context.recorded_baseline(calls)
                 return output
         return context.baseline()
@@ -107,10 +107,10 @@ class Measurer:
             self.notes.append(plain_note(context.replay_obstacle))
 
     def measure(self, jobs: Iterable[MeasurementJob], baseline: BaselineOutputs) -> Iterator[JobResult]:
-        """Yield the result of each job. Those of one span must come together, by ascending position.
+        """Yield the result of each job. Jobs of one span must be consecutive, by ascending position.
 
-        A job is looked at once the result before it has been taken, so that ``jobs`` may depend on it; where
-        levels of one target go together, once those before them have.
+        A job is requested after the previous result was consumed, so that ``jobs`` may depend on it; with several
+        levels per pass, after the results of the previous group.
         """
         for span, of_span in groupby(jobs, key=lambda job: job.span):
             prefixes = self._recorded.pop(span, None) or self.context.prefixes(*span)
@@ -121,7 +121,7 @@ class Measurer:
                 yield from (replace(result, seconds=seconds) for result in results)
 
     def _grouped(self, jobs: Iterable[MeasurementJob]) -> Iterator[list[MeasurementJob]]:
-        """Yield consecutive jobs of one target, as many as go together; a full group waits for no further job."""
+        """Yield groups of consecutive jobs of one target, at most the levels per pass; full groups at once."""
         group: list[MeasurementJob] = []
         for job in jobs:
             if group and job.index != group[0].index:
@@ -148,9 +148,9 @@ class Measurer:
     def _measure_levels(
         self, group: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
     ) -> dict[MeasurementJob, JobResult]:
-        """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass.
+        """Return the results of several levels per pass; if memory runs out, fewer levels go into each pass.
 
-        A pass that fails leaves ``prefixes`` good: what it wrote into were copies.
+        A failed pass leaves ``prefixes`` intact: it wrote into copies only.
         """
         found: dict[MeasurementJob, JobResult] = {}
         usual, start, lacked = self.context.layout.levels_per_pass, 0, False
@@ -161,7 +161,7 @@ class Measurer:
                 start += len(part)
             except ReplayMismatch as mismatch:
                 self._part_levels(str(mismatch))
-            except Exception as error:  # whatever the model raises, level by level it is measured as ever
+            except Exception as error:  # whatever the model raises, measure level by level instead
                 if not is_about_memory(error):
                     self._part_levels(
                         f"several in one pass fail ({type(error).__name__}: {first_line_of(error, most=300)})"
@@ -179,7 +179,7 @@ class Measurer:
     def _attempt_levels(
         self, jobs: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
     ) -> dict[MeasurementJob, JobResult]:
-        """Return the results of one pass over several levels; what is missing must be measured alone."""
+        """Return the results of one pass over several levels; missing jobs must be measured separately."""
         level_batch, target = self._level_batch_for(jobs), self.planned[jobs[0].index].target
         if level_batch is None or level_batch.obstacle(target):
             return {}
@@ -188,7 +188,7 @@ class Measurer:
             return {}
         prepared: dict[MeasurementJob, Prepared] = {}
         for job in jobs:
-            with suppress(MeasurementFailed):  # alone, it will say why
+            with suppress(MeasurementFailed):  # the separate measurement reports why
                 prepared[job] = level_batch.compressor.prepare(target, job.level)
         if len(prepared) < 2:
             return {}
@@ -205,7 +205,7 @@ class Measurer:
         }
 
     def _level_batch_for(self, jobs: list[MeasurementJob]) -> LevelBatch | None:
-        """Return what runs several levels in one pass; None if the model cannot be run so, or if that is not needed."""
+        """Return the runner of several levels per pass; None if the model does not allow it, or it is not needed."""
         if len(jobs) < 2 or self.context.replay_obstacle or not isinstance(self.compressor, WeightCompressor):
             return None
         if self._level_batch is None:
@@ -223,7 +223,7 @@ class Measurer:
         self.notes.append(f"Levels were measured one at a time, which takes longer: {reason}.")
 
     def _measure(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> tuple[JobResult, Kept]:
-        """Return the result and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
+        """Return the result and the prefixes to continue with; if memory runs out, fewer images go into each pass."""
         usual = self.context.layout
         while True:
             try:
@@ -232,7 +232,7 @@ class Measurer:
                 result = JobResult(job=job, seconds=0.0, reason=_reason(error))
                 if not is_about_memory(error):
                     return result, prefixes
-                if self.context.layout.micro_batch == 1:  # smaller passes do not help this target, so they go back
+                if self.context.layout.micro_batch == 1:  # smaller passes did not help this target: restore the size
                     self.context.layout = usual
                     return result, self.context.prefixes(*job.span)
                 self._halve_passes()
@@ -259,7 +259,7 @@ class Measurer:
             return
         try:
             self.context.advance(replay, prefixes, position)
-        except ReplayMismatch as mismatch:  # these images take another way through the model than the watched one
+        except ReplayMismatch as mismatch:  # these images make other calls than the traced one
             self.context.replay_obstacle = str(mismatch)
             self.notes.append(plain_note(self.context.replay_obstacle))
 
@@ -268,12 +268,12 @@ class Measurer:
             return self.context.outputs(*span)
         try:
             return self.context.resume(replay, prefixes)
-        except ReplayMismatch:  # the compressed model takes another way
+        except ReplayMismatch:  # the compressed model makes other calls
             return self.context.outputs(*span)
         except Exception as error:
             if is_about_memory(error):
                 raise
-            return self.context.outputs(*span)  # it fails with the compressed model, unless only replay is at fault
+            return self.context.outputs(*span)  # shows whether the compressed model fails or only its replay
 
     def _halve_passes(self) -> None:
         layout = self.context.layout

@@ -1,4 +1,4 @@
-"""Targets in the order of the pass, spans of images measured together, and images held out for proofs."""
+"""Targets in execution order, spans of images that are measured together, and held-out images for proofs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class PlannedTarget:
 
 
 def plan_targets(targets: Sequence[Target], trace: CallTrace) -> list[PlannedTarget]:
-    """Return the targets by the event from which they matter, so that kept prefixes only ever grow."""
+    """Return the targets by the first event that depends on them, so that kept prefixes only ever grow."""
     events = sorted((use.first_event, use.macs) for use in trace.uses.values())
     total = sum(macs for _, macs in events) or 1
     planned = []
     for target in targets:
         position = trace.first_event(frozenset(target.modules))
         if position is None:
-            position = 0  # never seen to run: measured by whole passes
+            position = 0  # does not run in the trace: measured by whole passes
         after = sum(macs for event, macs in events if event >= position)
         planned.append(PlannedTarget(target=target, position=position, suffix=after / total))
     return sorted(planned, key=lambda item: item.position)
 
 
 def representative_positions(planned: Sequence[PlannedTarget]) -> list[int]:
-    """Return positions that stand for all: the first and last of each kind of place in the network.
+    """Return representative positions: the first and last of each kind of place in the network.
 
     Whether a model can be replayed is a property of its code. Layers whose names differ only in their numbers
     (``layer1.0.conv2``, ``layer3.4.conv2``) are run by the same code.
@@ -54,8 +54,8 @@ def chunk_spans(
 ) -> list[tuple[int, int]]:
     """Cut the images into chunks whose kept prefixes fit the memory budget, of at most ``most`` images if above 0.
 
-    Chunks are multiples of ``micro_batch``, so that cutting differently does not change any pass. With ``settle_from``
-    above 0 they double in size from about so many images on, so that a run whose ranking is settled can stop early.
+    Chunks are multiples of ``micro_batch``, so that their sizes do not change any pass. With ``settle_from`` above 0
+    they double in size from about that many images on, so that a run can stop once its ranking is settled.
     """
     fits = max(1, budget_bytes // max(1, bytes_per_image) // micro_batch) * micro_batch
     if most:
@@ -75,9 +75,9 @@ def _multiple(count: int, unit: int) -> int:
 
 
 def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Return the images for the curves and those kept from them, each in their old order.
+    """Return the images for the curves and the held-out images, each in their original order.
 
-    Random inputs are never split: more can be drawn.
+    Random inputs are never split, since more can be drawn.
     """
     kept = 0 if images.indicative else num_held_out(len(images))
     if not kept:

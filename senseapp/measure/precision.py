@@ -1,4 +1,4 @@
-"""Whether bfloat16 may stand in for float32: only where it is faster and ranks layers alike."""
+"""Choice of bfloat16 over float32: only where it is faster and ranks layers alike."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PRODUCT_WIDTH, _PRODUCTS = 384, 5
 def choose_precision(
     context: MeasurementContext, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
 ) -> str:
-    """Switch to bfloat16 if that is clearly faster and safe; return one sentence that says what was decided, and why.
+    """Switch to bfloat16 if that is clearly faster and safe; return the decision and its reason as one sentence.
 
     It is safe for measurements if it ranks a subset of the targets alike, and for estimates if the compression
     changes more than bfloat16 rounds away.
@@ -70,7 +70,7 @@ def choose_precision(
 
 
 def _product_gain(device: torch.device) -> float:
-    # A hundredth of the passes that would be timed; where products gain nothing, no network was seen to.
+    # Costs a hundredth of timed passes; no tested network gains where products do not.
     return _product_seconds(device, torch.float32) / _product_seconds(device, torch.bfloat16)
 
 
@@ -93,7 +93,7 @@ def _agreement(
     level: float,
     stop: int,
 ) -> float:
-    """Return the rank correlation of the damages in both precisions; the layout stays as it is."""
+    """Return the rank correlation of :func:`_damages` in both precisions; the layout is restored."""
     single = context.layout
     exact = _damages(context, compressor, subset, level, stop)
     context.layout = half
@@ -103,7 +103,7 @@ def _agreement(
 
 
 def _seconds(context: MeasurementContext) -> float:
-    """Return the time of a pass: of the fastest one, where they are over soon."""
+    """Return the seconds of a pass, the fastest of several if passes are short."""
     few = min(_TIMED_IMAGES, len(context.images))
     clock = clock_of(context.device)
     context.outputs(0, few)  # prepares kernels and memory
@@ -118,7 +118,7 @@ def _seconds(context: MeasurementContext) -> float:
 def _damages(
     context: MeasurementContext, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
 ) -> list[float]:
-    """Return what ``level`` does to the output on each target of ``subset``, over the first images."""
+    """Return the change of the divergence (or sqnr) at ``level`` for each target of ``subset``, on the first images."""
     metric = METRICS[context.task.divergence or "sqnr"]
     baseline = context.outputs(0, stop)
     replay, prefixes = Replay(context.model, context.trace), context.prefixes(0, stop)
@@ -141,6 +141,6 @@ def _damages(
 
 def _output(context: MeasurementContext, replay: Replay, prefixes: Sequence[Prefix], stop: int) -> Predictions:
     if not context.replay_obstacle:
-        with suppress(ReplayMismatch):  # the compressed model takes another way
+        with suppress(ReplayMismatch):  # the compressed model makes other calls
             return context.resume(replay, prefixes)
     return context.outputs(0, stop)

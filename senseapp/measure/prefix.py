@@ -1,4 +1,4 @@
-"""Outputs kept of a forward pass up to some event, so that the rest can be computed again without it."""
+"""Kept outputs of a forward pass up to some event, so that only the rest is computed again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in
 
 
 class ReplayMismatch(BaseException):
-    """The model runs otherwise for these images than when it was watched, so that it cannot be replayed.
+    """These images make the model run differently from the traced pass, so that it cannot be replayed.
 
-    A BaseException, so that no ``except`` of the model takes it and goes on with something else.
+    A BaseException, so that no ``except`` clause of the model catches it.
     """
 
 
 def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-    """Return a tensor of this or the same shape that takes no memory; reading it raises ReplayMismatch."""
+    """Return a tensor of this shape, or ``shape``, without storage; reading it raises ReplayMismatch."""
     return UnreadableTensor.like(tensor, shape, _read_again)
 
 
@@ -32,10 +32,10 @@ def _read_again() -> ReplayMismatch:
 
 
 class Prefix:
-    """Kept outputs of one batch's calls that ended before :attr:`position`, whose parent has not ended.
+    """Kept outputs of one batch: of the calls that ended before :attr:`position` and whose parent has not ended.
 
-    An output that nothing outside skipped calls reads any more is kept as a shape without memory. A whole pass over the
-    batch may have recorded what calls after the position return; see :meth:`record`.
+    An output that only skipped calls read is kept as a shape without storage. A whole pass over the batch may have
+    recorded the outputs of calls after the position; see :meth:`record`.
     """
 
     def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
@@ -52,33 +52,33 @@ class Prefix:
 
     @property
     def inputs(self) -> Tensor:
-        """The batch, safe to hand to the model."""
+        """The batch, as a copy if the model writes into it."""
         return self._inputs.clone() if self._trace.input_overwritten else self._inputs
 
     def keep(self, index: int, output: Any, position: int) -> None:
-        """Keep what call ``index`` returned, as far as it will be needed at ``position``."""
+        """Keep the output of call ``index``; only its shape if nothing reads it from ``position`` on."""
         self._outputs[index] = self._held(index, output, needed=self._trace.calls[index].last_needed >= position)
 
     def record(self, index: int, output: Any, *, needed: bool) -> None:
-        """Remember what call ``index`` returned, for when the prefix gets there; its shape only, if not ``needed``."""
+        """Record the output of call ``index`` for when the prefix reaches it; only its shape, if not ``needed``."""
         self._recorded[index] = self._held(index, output, needed=needed)
 
     def recorded(self, index: int) -> bool:
-        """Tell whether a whole pass has left the output of call ``index``."""
+        """Return whether a whole pass has recorded the output of call ``index``."""
         return index in self._recorded
 
     def take(self, index: int) -> Any:
-        """Return the recorded output of call ``index`` and forget it; the caller may write into it."""
+        """Remove and return the recorded output of call ``index``; the caller may write into it."""
         return self._recorded.pop(index)
 
     def output(self, index: int) -> Any:
-        """Return the kept output of call ``index``; a copy where the model goes on to write into it."""
+        """Return the kept output of call ``index``, as a copy if the model writes into it later."""
         output = self._outputs[index]
         call = self._trace.calls[index]
         return map_tensors(output, torch.clone) if call.overwritten and call.last_needed >= self.position else output
 
     def reached(self, position: int) -> None:
-        """Move to ``position`` and let go of what is not needed from there on."""
+        """Move to ``position`` and release the outputs that are not needed from there on."""
         self.position = position
         calls = self._trace.calls
         for index in list(self._outputs):
@@ -95,14 +95,14 @@ class Prefix:
     def _held(self, index: int, output: Any, *, needed: bool) -> Any:
         if not needed:
             return map_tensors(output, _placeholder)
-        # What runs next may write into it.
+        # The next call may write into it.
         return map_tensors(output, torch.clone) if self._trace.calls[index].overwritten else output
 
 
 class WatchedPrefix(Prefix):
-    """A prefix that notices when these images make the model write into what may only be read.
+    """A prefix that detects whether these images make the model write into kept outputs.
 
-    Only outside of ``inference_mode``, whose tensors do not count how often they are written to.
+    Only outside of ``inference_mode``, whose tensors have no version counters.
     """
 
     def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
@@ -111,19 +111,19 @@ class WatchedPrefix(Prefix):
         self._note(-1, inputs)
 
     def keep(self, index: int, output: Any, position: int) -> None:
-        """Keep what call ``index`` returned, and how often it was written to until now."""
+        """Keep the output of call ``index``, and its version counter."""
         super().keep(index, output, position)
         if not self._trace.calls[index].overwritten:
             self._note(index, self._outputs[index])
 
     def reached(self, position: int) -> None:
-        """Move to ``position``, unless something was written to on the way."""
+        """Move to ``position``; raises ReplayMismatch if a kept tensor was written to."""
         self.require_untouched()
         super().reached(position)
         self._versions = {index: kept for index, kept in self._versions.items() if index in (-1, *self._outputs)}
 
     def require_untouched(self) -> None:
-        """Raise ReplayMismatch if anything that is kept was written to."""
+        """Raise ReplayMismatch if a kept tensor was written to."""
         written = any(version_of(tensor) != version for kept in self._versions.values() for tensor, version in kept)
         if written:
             raise ReplayMismatch("some images overwrite an output that those that were watched did not")
@@ -134,9 +134,9 @@ class WatchedPrefix(Prefix):
 
 
 class RepeatedPrefix(Prefix):
-    """What ``prefix`` keeps, as if its images came ``times`` in a row in one batch; only good to resume from.
+    """The outputs of ``prefix``, as if its batch held its images ``times`` in a row; only for resuming.
 
-    Nothing is repeated before it is asked for, and nothing repeated is held: it lives as long as the model reads it.
+    A tensor is repeated when it is read, and not stored: it lives as long as the model refers to it.
     """
 
     def __init__(self, prefix: Prefix, times: int, axes: Sequence[CallAxes]) -> None:
@@ -148,7 +148,7 @@ class RepeatedPrefix(Prefix):
 
     @property
     def inputs(self) -> Tensor:
-        """The repeated batch, safe to hand to the model."""
+        """The repeated batch, as a copy."""
         return self._repeat(self._inputs, 0, needed=self._trace.input_last_needed >= self.position)
 
     def output(self, index: int) -> Any:
@@ -182,7 +182,7 @@ def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Calls between two positions, whether their outputs' data are needed at its end, and what recording saves."""
+    """Calls between two positions, whether their outputs' data are needed at its end, and the savings by recording."""
 
     calls: dict[int, bool]
     bytes_per_image: float
@@ -192,10 +192,10 @@ class _Segment:
 def calls_to_record(
     trace: CallTrace, positions: Sequence[int], *, num_images: int, budget_bytes: int
 ) -> Mapping[int, bool]:
-    """Choose what to record of a whole pass, most work per byte first.
+    """Choose which calls a whole pass records, most multiply-accumulates saved per byte first.
 
     Returns:
-        The calls to record by index, and for each whether its data is needed, or only its shape.
+        Whether the data of each recorded call is needed or only its shape, by index of the call.
     """
     stops = sorted({0, *positions})
     segments = [_segment(trace, start, stop) for start, stop in pairwise(stops)]

@@ -1,4 +1,4 @@
-"""Ways to prepare images that :mod:`senseapp.measure.preparation_search` tries, and what they are called."""
+"""Candidate preprocessings for :mod:`senseapp.measure.preparation_search`, and their descriptions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMALLEST_SIDE = 16
 _SIDE_STEP = 32
 
 _RAW = "values from 0 to 255"
-"""Not tried without labels: inputs a hundred times too large make any answer look sure."""
+"""Not tried without labels: inputs a hundred times too large make any prediction look confident."""
 _NORMALISATIONS = {
     "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "mean and std of ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -31,7 +31,7 @@ _NORMALISATIONS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparationCandidate:
-    """One way to run the checkpoint; ``order`` is the place of the class order among those that fit the labels."""
+    """One way to run the checkpoint; ``order`` is the index among the class orders that fit the labels."""
 
     model: ModelSpec
     data: DataSpec
@@ -40,16 +40,16 @@ class PreparationCandidate:
 
     @property
     def key(self) -> tuple[ModelSpec, DataSpec]:
-        """What the answers depend on: class orders only change what they are compared with."""
+        """What the model's scores depend on; the class order only permutes the labels."""
         return self.model, self.data
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preparations:
-    """Other ways to prepare ``images`` than an architecture's own, for each of ``models``.
+    """Preprocessings of ``images`` other than an architecture's own, for each of ``models``.
 
-    ``data`` has what a person set, which is kept. ``own_of`` returns an architecture's own, or None if it cannot be
-    loaded.
+    ``data`` holds the user's settings, which are kept. ``own_of`` returns an architecture's own preprocessing, or None
+    if it cannot be loaded.
     """
 
     data: DataSpec
@@ -87,7 +87,7 @@ class Preparations:
         return [item for item in sides if _SMALLEST_SIDE <= item <= min(_LARGEST_SIDE, 2 * own) and item != own]
 
     def _normalisations(self, model: ModelSpec) -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
-        """Return words, mean and std of each; first what is given, else the architecture's own, without words."""
+        """Return description, mean and std of each; the first is the user's or the architecture's own, undescribed."""
         found = [("", self.data.mean, self.data.std)]
         if self.data.mean or self.data.std:
             return found
@@ -110,7 +110,7 @@ class Preparations:
 
 
 def macs_of(model: ModelSpec) -> float:
-    """Return the multiply-accumulates of one image, about; those of a usual network where they are not known."""
+    """Return the approximate multiply-accumulates of one image; a typical number if the model's is not known."""
     entry = find_entry(model.library, model.name)
     if entry is None or entry.macs is None:
         return _USUAL_MACS
@@ -119,7 +119,7 @@ def macs_of(model: ModelSpec) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NumTried:
-    """How many preparations and class orders were tried, the first of each included, and how many of both together."""
+    """Numbers of preparations and class orders that were tried, each including the first, and of their combinations."""
 
     preparations: int = 1
     orders: int = 1
@@ -127,21 +127,21 @@ class NumTried:
 
     @property
     def subject(self) -> str:
-        """What was chosen."""
+        """Noun for the choice."""
         if self.orders == 1:
             return "Preprocessing"
         return "Class order" if self.preparations == 1 else "Preprocessing and class order"
 
     @property
     def ways(self) -> str:
-        """What was tried, in the plural."""
+        """Plural noun for the alternatives."""
         if self.orders == 1:
             return "ways to prepare them"
         return "orders of the classes" if self.preparations == 1 else "ways to prepare them and order the classes"
 
 
 def verdict(chosen: PreparationTrial, own: PreparationTrial, tried: NumTried) -> str:
-    """Return one sentence on what was chosen, by how many images, and among how many ways."""
+    """Return one sentence on the choice, the number of images and the number of alternatives."""
     images = plural(own.num_images, "image" if own.correct is None else "labelled image")
     if chosen != own:
         return (

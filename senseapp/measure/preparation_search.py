@@ -1,13 +1,13 @@
-"""Which preparation of the images suits a model, found on a few dozen of them.
+"""Search for the preprocessing of images that suits a model, on a few dozen of them.
 
-A checkpoint does not say how its pictures were prepared, and architectures with the same names and shapes of weights
-differ in padding, strides and preparation. Each candidate, an architecture with an image size, a normalisation and a
-channel order, is run on the same images; the architecture's own preparation is left only for one that is clearly
-better (:mod:`senseapp.metrics.paired_tests`).
+A checkpoint does not record its preprocessing, and architectures with equal names and shapes of weights differ in
+padding, strides and preprocessing. Each candidate, an architecture with an image size, a normalisation and a channel
+order, is run on the same images; the architecture's own preprocessing is replaced only by one that is clearly better
+(:mod:`senseapp.metrics.paired_tests`).
 
-The first images are shown to all candidates, the rest to those that are not clearly worse there. What that may take
-is counted in multiply-accumulates, so that a search comes out alike on every machine. Without labels there is less to
-go by, so fewer candidates are tried and the outcome is called a guess.
+All candidates run on the first images, and on the rest those that are not clearly worse there. The budget is counted
+in multiply-accumulates, so that the outcome is the same on every machine. Without labels the evidence is weaker, so
+fewer candidates are tried and the outcome is called a guess.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NOT_SEARCHED = (
 )
 _BATCH = 16
 _MOST_ARCHITECTURES = 6
-_GOOD_ENOUGH = 0.95  # of the images right: nothing else is tried
+_GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _SIGNIFICANCE = 0.05  # for all candidates together
-_HOPELESS = 0.01  # significance at which a candidate is not shown the rest of the images
+_HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
 _MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
 _LEAST_IMAGES = 24
 
@@ -57,14 +57,14 @@ def choose_preparation(
     data_roots: Sequence[Path] = (),
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> PreparationChoice:
-    """Return the settings of ``spec`` with everything about the images' preparation chosen.
+    """Return the settings of ``spec`` with all settings of the preprocessing chosen.
 
-    What ``spec`` sets is kept: mean and std, the crop, the image size, an architecture by name. Where there is nothing
-    to choose by (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
-    architecture's own is taken.
+    Values that ``spec`` sets are kept: mean and std, the crop, the image size, an architecture by name. Without a basis
+    for a choice (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
+    architecture's own preprocessing is used.
 
     Raises:
-        InvalidInput: no architecture that looks alike can be loaded, or the images cannot be read.
+        InvalidInput: no architecture that fits the weights can be loaded, or the images cannot be read.
     """
     given = replace(spec, data=replace(spec.data, preparation="given"))
     if spec.data.kind not in ("folder", "archive", "torchvision"):
@@ -88,9 +88,9 @@ def choose_class_order(
     data_roots: Sequence[Path] = (),
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> PreparationChoice:
-    """Return the settings of ``spec``, whose preparation is given, with the order of the classes chosen by ``images``.
+    """Return the settings of ``spec``, whose preprocessing is fixed, with the class order chosen by ``images``.
 
-    Where only one order fits the labels, or a person has confirmed one, ``spec`` stays as it is.
+    Where only one order fits the labels, or the user has confirmed one, ``spec`` is unchanged.
     """
     if spec.data.class_map or not isinstance(images, PreparedImages) or not images.label_orders:
         return PreparationChoice(spec=spec)
@@ -139,14 +139,14 @@ class _PreparationSearch:
         return is_good and self._is_possible(candidate)
 
     def _is_possible(self, candidate: PreparationCandidate) -> bool:
-        """Return whether an order of the classes has more to it than how often each class is answered and is there."""
+        """Return whether predictions in this class order agree with the labels beyond the class frequencies alone."""
         if candidate.order == 0 or self._labels is None:
             return True
         scores = np.concatenate(self._scores[candidate.key])
         return tells_classes_apart(scores, self._labels_of(candidate)[: len(scores)], significance=_HOPELESS)
 
     def _in_other_orders(self, own: PreparationCandidate) -> list[PreparationCandidate]:
-        """Return ``own`` with every other order of the classes, which needs no pass of the model."""
+        """Return ``own`` with every other order of the classes, which needs no further pass of the model."""
         found = [PreparationCandidate(own.model, own.data, own.words, order) for order in range(1, len(self._orders))]
         self._num_tried += len(found)
         self._num_orders_tried += len(found)
@@ -162,13 +162,13 @@ class _PreparationSearch:
         return finalists + self._shown_all(self._elsewhere(finalists, (own, *others)))
 
     def _first(self) -> tuple[PreparationCandidate, ImageSet]:
-        """Return the first architecture that loads, with its own preparation, and the images in that."""
+        """Return the first architecture that loads, with its own preprocessing, and the images prepared so."""
         refusal: InvalidCheckpoint | None = None
         for model in self._models:
             own = PreparationCandidate(model, self._spec.data)
             try:
                 self._load(model)
-            except InvalidCheckpoint as error:  # order and shapes fit, but not the numbers
+            except InvalidCheckpoint as error:  # order and shapes of the weights fit, but not their values
                 refusal = refusal or error
                 continue
             return own, self._prepared(own)
@@ -176,7 +176,7 @@ class _PreparationSearch:
         raise refusal
 
     def _affordable(self, others: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Return those that can be shown the first images without taking long."""
+        """Return the candidates whose passes over the first images fit into the budget."""
         left = _MACS
         found: list[PreparationCandidate] = []
         for item in others:
@@ -188,7 +188,7 @@ class _PreparationSearch:
         return found
 
     def _shown_all(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Show the first images to all candidates and more to those that do best there; return who has seen all."""
+        """Run all candidates on the first images and the best on more; return those that ran on all."""
         left = self._run_all(candidates, slice(0, _FIRST_IMAGES))
         self._num_tried += len(left)
         for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
@@ -196,7 +196,7 @@ class _PreparationSearch:
         return left
 
     def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Return the few that did best so far, without those that are clearly worse than the first of them."""
+        """Return the best few so far, without those that are clearly worse than the best."""
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
         return hopeful[:_FINALISTS]
@@ -209,7 +209,7 @@ class _PreparationSearch:
     def _elsewhere(
         self, finalists: Sequence[PreparationCandidate], tried: Sequence[PreparationCandidate]
     ) -> list[PreparationCandidate]:
-        """Return the best finalist's preparation for the other architectures, where it was not tried with them."""
+        """Return the best finalist's preprocessing with the other architectures, where that was not tried."""
         if not finalists:
             return []
         best = min(finalists, key=lambda item: self._answers(item).mean_loss)
@@ -222,14 +222,14 @@ class _PreparationSearch:
         return found
 
     def _differs_from_own(self, candidate: PreparationCandidate) -> bool:
-        """Return whether the preparation is another than the architecture's own, which was tried anyway."""
+        """Return whether the preprocessing differs from the architecture's own, which is tried in any case."""
         own = self._own_preprocessing(candidate.model)
         if own is None:
             return False
         return effective_preprocessing(candidate.data, own) != own or candidate.model.img_size is not None
 
     def _own_preprocessing(self, model: ModelSpec) -> Preprocessing | None:
-        """Return that of an architecture, None where the checkpoint does not fit it."""
+        """Return an architecture's own preprocessing; None if the checkpoint does not fit it."""
         try:
             return self._load(model).preprocessing
         except (InvalidSpec, InvalidCheckpoint):
@@ -237,12 +237,12 @@ class _PreparationSearch:
 
     def _load(self, model: ModelSpec) -> LoadedModel:
         if self._loaded is None or self._loaded[0] != model:
-            self._loaded = None  # before there are two networks in memory
+            self._loaded = None  # release it first: never two networks in memory
             self._loaded = model, load_model(model)
         return self._loaded[1]
 
     def _prepared(self, candidate: PreparationCandidate) -> ImageSet:
-        """Return the images as ``candidate`` sees them; pictures are cropped once for all that crop alike."""
+        """Return the images as ``candidate`` prepares them; equal crops are computed once."""
         model = self._load(candidate.model)
         wanted = effective_preprocessing(candidate.data, model.preprocessing)
         crop = replace(wanted, mean=(), std=(), channel_order="rgb")
@@ -271,7 +271,7 @@ class _PreparationSearch:
             return load()
 
     def _run(self, candidate: PreparationCandidate, part: slice) -> bool:
-        """Add the model's answers to a part of the images; False where the model does not take such images."""
+        """Add the model's scores for a part of the images; False if the model rejects such images."""
         try:
             model, images = self._load(candidate.model), self._prepared(candidate)
         except (InvalidSpec, InvalidCheckpoint):
@@ -331,7 +331,7 @@ class _PreparationSearch:
         return replace(choice, spec=settled)
 
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
-        """Return who departs the least from an architecture's own, of the first and those as good as the first."""
+        """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it."""
         _, best = judged[0]
         alike = [item for item, by in judged if not clearly_better(best, by, significance=_SIGNIFICANCE)]
         return min(alike, key=self._num_departures)

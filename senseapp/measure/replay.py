@@ -1,8 +1,8 @@
-"""Prefix replay: when one layer changes, everything that ran before it is not computed again.
+"""Prefix replay: when one layer changes, modules that ran before it are not computed again.
 
 Every module's forward is wrapped. A call that ended before the first use of the changed layer returns its kept
-output; parents are asked before their children, so whole stages are skipped; the model's own code between the
-calls runs as usual, so nothing is traced or compiled and any module works.
+output; parents are checked before their children, so whole stages are skipped; the model's own code between the
+calls runs as usual, so nothing is traced symbolically or compiled and any module works.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIFFERS = "a pass that continues from kept outputs differs from a whole one"
 
 
 class _Reached(BaseException):
-    """Stops a forward pass at the wanted event; a BaseException, so that no model's ``except`` takes it."""
+    """Stops a forward pass at the requested event; a BaseException, so that no ``except`` of the model catches it."""
 
 
 @dataclass(slots=True)
@@ -46,8 +46,8 @@ class _Pass:
 class Replay:
     """Runs one model from any event on, for any number of batches, inside :meth:`installed`.
 
-    :meth:`advance` computes and keeps what lies before a position, :meth:`resume` what lies after, as often as wanted;
-    :meth:`record` is a whole pass that leaves outputs for advancing.
+    :meth:`advance` computes and keeps outputs before a position, :meth:`resume` computes those after it, as often as
+    needed; :meth:`record` is a whole pass that records outputs for advancing.
     """
 
     def __init__(self, model: nn.Module, trace: CallTrace) -> None:
@@ -60,14 +60,14 @@ class Replay:
         return wrapped_forwards(self._model, self._wrap)
 
     def record(self, prefix: Prefix, calls: Mapping[int, bool]) -> Any:
-        """Return the model's output, computing all of it, and leave with a fresh ``prefix`` what ``calls`` returned."""
+        """Run a whole pass, return the model's output, and record the outputs of ``calls`` in a fresh ``prefix``."""
         return self._run(_Pass(prefix, record=calls))
 
     def advance(self, prefix: Prefix, position: int) -> None:
         """Run from ``prefix.position`` to ``position``, keep what is needed there, and stop.
 
         Raises:
-            ReplayMismatch: the calls come in another order for these inputs than for those that were watched.
+            ReplayMismatch: the calls come in another order than in the traced pass.
         """
         if position <= prefix.position:
             return
@@ -80,7 +80,7 @@ class Replay:
     def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
         """Return the model's output, computing only what starts at ``prefix.position`` or later.
 
-        ``entry`` is the wrapped forward of the model, for a caller that is inside a call of the model already.
+        ``entry`` is the wrapped forward of the model, for a caller that is already inside a call of the model.
         """
         return self._run(_Pass(prefix), entry)
 
@@ -112,7 +112,7 @@ class Replay:
         if run.record is not None:
             return self._record_call(call, run, run.record, compute)
         if call.start >= run.prefix.position:
-            self._pass = None  # from here on everything runs: no need to look at each call
+            self._pass = None  # from here on every call runs as usual
         else:
             run.next_call += 1
         return compute()
@@ -128,7 +128,7 @@ class Replay:
             output = compute()
         if call.end >= stop:
             raise _Reached
-        if self._calls[call.parent].end >= stop:  # otherwise the parent's output will stand for it
+        if self._calls[call.parent].end >= stop:  # otherwise the parent's output replaces it
             run.prefix.keep(call.index, output, stop)
         return output
 
@@ -144,10 +144,10 @@ def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, pos
     """Replay the unchanged model from each ascending position and compare with ``trace``, a pass over ``inputs``.
 
     Returns:
-        Why the model cannot be replayed bit for bit, in words; None if it can.
+        The reason why the model cannot be replayed bit for bit; None if it can.
     """
-    # A module that remembers something of its last call hands it to later ones. To find that out, other inputs come
-    # in between, as they do when several batches are replayed in turn.
+    # A module with state from its last call passes it to later ones. To detect that, other inputs run in between, as
+    # they do when several batches are replayed in turn.
     prefix, others = Prefix(trace, inputs), Prefix(trace, -inputs)
     replay = Replay(model, trace)
     try:
@@ -167,12 +167,12 @@ def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, pos
 
 
 def plain_note(reason: str) -> str:
-    """Say why a run does without prefix replay."""
+    """Return the note on why a run does without prefix replay."""
     return f"Measured by whole passes, which takes longer: {reason}."
 
 
 def failure_of(error: Exception) -> str:
-    """Say that the model raises ``error`` where calls are skipped."""
+    """Return the note that the model raises ``error`` where calls are skipped."""
     return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
 
 
@@ -183,13 +183,13 @@ def replayed(
     positions: Sequence[int],
     read: Callable[[Any], _ReadT],
 ) -> list[_ReadT]:
-    """Return what ``read`` makes of the unchanged model's output for each of ``batches``, by way of kept outputs.
+    """Return ``read`` of the unchanged model's output for each of ``batches``, computed from kept outputs.
 
-    All batches stop at each of the ascending ``positions`` in turn, as they do when targets are measured, so that a
-    module that remembers its last call is given away by what it remembers of another batch. Each module runs once.
+    All batches stop at each of the ascending ``positions`` in turn, as they do in a measurement, so that a module with
+    state from its last call uses that of another batch, which shows in its output. Each module runs once.
 
     Raises:
-        ReplayMismatch: some images take another way than those that were watched.
+        ReplayMismatch: some images make other calls than the traced one.
     """
     replay, prefixes = Replay(model, trace), [WatchedPrefix(trace, batch) for batch in batches]
     witnesses = [] if len(batches) > 1 else [Prefix(trace, batch[:1].clone()) for batch in batches]
@@ -205,7 +205,7 @@ def replayed(
 
 
 def _advances(replay: Replay, witness: Prefix, position: int) -> bool:
-    """Advance an image that is not measured alone; False if alone it takes another way."""
+    """Advance the prefix of a single image; False if it makes other calls than the traced one."""
     try:
         replay.advance(witness, position)
     except ReplayMismatch:
@@ -214,12 +214,12 @@ def _advances(replay: Replay, witness: Prefix, position: int) -> bool:
 
 
 def _is_whole(trace: CallTrace, position: int) -> bool:
-    """Tell whether a pass that continues at ``position`` skips nothing."""
+    """Return whether a pass that continues at ``position`` skips nothing."""
     return all(call.end >= position for call in trace.calls)
 
 
 def same(output: Any, expected: Any) -> bool:
-    """Tell whether two outputs are equal to the bit; where both are NaN they are."""
+    """Return whether two outputs are equal bit for bit; NaN equals NaN."""
     ours, theirs = list(tensors_in(output)), list(tensors_in(expected))
     if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
         return False

@@ -1,4 +1,4 @@
-"""When a measurement of one run is the very number that another run would find."""
+"""Reuse of an earlier run's measurements that a run would repeat bit for bit."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from senseapp.records.spec import RunSpec
 
 _BATCH = 64
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
-"""Settings that decide which numbers a run has, not what they are; the images themselves and the device that was found
-are parts of the key."""
+"""Settings that select which numbers a run has without changing them; the images and the device itself are separate
+parts of the key."""
 
 
 def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: Mapping[str, str]) -> str:
     """Return one hash over everything that decides the numbers of a run: weights, images, settings, versions.
 
-    Where files lie and what they are called is no part of it. Runs with equal keys that also pass alike (see
-    :func:`arithmetic_of`) find the same number, bit for bit, for each layer and level that both measure.
+    Paths and file names are not included. Runs with equal keys and equal :func:`arithmetic_of` have equal numbers, bit
+    for bit, for each layer and level that both measure.
     """
     digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), engine_digest()]).encode())
     digest.update(f"{model.title} {model.preprocessing!r} {model.module!r}".encode())
@@ -60,7 +60,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def arithmetic_of(result: RunResult) -> tuple[Layout, int]:
-    """Return how the passes of a run were made: their layout, and the most images measured together (0: as fits)."""
+    """Return the layout of a run's passes, and the most images measured together (0: limited by memory)."""
     ran = result.passes
     layout = Layout(
         channels_last=ran.channels_last,
@@ -72,29 +72,28 @@ def arithmetic_of(result: RunResult) -> tuple[Layout, int]:
 
 
 def images_in_span(sweep: Sweep) -> int:
-    """Return how many images are measured together; sums over other spans may differ in their last bit."""
+    """Return how many images are measured together; sums over other spans may differ in the last bit."""
     return sweep.chunks()[0][1]
 
 
 def reusable(sweep: Sweep, earlier: RunResult) -> tuple[LayerMeasurement, ...]:
     """Return the measurements of ``earlier``, a run with an equal :func:`content_key`, that ``sweep`` would repeat.
 
-    None where the passes were made otherwise: in another layout, or over other spans of images. Nor where the ranking
-    decides how many images each layer is measured on.
+    Empty if layout or spans of images differ, or if the ranking decides how many images each layer is measured on.
     """
     if sweep.spec.until_settled:
         return ()
     layout, _ = arithmetic_of(earlier)
     same_passes = layout == sweep.context.layout and earlier.passes.images_in_span == images_in_span(sweep)
     if layout.levels_per_pass > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
-        return ()  # other levels share the passes, of another size, which may round otherwise
+        return ()  # passes shared with other levels have other sizes and may round differently
     if not same_passes or (earlier.method == "plain") != bool(sweep.context.replay_obstacle):
         return ()
     targets = {item.target.layer: item.target for item in sweep.planned}
     return tuple(
         item
         for item in earlier.measurements
-        if item.status is Status.MEASURED  # one that failed is tried again
+        if item.status is Status.MEASURED  # failed ones are tried again
         and all(change.num_samples == len(sweep.context.images) for change in item.changes)
         and item.level in sweep.spec.levels
         and (target := targets.get(item.layer)) is not None
@@ -111,7 +110,7 @@ _ENGINE = (
 
 @cache
 def engine_digest() -> str:
-    """Return a hash of the code that measures: a version number says too little of a copy that is worked on."""
+    """Return a hash of the engine's code, since a version number misses edits of a working copy."""
     digest = hashlib.sha256()
     for path in sorted(path for package in _ENGINE for path in (_SOURCES / package).rglob("*.py")):
         digest.update(path.relative_to(_SOURCES).as_posix().encode())
@@ -120,13 +119,13 @@ def engine_digest() -> str:
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions that every machine of a run must share, so that its figures belong together."""
+    """Return the library versions, which must be equal on all machines of a run."""
     own = {"python": platform.python_version(), "senseapp": engine_digest()[:12]}
     return own | {name: version(name) for name in _PACKAGES}
 
 
 def differences(asked: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Name what differs, as ``torch 2.13.0 instead of 2.14.1``; empty if nothing does."""
+    """Return the differing versions, as ``torch 2.13.0 instead of 2.14.1``; empty if all are equal."""
     return ", ".join(
         f"{name} {here.get(name, 'none')} instead of {wanted}"
         for name, wanted in asked.items()

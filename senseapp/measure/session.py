@@ -1,4 +1,4 @@
-"""One run from its settings to its result: what the service and the command line drive."""
+"""One run from settings to result, as the service and the command line use it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from senseapp.tasks import MULTILABEL, task_named
 
 @dataclass(slots=True)
 class Session:
-    """One model, one image set and one spec, prepared to be measured.
+    """One model, one image set and one spec, prepared for measurement.
 
-    ``held_out`` are images to prove schedules on; ``alike`` is an earlier run whose measurements may be taken over.
+    ``held_out`` are images to prove schedules on; ``alike`` is an earlier run whose measurements may be reused.
     """
 
     spec: RunSpec
@@ -62,17 +62,16 @@ class Session:
     ) -> Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
-        Where the images' preparation is ``auto``, the session's own settings say what was chosen. ``layout`` and
-        ``span_images`` are those of a run that is resumed. Without them ``find_alike`` is asked for an earlier run with
-        this content key; its arithmetic is used again, so that its measurements are those of this run: see
-        :meth:`reusable`.
+        With ``auto`` preprocessing, the session's own settings record the choice. ``layout`` and ``span_images`` are
+        those of a resumed run. Without them, ``find_alike`` looks up an earlier run by content key; its layout and
+        spans are used again, so that its measurements are valid for this run: see :meth:`reusable`.
 
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.
         """
         try:
             spec, model, images = _loaded(spec, data_roots, progress)
-        except SeveralLabelsError:  # what the weights do not tell
+        except SeveralLabelsError:  # which the weights do not show
             spec, model, images = _loaded(_as_multilabel(spec), data_roots, progress)
         held_out = images.subset([])
         if spec.sensitivity.num_samples is None:
@@ -99,7 +98,7 @@ class Session:
         return cls(spec, model, sweep.context.images, sweep, held_out, alike)
 
     def reusable(self) -> tuple[LayerMeasurement, ...]:
-        """Return the measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
+        """Return the measurements of an earlier equal run that :meth:`measure` would repeat bit for bit."""
         return () if self.alike is None or not self.targets else reusable(self.sweep, self.alike)
 
     @property
@@ -110,17 +109,17 @@ class Session:
 
     @property
     def targets(self) -> int:
-        """How many measurements are planned at most."""
+        """Largest number of measurements."""
         return 0 if self.spec.sensitivity.mode == "quick" else self.sweep.total
 
     @property
     def baseline(self) -> dict[str, float]:
-        """The uncompressed model's metrics; none before the estimates of a quick run."""
+        """The uncompressed model's metrics; empty before the estimates of a quick run."""
         return self.sweep.baseline.values()
 
     @property
     def num_samples(self) -> int:
-        """Images measured on."""
+        """Number of images measured on."""
         return len(self.images)
 
     @property
@@ -157,7 +156,7 @@ class Session:
 
     @property
     def layout(self) -> Layout:
-        """How passes run; hand it to :meth:`open` to resume with the very same arithmetic."""
+        """Layout of the passes; :meth:`open` with it resumes with the same arithmetic."""
         return self.sweep.context.layout
 
     def predicted_seconds(self) -> float:
@@ -169,7 +168,7 @@ class Session:
         yield from quick_scan(self.sweep, preview)
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
-        """Yield the measurements that ``done`` does not hold yet; in quick mode none but that of the whole model."""
+        """Yield the measurements missing in ``done``; in quick mode, only measure the baseline."""
         if self.spec.sensitivity.mode == "exact":
             yield from self.sweep.measure(done)
         else:
@@ -181,7 +180,7 @@ class Session:
         estimates: Sequence[LayerMeasurement] = (),
         seconds: float = 0.0,
     ) -> RunResult:
-        """Put together what was measured and estimated."""
+        """Return the result from measurements and estimates."""
         final, guessed = latest(measurements), latest(estimates)
         failed = sum(item.status is Status.FAILED for item in final)
         notes = (*self.notes, *correction_note(guessed))
@@ -208,14 +207,14 @@ class Session:
         )
 
     def close(self) -> None:
-        """Let go of the model and the images."""
+        """Release the model and the images."""
         del self.sweep, self.model, self.images, self.held_out
 
 
 def _loaded(
     spec: RunSpec, data_roots: tuple[Path, ...], progress: Callable[[str], None]
 ) -> tuple[RunSpec, LoadedModel, ImageSet]:
-    """Return the settings with the preparation and class order that the images choose, the model, and the images."""
+    """Return the settings with preprocessing and class order chosen by the images, the model, and the images."""
     if spec.data.preparation == "auto":
         choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
         spec = choice.spec
@@ -245,7 +244,7 @@ def _loaded(
 
 
 def _as_multilabel(spec: RunSpec) -> RunSpec:
-    """Return the settings for labels of which several are true of one image; a metric of classes is given up."""
+    """Return the settings for images with several labels each; a metric of single labels is dropped."""
     notes, metric = [SEVERAL_NOTE], spec.sensitivity.metric
     if metric is not None and METRICS[metric].task not in ("", MULTILABEL.name):
         notes.append(f"{METRICS[metric].label} is of one class per image, so layers are not ranked by it.")

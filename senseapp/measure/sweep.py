@@ -53,13 +53,13 @@ def measure(
 ) -> Iterator[LayerMeasurement]:
     """Measure what compressing each layer of ``model`` does to its metrics.
 
-    Progress is the count of measurements yielded, to cancel is to stop iterating, to resume is to pass what was
-    yielded before as ``done``. The caller's model, which takes (N, C, H, W), is copied, never touched. Data-driven
-    criteria and activation ranges look at ``calibration``; None takes the first images measured.
+    Progress is the count of measurements yielded, to cancel is to stop iterating, to resume is to pass earlier
+    measurements as ``done``. The caller's model, which takes (N, C, H, W), is copied and never changed. Data-driven
+    criteria and activation ranges use ``calibration``; None: the first images measured.
 
     Yields:
-        One measurement per target and level, not applicable ones first. Where the images do not fit the memory
-        at once, a target is yielded again after each part, over all images so far; the last one counts.
+        One measurement per target and level, not applicable ones first. If the images do not fit in memory at once, a
+        target is yielded again after each span, over all images so far; the last one counts.
 
     Raises:
         InvalidInput: the settings do not fit the model or the images.
@@ -71,7 +71,7 @@ def measure(
 class Sweep:
     """One compression of one model over one image set, prepared: see :func:`measure`.
 
-    At most ``span_images`` are measured together, 0 leaves that to the memory; ``notes`` say what is unusual.
+    At most ``span_images`` are measured together (0: limited by memory); ``notes`` are sentences on anything unusual.
     """
 
     context: MeasurementContext
@@ -99,10 +99,10 @@ class Sweep:
         span_images: int | None = None,
         progress: Callable[[str], None] = lambda _sentence: None,
     ) -> Sweep:
-        """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
+        """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will.
 
-        ``layout`` and ``span_images`` are those of a run that is resumed. With ``own`` the model is given away, so that
-        no copy is needed. ``progress`` is told what takes time.
+        ``layout`` and ``span_images`` are those of a resumed run. With ``own``, the model is changed instead of a copy.
+        ``progress`` receives one sentence before each slow step.
         """
         images = draw(images, spec.num_samples, spec.seed)
         context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
@@ -137,7 +137,7 @@ class Sweep:
         precision = "bf16" if spec.precision == "bf16" else "fp32"
         if layout is not None:
             context.take(layout)
-        elif spec.mode == "quick":  # over before a trial would pay
+        elif spec.mode == "quick":  # too short for a trial to pay
             usual = usual_layout(context.trace, most=most, channels_last=context.channels_last)
             context.take(replace(usual, precision=precision))
         else:
@@ -183,7 +183,7 @@ class Sweep:
 
     @property
     def total(self) -> int:
-        """Return how many measurements :meth:`measure` makes at most; layers that it only passes over do not count."""
+        """Return the largest number of measurements by :meth:`measure`, without layers that are not applicable."""
         return len(self.planned) * len(self.chunks()) * len(self.spec.levels)
 
     def chunks(self) -> list[tuple[int, int]]:
@@ -198,13 +198,13 @@ class Sweep:
         )
 
     def recording_bytes(self) -> int:
-        """Return how much of the pass over the uncompressed model may be kept beside the prefixes."""
+        """Return how many bytes of the baseline's outputs may be recorded besides the prefixes."""
         if self.spec.mode == "quick":  # estimates need no prefix
             return 0
         return min(_MOST_RECORDED_BYTES, _memory_bytes(self.context.device) // 32)
 
     def bytes_per_image(self) -> int:
-        """Return the most that one image and its kept outputs take."""
+        """Return the most bytes that one image and its kept outputs take."""
         positions = [item.position for item in self.planned]
         input_bytes: int = 4 * self.context.images.batch(0, 1)[0].numel()
         return prefix_bytes_per_image(self.context.trace, positions) + input_bytes
@@ -221,7 +221,7 @@ class Sweep:
         self.notes.extend(note for note in self._prediction_notes() if note not in self.notes)
 
     def _prediction_notes(self) -> Iterator[str]:
-        """Yield what is left out of predictions, and how much memory they take where that is much."""
+        """Yield notes on values left out of predictions, and on the memory of predictions if it is large."""
         context, held = self.context, num_bytes(self.baseline.outputs)
         left_out = context.task.predictions_note(context.trace.output, most_bytes=context.prediction_bytes)
         if left_out:
@@ -233,7 +233,7 @@ class Sweep:
             )
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
-        """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
+        """Yield the measurements missing in ``done``; see :func:`measure`."""
         self.complete_baseline()
         chunks = self.chunks()
         accumulator = MeasurementAccumulator(done, stops=[stop for _, stop in chunks])
@@ -259,7 +259,7 @@ class Sweep:
             job = result.job
             item = self.planned[job.index]
             if accumulator.images_done((item.target.layer, job.level)) >= job.span[1]:
-                continue  # ordered before an earlier span of it failed
+                continue  # issued before an earlier span of it failed
             if result.reason:
                 yield accumulator.fail(item, job.level, result.reason, result.seconds)
             else:
@@ -268,7 +268,7 @@ class Sweep:
     def _jobs(
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
     ) -> Iterator[MeasurementJob]:
-        """Yield what is still to be measured, looking at the accumulator as late as possible."""
+        """Yield the remaining jobs, reading the accumulator as late as possible."""
         for span in spans:
             for index, item in enumerate(self.planned):
                 for level in self.spec.levels:
@@ -287,7 +287,7 @@ class Sweep:
     def _unsettled(
         self, accumulator: MeasurementAccumulator, active: set[tuple[str, float]], stop: int
     ) -> set[tuple[str, float]]:
-        """Return those of ``active`` that cannot yet be told from a neighbour in the ranking."""
+        """Return those of ``active`` whose interval overlaps that of a neighbour in the ranking."""
         left: set[tuple[str, float]] = set()
         for level in self.spec.levels:
             measured = [
@@ -308,7 +308,7 @@ def bind_compression(
 ) -> tuple[Compressor, list[PlannedTarget]]:
     """Return the compression that ``spec`` names, bound to the context's model, and its targets by position.
 
-    The first images of ``source`` are what data-driven criteria and activation ranges look at.
+    The first images of ``source`` serve data-driven criteria and activation ranges.
     """
     request = CompressionRequest(
         model=context.model,

@@ -1,4 +1,4 @@
-"""The bins of several layers' weights, inputs or outputs, filled in the same passes forward and back."""
+"""Bins of several layers' weights, inputs or outputs, filled in the same forward and backward passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task
 
 HISTOGRAM_CALIBRATION_IMAGES = 16
-"""To which the grids of activations are fitted."""
+"""Number of images that the grids of activations are fitted to."""
 _BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
 _TOGETHER = 16  # layers whose activations of one batch are held at once: 1 GB in a ResNet-50
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -35,7 +35,7 @@ def bins_of(
 ) -> Bins:
     """Return the filled bins of each layer by its name, or why it has none."""
     modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
-    # What only gradients pass through is folded where there are enough passes to gain by it, and one layer in question.
+    # Norms after the layer are folded if there are enough passes for a gain, and one layer only.
     worthwhile = len(layers) == 1 and spec.objective != "none" and len(images) > _BATCH
     behind = norms_folded_behind(model, modules[layers[0].name], images.batch(0, 1)) if worthwhile else nullcontext()
     passes = _Passes(model, images, spec, task)
@@ -72,7 +72,7 @@ class _Passes:
 
 
 def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return the gradient at each of ``inputs``, None where it does not decide anything."""
+    """Return the gradient at each of ``inputs``; None where the objective does not depend on it."""
     if not inputs or not objective.requires_grad:
         return [None] * len(inputs)
     return torch.autograd.grad(objective, inputs, allow_unused=True)
@@ -109,7 +109,7 @@ def _filled(layer: LayerProfile, spec: HistogramSpec, weight: Tensor, slopes: Te
 
 
 def _summed_gradients(passes: _Passes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradient at each weight summed over all images; none for weights that are not used."""
+    """Return the gradient at each weight summed over all images; unused weights are absent."""
     sums: dict[str, Tensor] = {}
     with _wanting_gradients(list(weights.values())):
         for start in passes.starts():
@@ -160,11 +160,11 @@ def _activation_bins(passes: _Passes, modules: Mapping[str, nn.Module]) -> Bins:
 
 
 _Taken = dict[str, list[tuple[Tensor, Tensor | None]]]
-"""Of each layer, for each call the values and the objective's gradient there."""
+"""By layer: for each call, the values and the objective's gradient there."""
 
 
 def _taken(passes: _Passes, start: int, modules: Mapping[str, nn.Module], *, back: bool = True) -> _Taken:
-    """Return what passes through the layers in the batch at ``start``; without gradients unless ``back``."""
+    """Return values and gradients of the layers in the batch at ``start``; without gradients unless ``back``."""
     with _branched(modules, passes.spec) as branches:
         objective = passes.objective(start, back=back)
     gradients = iter(_gradients(objective, [values for calls in branches.values() for values in calls]))
@@ -173,9 +173,9 @@ def _taken(passes: _Passes, start: int, modules: Mapping[str, nn.Module], *, bac
 
 @contextmanager
 def _branched(modules: Mapping[str, nn.Module], spec: HistogramSpec) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect what each module takes in or returns, as tensors whose gradient can be asked for.
+    """Collect each module's inputs or outputs as tensors whose gradients can be computed.
 
-    The graph begins at the first of them. What is collected is a copy: what comes later may write into the tensor.
+    The graph begins at the first of them. Copies are collected, since later code may write into the tensor.
     """
     branches: dict[str, list[Tensor]] = {name: [] for name in modules}
 
@@ -212,7 +212,7 @@ class _GridFitting:
         self._ends: tuple[Tensor, Tensor] | None = None
 
     def update(self, values: Tensor) -> None:
-        """Take in what one batch holds."""
+        """Add the values of one batch."""
         if not self._spec.per_channel:
             self._observer.update(values)
             return
@@ -223,7 +223,7 @@ class _GridFitting:
         self._ends = torch.minimum(known[0], low), torch.maximum(known[1], high)
 
     def grid(self) -> PlacedGrid:
-        """Return the grid that fits what was taken in."""
+        """Return the grid fitted to all batches."""
         bits = self._spec.bits
         if self._ends is not None:
             return PlacedGrid.of_ranges(*self._ends, bits=bits)
@@ -233,7 +233,7 @@ class _GridFitting:
 
 
 def _is_finite(values: Tensor) -> bool:
-    return all(map(math.isfinite, extremes_of(values.detach())))  # NaN is the extreme of what holds one
+    return all(map(math.isfinite, extremes_of(values.detach())))  # a tensor with NaN has NaN as extreme
 
 
 def _not_finite(layer: str, spec: HistogramSpec) -> MeasurementFailed:

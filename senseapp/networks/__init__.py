@@ -1,1 +1,1 @@
-"""Networks: where they come from, their layers and costs, and the graph in which they run."""
+"""Networks: their sources, their layers and costs, and the graph in which they run."""

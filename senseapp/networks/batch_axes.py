@@ -1,4 +1,4 @@
-"""Which axis of each tensor that modules take and return counts the images."""
+"""Batch axes of the tensors that modules take and return."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Shape = tuple[int, ...]
 
 
 class NotPerImage(Exception):
-    """The shapes inside a model do not grow with the number of images, one axis of each at most."""
+    """The shapes inside a model do not scale with the number of images along one axis each at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAxes:
-    """The axes of one module call's tensors that count images; None for a tensor of the same shape for any batch."""
+    """The batch axes of one module call's tensors; None for a tensor of the same shape for any batch."""
 
     module: str
     inputs: tuple[int | None, ...]
@@ -28,9 +28,9 @@ class CallAxes:
 
 
 def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
-    """Return the batch axes of every module call, by start, for one image (1, C, H, W).
+    """Return the batch axes of every module call, in order of their starts, for one image (1, C, H, W).
 
-    Passes over two and over four images are compared: code may treat a single one otherwise (``squeeze``).
+    Passes over two and over four images are compared: code may treat a single image differently (``squeeze``).
 
     Raises:
         NotPerImage: the calls or their shapes depend on the number of images in another way.

@@ -1,4 +1,4 @@
-"""Weights with which a network computes no numbers: NaN, infinity, and variances of norms below zero."""
+"""Weights that make a network's output non-finite: NaN, infinity, and negative variances of norms."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def check_weights(model: nn.Module, trace: CallTrace) -> None:
-    """Refuse a network whose output in the watched pass is not finite because of a weight of a layer that ran.
+    """Refuse a network whose output in the traced pass is not finite because of a weight of a layer that ran.
 
     Raises:
-        UnsupportedModel: names the first such layer in order of execution, and what is wrong with it.
+        UnsupportedModel: with the name of the first such layer in execution order, and its fault.
     """
     outputs = [tensor for tensor in tensors_in(trace.output) if tensor.is_floating_point()]
     if all(_is_finite(tensor) for tensor in outputs):
@@ -37,7 +37,7 @@ def check_weights(model: nn.Module, trace: CallTrace) -> None:
 
 
 def _faults(module: nn.Module) -> Iterator[str]:
-    """Yield what is wrong with the module's own weights and, of a norm, statistics."""
+    """Yield the faults of the module's own weights and, for a norm, of its statistics."""
     own = dict(module.named_parameters(recurse=False))
     buffers = dict(module.named_buffers(recurse=False))
     for name, values in (own | {name: buffers[name] for name in _STATISTICS if name in buffers}).items():
@@ -49,9 +49,9 @@ def _faults(module: nn.Module) -> Iterator[str]:
 
 
 def _is_finite(values: Tensor) -> bool:
-    """Return whether all values are finite, read off in one transfer; so are those on the meta device, which has none.
+    """Return whether all values are finite, with one device transfer; True on the meta device, which has no values.
 
-    NaN is the least and the largest value of what holds one.
+    A tensor with NaN has NaN as its minimum and maximum.
     """
     if values.is_meta or not values.numel():
         return True

@@ -1,4 +1,4 @@
-"""Which layer reads what which other layers computed: the network as a graph, followed through one watched pass."""
+"""Data flow between layers: the network as a graph, from one traced pass."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from senseapp.records.profile import INPUT, FlowNode
 
 
 class DataFlow:
-    """Follows activations through the operations of one pass; whoever uses it keeps all tensors alive.
+    """Follows activations through the operations of one pass; the caller must keep all tensors alive.
 
-    A layer is a node, and so is an operation on what several nodes computed, such as the sum behind a skip. What lies
-    between (norms, activations, reshapes) is none: its results are those of the node before it.
+    Nodes are layers, and operations on the results of several nodes, such as the sum after a skip connection.
+    Operations between them (norms, activations, reshapes) are not nodes: their results belong to the node before.
     """
 
     def __init__(self) -> None:
         self.nodes: list[FlowNode] = []
-        self._sources: dict[int, int] = {}  # by storage: the node that computed what it holds
+        self._sources: dict[int, int] = {}  # by storage: the node that computed its content
 
     def add_input(self, tensor: Tensor) -> None:
-        """Begin at ``tensor``, an input of the network."""
+        """Add ``tensor``, an input of the network, as a node."""
         self._compute([tensor], FlowNode(name=INPUT, kind="input"))
 
     def follow(
         self, operation: str, layers: Iterable[str], arguments: Sequence[Tensor], results: Sequence[Tensor]
     ) -> None:
-        """Note one operation, which multiplies by the weights of ``layers``, one after the other; mostly of none."""
+        """Add one operation, which multiplies by the weights of ``layers`` in turn; most operations have none."""
         found = (self._sources.get(storage_of(tensor)) for tensor in arguments)
         sources = tuple(dict.fromkeys(source for source in found if source is not None))
         for name in layers:

@@ -1,6 +1,6 @@
-"""A layer as a product of rows of inputs with a matrix of weights, at some positions of its output.
+"""A layer as a matrix product of rows of inputs with its weight, at sampled positions of its output.
 
-A convolution multiplies, at each position, the patch under its kernel; with G groups, each has a matrix of its own.
+A convolution multiplies the patch under its kernel at each position; with G groups, each has its own matrix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from timm.layers import Linear as TimmLinear
 from torch import Tensor, nn
 from torch.nn import functional
 
-_ROWS_PER_INPUT = 32  # of a layer: what its weights are fitted to
+_ROWS_PER_INPUT = 32  # rows per input of a layer for fitting its weights
 _ROWS = (512, 8192)
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _FORWARDS = (
@@ -28,9 +28,9 @@ _FORWARDS = (
 
 @dataclass(frozen=True, slots=True)
 class LayerProduct:
-    """How ``module``, Linear, Conv1d to Conv3d or attention's in-projection, multiplies what it is given.
+    """Product that ``module`` computes: Linear, Conv1d to Conv3d or attention's in-projection.
 
-    ``weight_shape`` is that of its weight.
+    ``weight_shape`` is the shape of its weight.
     """
 
     module: nn.Module
@@ -38,33 +38,33 @@ class LayerProduct:
 
     @staticmethod
     def obstacle(module: nn.Module) -> str:
-        """Return why ``module`` is no such product, or an empty sentence."""
+        """Return why ``module`` is no such product; empty if it is one."""
         return "" if type(module).forward in _FORWARDS else f"{type(module).__name__} multiplies in a way of its own"
 
     @property
     def groups(self) -> int:
-        """The number of matrices."""
+        """Number of matrices, G."""
         return int(getattr(self.module, "groups", 1))
 
     @property
     def width(self) -> int:
-        """The number of inputs that each output is a sum over."""
+        """Number of inputs that each output sums over, K."""
         return math.prod(self.weight_shape[1:])
 
     def positions(self, images: int) -> int:
-        """Return at how many positions of each of so many images to look, to tell how inputs go together."""
+        """Return the number of positions to sample in each of ``images`` images for the moments of the inputs."""
         return math.ceil(min(max(_ROWS_PER_INPUT * self.width, _ROWS[0]), _ROWS[1]) / images)
 
     def matrix(self, weight: Tensor) -> Tensor:
-        """Return ``weight``, as the module holds it, as (G, O/G, K)."""
+        """Return ``weight``, in the module's shape, as (G, O/G, K)."""
         return weight.reshape(self.groups, weight.shape[0] // self.groups, -1)
 
     def weight(self, matrix: Tensor, like: Tensor) -> Tensor:
-        """Undo :meth:`matrix`: the shape, dtype and strides of ``like``."""
+        """Invert :meth:`matrix`, with the shape, dtype and strides of ``like``."""
         return torch.empty_like(like).copy_(matrix.reshape(like.shape))
 
     def rows(self, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
-        """Return what is multiplied at up to ``positions`` random positions of each image: (G, S, K)."""
+        """Return the input rows at up to ``positions`` random positions of each image: (G, S, K)."""
         if isinstance(self.module, _Convolution):
             return self._patches(self.module, given, positions, generator)
         flat = given.reshape(given.shape[0], -1, given.shape[-1])  # (N, L, K)
@@ -89,13 +89,13 @@ class LayerProduct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSums:
-    """Over rows x of a layer's inputs and x₀ of those in another network, for each group.
+    """Sums over rows x of a layer's inputs and rows x₀ of the same layer's inputs in another network, by group.
 
     Attributes:
-        count: how many rows.
+        count: number of rows.
         second: Σ x xᵀ, (G, K, K).
-        cross: Σ (x₀ − x) xᵀ, (G, K, K), where it was asked for.
-        mean, original: of x and x₀, (G, K).
+        cross: Σ (x₀ − x) xᵀ, (G, K, K), if it was requested.
+        mean, original: means of x and x₀, (G, K).
     """
 
     count: int
@@ -114,7 +114,7 @@ class InputSums:
         *,
         cross: bool,
     ) -> InputSums:
-        """Add up over batches; ``generator`` returns a fresh one, which draws the positions."""
+        """Sum over batches; ``generator`` returns a fresh generator, from which positions are drawn."""
         positions, draws = product.positions(sum(map(len, inputs))), (generator(), generator())
         shape = product.groups, product.width, product.width
         second, crossed = (inputs[0].new_zeros(shape) for _ in range(2))
@@ -130,7 +130,7 @@ class InputSums:
 
 
 def _chosen(images: int, available: int, wanted: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return indices of images (N, 1) and, for each, of ``wanted`` of its ``available`` positions, (N, P)."""
+    """Return indices of images, (N, 1), and for each image of ``wanted`` of ``available`` positions, (N, P)."""
     if available <= wanted:
         places = torch.arange(available).expand(images, available)
     else:
@@ -139,8 +139,8 @@ def _chosen(images: int, available: int, wanted: int, generator: torch.Generator
 
 
 def _padded(module: _Convolution, given: Tensor) -> Tensor:
-    """Return ``given`` (N, C, ...) as the convolution ``module`` pads it."""
-    sides: list[int] = []  # before and after, of the last axis first
+    """Return ``given``, (N, C, ...), with the padding of the convolution ``module``."""
+    sides: list[int] = []  # padding before and after, last axis first
     settings = zip(given.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
     for axis, (size, kernel, stride, dilation) in reversed(list(enumerate(settings))):
         if isinstance(module, Conv2dSame):

@@ -1,4 +1,4 @@
-"""A loaded network with its image preprocessing, and the initialisation of its weights: seeded, or skipped."""
+"""A loaded network with its image preprocessing; initialisation of weights with a seed, or skipped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocessing:
-    """How a picture becomes one input of the model.
+    """Conversion of a picture to one input of the model.
 
     Attributes:
         input_shape: one image, (C, H, W).
         mean, std: per channel, on the 0 to 1 scale.
         crop_pct: share of the resized shorter side that the centre crop keeps.
         interpolation: ``bilinear``, ``bicubic`` or ``nearest``.
-        channel_order: ``rgb``, or ``bgr`` for a model trained on pictures that OpenCV or Caffe read.
+        channel_order: ``rgb``, or ``bgr`` for a model trained on pictures read by OpenCV or Caffe.
     """
 
     input_shape: tuple[int, int, int]
@@ -34,17 +34,17 @@ class Preprocessing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A network in ``eval()`` mode, float32, on the CPU, and what is known about where it came from.
+    """A network in ``eval()`` mode, float32, on the CPU, with its origin.
 
     Attributes:
         module: takes (N, C, H, W) and returns class scores (N, num_classes).
-        title: the name people see.
-        preprocessing: the model's own way to prepare pictures.
+        title: display name.
+        preprocessing: the model's own preprocessing.
         num_classes: width of the output.
         pretrained: whether the weights were trained; random ones are always labelled so.
         class_names: one per output, where known; else empty.
-        fresh_head: whether the classifier is a random one in place of one that was missing; labels then mean nothing.
-        notes: sentences a person should read (adapted head, weights that are not finite).
+        fresh_head: whether the classifier is random because the checkpoint lacks one; labels then mean nothing.
+        notes: sentences for the user (adapted head, weights that are not finite).
     """
 
     module: nn.Module
@@ -69,19 +69,19 @@ _FILLING = frozenset(
 
 @contextmanager
 def seeded_weights() -> Iterator[None]:
-    """Draw from a fixed seed inside the block; torch's own generator goes on afterwards as if nothing had happened."""
+    """Initialise weights from a fixed seed inside the block; the state of torch's own generator is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_SEED)
         yield
 
 
 class skip_weight_init(TorchFunctionMode):  # noqa: N801  (used as a context manager)
-    """Leave parameters unset inside the block: drawing them takes most of the time of building a large network."""
+    """Leave parameters uninitialised inside the block: drawing them is most of the time to build a large network."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
-        """Call ``func``, unless it fills a parameter with numbers."""
+        """Call ``func``, unless it initialises a parameter."""
         kwargs = kwargs or {}
         filled = args[0] if args else kwargs.get("tensor")
         if func in _FILLING and isinstance(filled, nn.Parameter):

@@ -1,4 +1,4 @@
-"""Which operations multiply and accumulate, and which parameters the weights in them are computed from."""
+"""Operations that multiply and accumulate, and the parameters from which their weights are computed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _KEEPS_ZEROS = frozenset(
     {aten.mul, aten.div, aten.neg, aten.clone, aten.copy_, aten.cat, aten.stack, aten.index, aten.index_select}
     | {aten.flip, aten.repeat, aten.constant_pad_nd, aten.relu, WEIGHT_NORM, *COPIES}
 )
-"""Operations after which a zero of the weight is still a zero, besides views; anything else may move it."""
+"""Operations, besides views, after which a zero of the weight is still a zero; any other may move it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The share of a tensor's elements that comes from each parameter.
 
-    ``keeps_zeros``: a zero in the parameter is a zero here; ``direct``: the tensor is a parameter or a view of one.
+    ``keeps_zeros``: zeros of the parameter are zeros here; ``direct``: the tensor is a parameter or a view of one.
     """
 
     shares: dict[str, float]
@@ -40,35 +40,35 @@ class Origin:
 
 @dataclass(slots=True)
 class Origins:
-    """Follows parameters through the operations of one pass; whoever uses it keeps all tensors alive."""
+    """Follows parameters through the operations of one pass; the caller must keep all tensors alive."""
 
-    # By storage, as all of these: the first element of each parameter, the one after its last, and its name.
+    # By storage, like the fields below: the first element of each parameter, the one after its last, and its name.
     _parameters: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     _computed: dict[int, Origin] = field(default_factory=dict)
     _from_input: set[int] = field(default_factory=set)
 
     def add_input(self, tensor: Tensor) -> None:
-        """Take everything that depends on ``tensor`` for activations."""
+        """Treat all tensors that depend on ``tensor`` as activations."""
         self._from_input.add(storage_of(tensor))
 
     def add_parameter(self, name: str, parameter: Tensor) -> None:
-        """Recognise ``parameter`` and its views; of tied ones, the first name counts."""
+        """Register ``parameter`` and its views; tied parameters have the first name."""
         start = int(parameter.storage_offset())
         self._parameters.setdefault(storage_of(parameter), []).append((start, start + parameter.numel(), name))
 
     def parameter_of(self, tensor: Tensor) -> str | None:
-        """Return the name of the parameter that ``tensor`` is, or is a view of."""
+        """Return the name of the parameter that ``tensor`` is or views."""
         spans = self._parameters.get(storage_of(tensor), ())
         offset = tensor.storage_offset()
         return next((name for start, stop, name in spans if start <= offset < stop), None)
 
     def of(self, tensor: Tensor) -> Origin | None:
-        """Return the parameters behind ``tensor``; None for activations, constants and products of parameters."""
+        """Return the parameters that ``tensor`` is computed from; None for activations, constants and products."""
         name = self.parameter_of(tensor)
         return Origin({name: 1.0}, direct=True) if name else self._computed.get(storage_of(tensor))
 
     def follow(self, func: Any, arguments: Sequence[Tensor], results: Sequence[Tensor], *, product: bool) -> None:
-        """Note what the results of an operation are computed from; that of a product is a weight no more."""
+        """Register the origin of an operation's results; the result of a product is not a weight."""
         if any(storage_of(tensor) in self._from_input for tensor in arguments):
             self._from_input.update(storage_of(tensor) for tensor in results)
             return
@@ -97,7 +97,7 @@ def _joined(parts: Sequence[tuple[Tensor, Origin]], *, keeps_zeros: bool) -> Ori
 class Product:
     """One convolution, matrix product or attention: multiply-accumulates for the whole batch.
 
-    ``weights`` are operands that may be one, the likeliest first; none where two activations are multiplied.
+    ``weights`` are the operands that may be a weight, the likeliest first; empty if two activations are multiplied.
     """
 
     macs: int
@@ -105,7 +105,7 @@ class Product:
 
 
 def products_of(func: Any, args: Sequence[Any], output: Any) -> tuple[Product, ...]:
-    """Return what one operation of ATen multiplies; nothing for operations that are not products.
+    """Return the products in one ATen operation; empty for other operations.
 
     Products of a matrix and a single vector are not counted, as in ``torch.utils.flop_counter``.
     """
@@ -114,7 +114,7 @@ def products_of(func: Any, args: Sequence[Any], output: Any) -> tuple[Product, .
 
 
 def _matrices(first: int) -> Callable[[Sequence[Any], Any], tuple[Product, ...]]:
-    """Count (…, n, k) · (…, k, m), whose operands are the arguments ``first`` and the one after it."""
+    """Count (…, n, k) · (…, k, m), whose operands are the arguments ``first`` and ``first + 1``."""
 
     def count(args: Sequence[Any], output: Any) -> tuple[Product, ...]:
         left, right = args[first], args[first + 1]

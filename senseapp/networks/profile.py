@@ -1,4 +1,4 @@
-"""The size of a network and its compressible layers, described from one watched pass."""
+"""The size of a network and its compressible layers, from one traced pass."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def compressible_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield (layer name, its module, name of the weight attribute) in the order of ``named_modules``.
 
-    Compressible are convolutions, transposed convolutions and linear layers, subclasses included, and the
-    joint query-key-value projection of ``nn.MultiheadAttention``, which is a bare parameter.
-    A layer whose weight is computed (``torch.nn.utils.parametrize``) is yielded too; its attribute is no
-    :class:`~torch.nn.Parameter`, and the compressions say why they leave it out.
+    Compressible are convolutions, transposed convolutions and linear layers, with subclasses, and the joint
+    query-key-value projection of ``nn.MultiheadAttention``, which is a parameter without a module. A layer whose weight
+    is computed (``torch.nn.utils.parametrize``) is included; its attribute is no :class:`~torch.nn.Parameter`, and
+    compressions report why they skip it.
     """
     for name, module in model.named_modules():
         if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
@@ -46,15 +46,15 @@ _LEAST_SHARE = 0.001  # of all parameters
 
 
 def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeights, ...]:
-    """Return the weights that are used without a layer, by the module that owns them.
+    """Return the weights that are used outside of a compressible layer, by the module that owns them.
 
-    Everything that a listed layer or a norm holds is left out (biases, gains, what its weight is computed from), and so
-    are biases, and other vectors, such as scales and class tokens, of less than a thousandth of all parameters.
+    Excluded are parameters of listed layers and norms (biases, gains, inputs of a parametrization), biases, and vectors
+    of less than a thousandth of all parameters, such as scales and class tokens.
     """
     listed, layers = _listed(model)
     total = sum(parameter.numel() for parameter in model.parameters())
     found: dict[str, list[tuple[str, nn.Parameter]]] = {}
-    for name, parameter in model.named_parameters():  # tied ones once
+    for name, parameter in model.named_parameters():  # without repetition of tied ones
         owner, _, attribute = name.rpartition(".")
         if id(parameter) in listed or _is_within(owner, layers) or "norm" in _type_of(model, owner).lower():
             continue
@@ -66,7 +66,7 @@ def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeight
 
 
 def _listed(model: nn.Module) -> tuple[set[int], set[str]]:
-    """Return the weights that layers hold, by identity, and the layers that hold nothing else of weight."""
+    """Return the ids of the weights of layers, and the layers whose other parameters are no weights."""
     weights: set[int] = set()
     layers: set[str] = set()
     for name, module, attribute in compressible_weights(model):
@@ -109,12 +109,11 @@ def profile_model(
     pretrained: bool = True,
     notes: tuple[str, ...] = (),
 ) -> ModelProfile:
-    """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W), unless its ``trace`` is given.
+    """Describe ``module`` from ``trace``, or from one forward pass of ``sample``, float32 (N, C, H, W).
 
     Raises:
-        UnsupportedModel: it fails on the sample, what it returns is not an output of ``task``, where one is given, or,
-            unless ``finite`` is false, :func:`~senseapp.networks.broken_weights.check_weights` finds that it is not
-            finite because of a weight.
+        UnsupportedModel: it fails on the sample, its output is not one of ``task`` (if given), or, unless ``finite`` is
+            false, :func:`~senseapp.networks.broken_weights.check_weights` finds a weight that makes it non-finite.
     """
     trace = trace or watched_pass(module, sample)
     if finite:
@@ -139,10 +138,10 @@ def profile_model(
 
 
 def watched_pass(module: nn.Module, sample: Any) -> CallTrace:
-    """Watch one pass of ``sample``, float32 (N, C, H, W) or what the module is called with, through ``module``."""
+    """Trace one pass of ``module`` on ``sample``: float32 (N, C, H, W), or the module's arguments."""
     try:
         return trace_calls(module, sample)
-    except Exception as error:  # whatever a foreign forward raises
+    except Exception as error:  # an unknown forward may raise anything
         shapes = " and ".join(str(tuple(tensor.shape[1:])) for tensor in tensors_in(sample))
         raise UnsupportedModel(
             f"The model cannot take an image of shape {shapes}: {first_line_of(error)}. "
@@ -153,7 +152,7 @@ def watched_pass(module: nn.Module, sample: Any) -> CallTrace:
 def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
     first_calls = {call.module: call for call in reversed(trace.calls)}
     shared = {id(parameter): name for name, parameter in model.named_parameters()}
-    first_names: dict[str, str] = {}  # of a weight, by the name that this layer gives it
+    first_names: dict[str, str] = {}  # first name of a weight, by its name in this layer
     found: list[tuple[float, LayerProfile]] = []
     for name, module, attribute in compressible_weights(model):
         weight: Tensor = getattr(module, attribute)
@@ -178,7 +177,7 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
             keeps_zeros=all(each.keeps_zeros for each in uses),
         )
         by_others = bool(found) and first_names[parameter] in trace.used_by_others
-        place = found[-1][0] if by_others else first_event  # nothing else is known of it than what it is defined after
+        place = found[-1][0] if by_others else first_event  # only its place in the definition is known
         found.append((torch.inf if place is None else place, profile))
     found.sort(key=lambda pair: pair[0])  # stable: layers that never ran keep their order, at the end
     counted: set[str] = set()
@@ -204,7 +203,7 @@ class _WeightWatch:
         self.weight: Tensor | None = None
 
     def saw(self, func: Any, args: tuple[Any, ...], _: Mapping[str, Any], output: Any) -> None:
-        """Take note of one operation that has run."""
+        """Record one operation that has run."""
         self._alive.append((args, output))
         for product in products_of(func, args, output):
             constant = [tensor for tensor in product.weights if storage_of(tensor) not in self._from_input]
@@ -215,10 +214,10 @@ class _WeightWatch:
 
 
 def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:
-    """Return the share of zeros in what ``layer`` multiplies by, as the weights of ``model`` are now.
+    """Return the share of zeros in the operand by which ``layer`` multiplies, with the current weights of ``model``.
 
-    That is its weight, unless it is standardised first: then the layer is called once, on zeros, and what it multiplies
-    is looked at. 0 if that cannot be done, because the layer's weight is read without a call of the layer.
+    The operand is the weight, unless that is standardised first: then the layer is called once, on zeros, and the
+    operand of its product is examined. 0 if the layer's weight is used without a call of the layer.
     """
     owner, _, attribute = layer.parameter.rpartition(".")
     module = model.get_submodule(owner)
@@ -230,7 +229,7 @@ def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:
     given = weight.new_zeros((1, *layer.input_shape))
     watch = _WeightWatch(given)
     with torch.no_grad(), OperationMode(watch.saw):
-        type(module).forward(module, given)  # not what may stand in for it while passes are replayed
+        type(module).forward(module, given)  # not the replacement that a replay may have installed
     return 0.0 if watch.weight is None else _zero_share(watch.weight)
 
 

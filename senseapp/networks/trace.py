@@ -1,7 +1,7 @@
-"""One small forward pass, watched: which module calls run when, and what each result and weight is used for.
+"""Trace of one forward pass: the order of module calls, and the uses of each result and weight.
 
-Events are counted: every start and every end of a module call is one. A call that ends before event *e* can be
-skipped, and its kept output returned instead, when only what happens from event *e* on is to be computed again.
+Events count starts and ends of module calls. A call that ends before event *e* can be skipped, and its kept output
+returned instead, when only the computation from event *e* on is repeated.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Call:
         parent: index of the enclosing call; -1 for the outermost.
         start, end: events.
         after: index of the first call that is not inside this one and starts later.
-        source: index of the call (the innermost) that returned its first argument as it is; -1 if none did.
+        source: index of the innermost call whose output is its first argument; -1 if there is none.
         last_needed: the last event at which code that cannot be skipped by then reads the output.
-        alone: whether it was called with one tensor and nothing else.
-        passes_on: whether the output is the first argument as it is.
-        overwritten: whether later code writes into the output, so that only copies may be handed out.
+        alone: whether its only argument is one tensor.
+        passes_on: whether the output is the first argument itself.
+        overwritten: whether later code writes into the output, so that replay must return copies.
         output_bytes: of the output's tensors, for the whole traced batch.
         input_shape, output_shape: of its first tensors, batch axis included; empty where there is none.
     """
@@ -61,8 +61,8 @@ class Call:
 class WeightUse:
     """How a forward pass uses one parameter: the first event that depends on it, and the innermost calls that read it.
 
-    ``macs`` count products with it or with what is computed from it alone, for the whole batch; ``keeps_zeros`` is
-    False where a zero in it is none in what is multiplied, as behind a standardisation.
+    ``macs`` counts products with it or with values computed from it alone, for the whole batch; ``keeps_zeros`` is
+    False if a zero of it is not a zero in the product's operand, as after a standardisation.
     """
 
     first_event: int
@@ -73,18 +73,18 @@ class WeightUse:
 
 @dataclass(slots=True)
 class CallTrace:
-    """A watched forward pass.
+    """A traced forward pass.
 
     Attributes:
         calls: every module call, by start.
         uses: how parameters are used, by dotted name (the first name of tied ones).
-        output: what the model returned.
+        output: the model's output.
         batch_size: images in the pass.
         input_last_needed: the last event at which code that cannot be skipped by then reads the input.
         input_overwritten: whether the model writes into its input.
         other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
         flow: the network as a graph of the modules that own the weights of products.
-        used_by_others: parameters in ``uses`` that only other images than the watched ones use.
+        used_by_others: parameters in ``uses`` that other images use, and the traced ones do not.
     """
 
     calls: list[Call]
@@ -108,7 +108,7 @@ class CallTrace:
         return min(starts + [use.first_event for use in self._uses_of(module_names)], default=None)
 
     def read_outside(self, module_names: frozenset[str]) -> bool:
-        """Tell whether a parameter of these modules is also read outside of their calls."""
+        """Return whether a parameter of these modules is also read outside of their calls."""
         return any(
             not self._within(index, module_names) for use in self._uses_of(module_names) for index in use.readers
         )
@@ -187,7 +187,7 @@ class _Watcher:
     returned: list[tuple[int, Tensor, int]] = field(default_factory=list)  # call, tensor, version then
     uses: dict[str, WeightUse] = field(default_factory=dict)
     origins: Origins = field(default_factory=Origins)
-    copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter that it holds in another form
+    copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter of which it is a conversion
     other_macs: dict[str, int] = field(default_factory=dict)
     flow: DataFlow = field(default_factory=DataFlow)
 
@@ -197,7 +197,7 @@ class _Watcher:
             call.alone = len(args) == 1 and isinstance(args[0], Tensor) and not kwargs
             try:
                 output = forward(*args, **kwargs)
-            except BaseException:  # the model itself may catch it and go on
+            except BaseException:  # the model itself may catch it and continue
                 self._close(call)
                 raise
             self._end(call, output)
@@ -247,7 +247,7 @@ class _Watcher:
             if name is not None:
                 self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
                 if len(tensors) == 1 and results and results[0].numel() == tensor.numel():
-                    self.copies.setdefault(storage_of(results[0]), name)  # what reads that, reads the parameter
+                    self.copies.setdefault(storage_of(results[0]), name)  # its reads are reads of the parameter
         products = products_of(func, arguments, output)
         owners = [name.rpartition(".")[0] for product in products for name in self._count(product, innermost)]
         self.flow.follow(func.overloadpacket.__name__, owners, tensors, results)
@@ -257,7 +257,7 @@ class _Watcher:
         return self.origins.parameter_of(tensor) or self.copies.get(storage_of(tensor))
 
     def _count(self, product: Product, innermost: int) -> Iterable[str]:
-        """Give a product to the parameters behind its weight, to one that is multiplied as it is where there is one.
+        """Assign a product to the parameters of its weight operand, preferably one that is used directly.
 
         Returns the names of these parameters.
         """
@@ -286,10 +286,10 @@ def called(model: nn.Module, inputs: Any) -> Any:
 
 
 def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
-    """Run ``model`` once on ``inputs``, (N, C, H, W) or several as :func:`called` takes them; return what was seen.
+    """Run ``model`` once on ``inputs``, (N, C, H, W) or several as :func:`called` takes them; return its trace.
 
     The model gets a copy of ``inputs``, in case it writes into them. The pass runs under ``no_grad`` rather than
-    ``inference_mode``, whose tensors have no version counter and so could not show what is overwritten in place.
+    ``inference_mode``, whose tensors have no version counter and so cannot show in-place writes.
     """
     watcher = _Watcher()
     for name, parameter in model.named_parameters():
@@ -322,11 +322,11 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
 
 
 def _settle_needs(watcher: _Watcher) -> None:
-    """Set until when each call's output is needed: by the latest-ending call that reads that tensor itself.
+    """Set the event until which each call's output is needed: the end of the latest-ending call that reads it.
 
-    A module that works in place returns the tensor it was given, in a newer version. What is read afterwards is its
-    output; the older one is needed no more. (Code that goes on to read the older name reads the newer values. The
-    replay would hand it the older ones; it is found out where the replay is checked.)
+    A module that works in place returns its argument in a newer version. Later reads are reads of its output; the older
+    version is not needed any more. (Code that reads the older name gets the newer values. Replay would return the older
+    ones; the check of replay detects that.)
     """
     for identity, producers in watcher.producers.items():
         for reader, version in watcher.readers.get(identity, ()):
@@ -338,5 +338,5 @@ def _settle_needs(watcher: _Watcher) -> None:
 
 
 def _end(watcher: _Watcher, reader: int) -> float:
-    """Return until when what ``reader`` reads must be there; the model's own code, and its caller, never end."""
+    """Return the event until which ``reader`` needs its inputs; the model's own code, and its caller, never end."""
     return watcher.calls[reader].end if reader > 0 else NEVER

@@ -1,4 +1,4 @@
-"""Which weights a network uses for which images: one watched image does not show what only others need."""
+"""Weights that a network uses for some images only, which the trace of one image does not show."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from senseapp.networks.trace import CallTrace, WeightUse, tensors_in
 
 @dataclass(slots=True)
 class WeightsUsed:
-    """Counts, inside :meth:`watching`, what operations read the parameters of ``model``.
+    """Counts uses of the parameters of ``model`` by operations inside :meth:`watching`.
 
-    ``macs`` are multiply-accumulates by parameter, over all images seen; 0 for one that is read but not multiplied.
+    ``macs`` are multiply-accumulates by parameter, over all images; 0 for a parameter that is read but not multiplied.
     """
 
     model: nn.Module
@@ -29,7 +29,7 @@ class WeightsUsed:
 
     @contextmanager
     def watching(self, num_images: int) -> Iterator[None]:
-        """Watch a pass over so many images inside; weights that are laid out anew between passes are found again."""
+        """Count uses in a pass over ``num_images`` images; finds weights again whose layout changed between passes."""
         names = {storage_of(parameter): name for name, parameter in self.model.named_parameters()}
 
         def saw(func: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
@@ -46,19 +46,19 @@ class WeightsUsed:
         self.images += num_images
 
     def further_uses(self, trace: CallTrace) -> dict[str, int]:
-        """Return the multiply-accumulates, in the mean over the images, of parameters that ``trace`` does not use."""
+        """Return the mean multiply-accumulates per image of the parameters that ``trace`` does not use."""
         return {name: macs // max(1, self.images) for name, macs in self.macs.items() if name not in trace.uses}
 
 
 def leaves_weights_out(model: nn.Module, trace: CallTrace) -> bool:
-    """Tell whether the watched pass does not use the weight of some layer."""
+    """Return whether the traced pass does not use the weight of some layer."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     weights = (getattr(module, attribute) for _, module, attribute in compressible_weights(model))
     return any(names[id(weight)] not in trace.uses for weight in weights if id(weight) in names)
 
 
 def weights_used(model: nn.Module, batches: Iterable[Tensor], run: Callable[[Tensor], Any]) -> WeightsUsed:
-    """Watch ``run``, which calls ``model``, on each of ``batches``, (N, C, H, W)."""
+    """Count the weights that ``run``, which calls ``model``, uses on each of ``batches``, (N, C, H, W)."""
     used = WeightsUsed(model)
     for batch in batches:
         with torch.inference_mode(False), torch.no_grad(), used.watching(len(batch)):
@@ -67,9 +67,9 @@ def weights_used(model: nn.Module, batches: Iterable[Tensor], run: Callable[[Ten
 
 
 def add_uses(trace: CallTrace, further: Mapping[str, int]) -> None:
-    """Let ``trace`` know of parameters that other images use, with their multiply-accumulates for one image.
+    """Add to ``trace`` the parameters that other images use, with their multiply-accumulates for one image.
 
-    Nothing is known of when they are used, so that nothing may be skipped before.
+    The events of these uses are not known, so no call may be skipped for them.
     """
     for name, macs in further.items():
         trace.uses[name] = WeightUse(first_event=0, macs=macs * trace.batch_size)

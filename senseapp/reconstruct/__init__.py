@@ -1,1 +1,1 @@
-"""Schedules applied to networks, and weights that are repaired or adapted to make up for it."""
+"""Schedules applied to networks, and repair or adaptation of the compressed weights."""

@@ -1,4 +1,4 @@
-"""Compress all layers of a schedule at once, for good, on a private copy of the model."""
+"""Application of a whole schedule, permanently, to a private copy of the model."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from senseapp.records.schedule import Schedule, ScheduleEntry, check_schedule
 
 
 def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
-    """Return how each kind of compression is carried out: as runs measured it, by default what they did not."""
+    """Return the configuration of each kind of compression: that of the runs, or the default of other kinds."""
     usual = (description.config() for description in all_descriptions())
     return {config.kind: config for config in (*usual, *measured)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedModel:
-    """A compressed private copy of a model, in ``eval()`` mode; its weights hold what the schedule says.
+    """A compressed private copy of a model, in ``eval()`` mode, with the weights of the schedule.
 
     Attributes:
-        before: profile of the model as it was.
-        after: as it is; differs in shapes where channels were removed.
-        reached: the entries that were carried out, with the level truly reached.
-        notes: sentences on entries that could not be carried out, and on what a file of weights does not hold.
-        kept_channels: by layer or norm that lost output channels, the positions of those that stayed.
-        rounded_inputs: contexts inside which layers round their inputs; weights alone are always rounded.
-        constraints: by layer, which other weights would be compressed as much; where channels went, none.
+        before: profile of the uncompressed model.
+        after: profile of the copy; shapes differ if channels were removed.
+        reached: the entries that were applied, with the achieved level.
+        notes: sentences on entries that could not be applied, and on effects that a file of weights does not hold.
+        kept_channels: by layer or norm that lost output channels, the positions of the kept ones.
+        rounded_inputs: contexts inside which layers round their inputs; weights are always rounded.
+        constraints: by layer, other weights that are equally compressed; none for layers with removed channels.
     """
 
     model: nn.Module
@@ -55,14 +55,14 @@ class AppliedModel:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Round the inputs of layers as well inside, where the schedule's compression includes them."""
+        """Also round the inputs of layers inside the block, if the schedule's compression includes them."""
         with ExitStack() as stack:
             for rounding in self.rounded_inputs:
                 stack.enter_context(rounding())
             yield
 
     def bits(self, layer: str) -> float:
-        """Return the bits of each weight of ``layer``; 32 where none were taken away."""
+        """Return the bits of each weight of ``layer``; 32 if it is not quantized."""
         return next((entry.level for entry in self.reached_by(Effect.BITS) if layer in entry.members), DENSE_BITS)
 
     def reached_by(self, effect: Effect) -> tuple[ScheduleEntry, ...]:
@@ -81,9 +81,9 @@ def apply_schedule(
 ) -> AppliedModel:
     """Return a copy of ``model`` with every layer of ``schedule`` compressed as it was measured.
 
-    Sparsity leaves zeros in the weights, quantization leaves the rounded values, pruning leaves smaller tensors.
-    ``configs`` say how each kind is carried out, see :func:`configs_for`; ``calibration`` are batches (N, C, H, W), at
-    least one, for data-driven criteria and activation ranges.
+    Sparsity leaves zeros in the weights, quantization rounded values, pruning smaller tensors. ``configs`` configure
+    each kind, see :func:`configs_for`; ``calibration`` are batches (N, C, H, W), at least one, for data-driven criteria
+    and activation ranges.
 
     Raises:
         InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
@@ -109,7 +109,7 @@ def apply_schedule(
 
 
 class _Applying:
-    """The copy while it is being compressed."""
+    """The copy during its compression."""
 
     def __init__(self, model: nn.Module, profile: ModelProfile, calibration: tuple[Tensor, ...], seed: int) -> None:
         self.model, self.profile = model, profile

@@ -1,12 +1,11 @@
-"""Win accuracy back without training: match the moments of a compressed network to those of the uncompressed one.
+"""Accuracy repair without training: the moments of a compressed network are matched to the uncompressed one's.
 
-A pass over a batch stops for a moment at every BatchNorm and at every layer to be corrected: what arrives there has
-been through repaired norms and layers only, and is compared with what the uncompressed network had there on the same
-images. Batches are as large as memory allows and their moments add up: a site is matched, at every batch, to all
-batches seen so far. So memory is that of one batch however many images there are, and with one batch the result is
-exact. A second pass, in which each batch's part is replaced, follows where batches are small or a module is called more
-than once. On EfficientNet-Lite0, 256 photographs in four batches did as well as in one, and a second pass made no
-difference.
+In a pass over a batch, each BatchNorm and each layer to be corrected is matched when it is reached: its values there
+come from repaired norms and layers only, and are compared with the uncompressed network's on the same images. Batches
+are as large as memory allows and their moments add up: a site is matched, at every batch, to all batches so far. So
+memory is that of one batch for any number of images, and with one batch the result is exact. A second pass, in which
+each batch's part is replaced, follows if batches are small or a module is called more than once. On EfficientNet-Lite0,
+256 photographs in four batches gave the same result as in one, and a second pass made no difference.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from senseapp.reconstruct.repair_sites import (
 )
 
 _NOT_FINITE = "Nothing was repaired: on the calibration images, the compressed model's activations are not finite."
-_SETTLED_IMAGES = 32  # in a batch: with fewer, early batches go through norms that are matched to too little
+_SETTLED_IMAGES = 32  # in a batch: with fewer, norms are matched to too few images in early batches
 
 Part = tuple[int, int]
-"""A batch, and which call of a module in its pass."""
+"""Index of a batch, and of a module's call in its pass."""
 
 
 class Reference:
-    """What passes each BatchNorm and each layer with a bias of the uncompressed network, on calibration ``batches``.
+    """Moments at each BatchNorm and each layer with a bias of the uncompressed network, on calibration ``batches``.
 
     Attributes:
         widths: channels by norm and layer.
@@ -67,29 +66,29 @@ class Reference:
 
 
 class Repair(ABC):
-    """Makes up, in place, for what compression took from a network, and can be undone.
+    """Reversible change of a compressed network, in place, that recovers accuracy.
 
     Attributes:
-        title: what is done, as a person reads it.
+        title: display name.
     """
 
     title: str
 
     @abstractmethod
     def fit(self, batches: Sequence[int] | None = None) -> bool:
-        """Repair the network as it was at first, by all or some batches; if not finite, undo and return False."""
+        """Repair the initial network by all or some batches; if the result is not finite, undo and return False."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Put the network back as it was."""
+        """Restore the initial network."""
 
     @abstractmethod
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
-        """Return sentences on what was done, and on what was not."""
+        """Return sentences on the changes, and on what was not changed."""
 
     @contextmanager
     def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
-        """Repair the network inside only; yields whether every value is finite, see :meth:`fit`."""
+        """Repair the network inside the block only; yields whether every value is finite, see :meth:`fit`."""
         try:
             yield self.fit(batches)
         finally:
@@ -97,17 +96,17 @@ class Repair(ABC):
 
 
 class Matching(Repair):
-    """Matches a compressed network, in ``eval()`` mode, to a :class:`Reference`, and undoes it.
+    """Matches a compressed network, in ``eval()`` mode, to a :class:`Reference`, and can undo it.
 
     Args:
-        layers: names of layers whose outputs are corrected, where they have a bias, besides those that lost channels.
-        kept: positions of the channels that stayed, by norm or layer that lost some.
-        scale: whether each output channel of a layer may have a scale of its own.
+        layers: names of layers whose outputs are corrected, if they have a bias, besides those that lost channels.
+        kept: positions of the kept channels, by norm or layer that lost some.
+        scale: whether each output channel of a layer may have its own scale.
 
     Attributes:
-        sites: what is matched, by name.
-        kept: as it was given.
-        skipped: norms whose channels went, without it being known which.
+        sites: the matched norms and layers, by name.
+        kept: the argument.
+        skipped: norms that lost unknown channels.
     """
 
     title = "Statistics matched"
@@ -140,7 +139,7 @@ class Matching(Repair):
         return tuple(name for name in self._used() if name not in self._reference.norms)
 
     def fit(self, batches: Sequence[int] | None = None) -> bool:
-        """Match the network as it was at first on all or some batches; if not finite, undo and return False."""
+        """Match the initial network on all or some batches; if the result is not finite, undo it and return False."""
         chosen = range(len(self._reference.batches)) if batches is None else batches
         self.undo()
         found: dict[str, dict[Part, Moments]] = {name: {} for name in self.sites}
@@ -164,13 +163,13 @@ class Matching(Repair):
         return finite
 
     def undo(self) -> None:
-        """Put the network back as it was."""
+        """Restore the initial network."""
         with torch.no_grad():
             for site in self.sites.values():
                 site.undo()
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
-        """Return sentences on what was matched, and on norms that were not."""
+        """Return sentences on matched norms and layers, and on norms that were not matched."""
         if not fitted:
             return (_NOT_FINITE,)
         done = []
@@ -205,7 +204,7 @@ class Matching(Repair):
 
 
 def _weight_shape(model: nn.Module, name: str) -> tuple[int, ...]:
-    weight = model.get_submodule(name).weight  # a parameter, or what a parametrization makes of some
+    weight = model.get_submodule(name).weight  # a parameter, or the result of a parametrization
     return tuple(weight.shape) if isinstance(weight, Tensor) else ()
 
 
@@ -216,7 +215,7 @@ def _pass(
     chosen: Sequence[int],
     at_site: Callable[[str, Part, Tensor], Tensor],
 ) -> None:
-    """Run ``model`` on the chosen batches; what passes a site goes on as ``at_site`` returns it."""
+    """Run ``model`` on the chosen batches; ``at_site`` replaces the values at each site."""
     calls: Counter[str] = Counter()
     batch = 0
 
@@ -250,6 +249,6 @@ def _pass(
 
 
 def matching_of(applied: AppliedModel, reference: Reference, *, scale: bool) -> Matching:
-    """Return what matches the norms and the compressed layers of ``applied`` to ``reference``."""
+    """Return the matching of the norms and the compressed layers of ``applied`` to ``reference``."""
     members = {member for entry in applied.reached for member in entry.members}
     return Matching(applied.model, reference, layers=members, kept=applied.kept_channels, scale=scale)

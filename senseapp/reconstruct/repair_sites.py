@@ -1,4 +1,4 @@
-"""Where a compressed network is repaired: at BatchNorms and layers, which get back their outputs' mean and spread.
+"""Sites of repair in a compressed network: BatchNorms and layers, whose outputs get back their mean and spread.
 
 A norm gets new running statistics, a layer a new bias (and weight); moments of several batches add up.
 """
@@ -16,9 +16,9 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 
-_PRIOR_IMAGES = 64  # with so many images, a channel's own ratio counts as much as the common one
-_MOST_RATIO = 16.0  # of variances: a channel that changed more is noise, which more scaling would only raise
-_MOST_FACTOR = 2.0  # a channel that lost more of its spread than this is noise, which scaling would only raise
+_PRIOR_IMAGES = 64  # with this number of images, a channel's own ratio and the common one have equal weight
+_MOST_RATIO = 16.0  # of variances: a channel that changed more is noise, which scaling would amplify
+_MOST_FACTOR = 2.0  # a channel that lost more of its spread is noise, which scaling would amplify
 _DEAD = 1e-6  # of the old spread: less is rounding, not a signal
 _LINEAR_IN_WEIGHT = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
 
@@ -69,7 +69,7 @@ def pooled(parts: Sequence[Moments]) -> Moments:
 def shrunk_ratio(ratio: Tensor, images: int) -> Tensor:
     """Shrink ratios of variances, (C,), towards their geometric mean; channels that did not change stay at 1.
 
-    What few images say about a single channel does not hold on others: with n images a channel's own share of the
+    The ratio of a single channel on few images does not generalise: with n images a channel's own share of the
     logarithm is n / (n + 64).
     """
     own = images / (images + _PRIOR_IMAGES)
@@ -78,7 +78,7 @@ def shrunk_ratio(ratio: Tensor, images: int) -> Tensor:
 
 
 def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
-    """Return, by name, the modules of ``model`` that normalise by running statistics, frozen ones included."""
+    """Return, by name, the modules of ``model`` with running statistics, frozen norms included."""
     norms = (*BATCH_NORMS, FrozenBatchNorm2d, FrozenBatchNormAct2d)
     return {
         name: module
@@ -107,11 +107,11 @@ class NormSite:
         return moments_of(values, 1)
 
     def match(self, goal: Moments, found: Moments, values: Tensor, images: int) -> Tensor:
-        """Let the input ``values``, whose moments are ``found``, come out with the moments that ``goal`` gave."""
+        """Change the statistics: input ``values`` with moments ``found`` then give the output moments of ``goal``."""
         old_mean, old_variance = (old.double() for old in self._old)
         ratio = shrunk_ratio(_ratio(found.variance, goal.variance, _MOST_RATIO), images)
         ratio = torch.maximum(ratio, self._eps / (old_variance + self._eps).clamp_min(self._eps))  # no variance below 0
-        # Written as changes of the old values, so that no change at all leaves every bit as it is.
+        # Written as changes of the old values, so that without a change every bit stays.
         variance = old_variance + (old_variance + self._eps) * (ratio - 1)
         mean = old_mean + (found.mean - goal.mean) + (goal.mean - old_mean) * (1 - ratio.sqrt())
         self._variance.copy_(torch.where(ratio == 1, old_variance, variance.clamp_min(0)))  # 0 but for rounding
@@ -119,12 +119,12 @@ class NormSite:
         return values
 
     def undo(self) -> None:
-        """Put the old statistics back."""
+        """Restore the old statistics."""
         self._mean.copy_(self._old[0])
         self._variance.copy_(self._old[1])
 
     def is_finite(self) -> bool:
-        """Whether every statistic is a number."""
+        """Return whether every statistic is finite."""
         return bool(self._mean.isfinite().all() and self._variance.isfinite().all())
 
 
@@ -135,9 +135,9 @@ def _ratio(found: Tensor, goal: Tensor, most: float) -> Tensor:
 
 
 def correctable_layers(model: nn.Module) -> dict[str, bool]:
-    """Return the layers that have a bias of their own, and whether their weight may be scaled too.
+    """Return the layers that have their own bias, and whether their weight may be scaled too.
 
-    A weight that several modules share cannot be; nor can one that is standardised before use, where it would have no
+    A weight that several modules share may not; nor one that is standardised before use, where scaling would have no
     effect.
     """
     owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
@@ -152,10 +152,10 @@ def correctable_layers(model: nn.Module) -> dict[str, bool]:
 
 
 class LayerSite:
-    """One layer, whose bias (and weight) take up what brings its output back.
+    """One layer, whose bias (and weight) restore the moments of its output.
 
-    Zeros stay zeros, and weights that lie on a grid per output channel stay on one. ``scale`` corrects the spread as
-    well as the mean; it is only true where each channel may have a scale of its own.
+    Zeros stay zeros, and weights on a grid per output channel stay on one. ``scale`` corrects the spread as well as the
+    mean; it is valid only where each channel may have its own scale.
     """
 
     reads_input = False
@@ -166,7 +166,7 @@ class LayerSite:
         self.start_from_now()
 
     def start_from_now(self) -> None:
-        """Take weight and bias as they are for those without a correction."""
+        """Take the current weight and bias as those without a correction."""
         self._old = (self._weight.detach().clone() if self._scale else None), self._bias.detach().clone()
         self._factor = torch.ones_like(self._bias, dtype=torch.float64)
         self._shift = torch.zeros_like(self._factor)
@@ -186,7 +186,7 @@ class LayerSite:
         )
 
     def match(self, goal: Moments, found: Moments, values: Tensor, images: int) -> Tensor:
-        """Correct the layer, fitted to so many ``images``, and return its output ``values`` as it is with that."""
+        """Correct the layer from ``images`` images, and return its corrected output for ``values``."""
         factor = torch.ones_like(self._factor)
         if self._scale:
             alive = (found.variance > _DEAD**2 * goal.variance) & (goal.variance > 0)
@@ -205,12 +205,12 @@ class LayerSite:
         return values * again.to(values.dtype).view(shape) + offset.to(values.dtype).view(shape)
 
     def undo(self) -> None:
-        """Put the old weight and bias back."""
+        """Restore the old weight and bias."""
         self._factor, self._shift = torch.ones_like(self._factor), torch.zeros_like(self._shift)
         self._write()
 
     def is_finite(self) -> bool:
-        """Whether weight and bias are numbers."""
+        """Return whether weight and bias are finite."""
         return bool(self._weight.isfinite().all() and self._bias.isfinite().all())
 
     def _write(self) -> None:

@@ -1,7 +1,7 @@
-"""What a model costs before and after, and its compressed weights in a small file, quantized ones as integers.
+"""Costs of a model before and after compression, and its compressed weights in a small file with integers.
 
-Repair may have multiplied whole channels since the weights were rounded, so integers and scales are found again from
-the weights as they are, and what the file gives back is compared with them before anything is written.
+Repair may have scaled whole channels after rounding, so integers and scales are derived again from the current weights,
+and the weights restored from the file are compared with them before anything is written.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from senseapp.solve.curves import weight_bytes
 
 _PASSES = 21
 _GZIP_LEVEL = 6  # of gzip; 9 takes five times as long for half a percent
-_TOLERANCE = 2.0**-22  # relative, two digits of float32: to multiply a rounded weight by a factor rounds again
-_NUDGES = (0, 1, -1, 2, -2)  # of a scale, in units of its last place: the largest weight gives it to rounding
+_TOLERANCE = 2.0**-22  # relative, two binary digits of float32: scaling a rounded weight rounds again
+_NUDGES = (0, 1, -1, 2, -2)  # of a scale, in units of its last place: the largest weight determines it up to rounding
 _FLOAT8_BITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Costs of one model, each truly counted.
+    """Costs of one model, each counted exactly.
 
     Attributes:
         params: all parameters, biases and norms included.
         weights: numbers in the weights of compressible layers, ``zeros`` of which are zero.
-        compact_bytes: what budgets of bytes count, and no file has: the compressible weights at their bits, stored
-            dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything else
-            as it was loaded. Scales of quantized weights are not counted.
+        compact_bytes: the size that budgets of bytes count, which is not that of a file: the compressible weights at
+            their bits, stored dense or as one bit per position and the non-zero values, whichever is smaller for a
+            layer; everything else as it was loaded. Scales of quantized weights are not counted.
         macs: multiply-accumulates of one image through the whole model, less those of zeros in layers that were made
-            sparse; weights that were zero before, or that rounding made zero, count in full, as in budgets.
+            sparse; weights that were zero before, or were rounded to zero, count in full, as in budgets.
         average_bits: of the compressible weights.
     """
 
@@ -54,9 +54,9 @@ class ModelSize:
     average_bits: float
 
     def figure(self, kind: BudgetKind, before: ModelSize) -> float:
-        """Return what a budget of ``kind`` counts: the fraction removed beside ``before``, or the average bits.
+        """Return the figure of a budget of ``kind``: the fraction removed relative to ``before``, or the average bits.
 
-        As budgets do, weights that were zero before count as removed: they are part of what is zero now.
+        As in budgets, weights that were zero before count as removed.
         """
         if kind == "bits":
             return self.average_bits
@@ -68,7 +68,7 @@ class ModelSize:
 
 
 def sizes_of(applied: AppliedModel, dense: nn.Module) -> tuple[ModelSize, ModelSize]:
-    """Return the costs of the model before, stored and run as it was loaded, and after."""
+    """Return the costs of the model before, as it was loaded, and after."""
     untouched = AppliedModel(model=dense, before=applied.before, after=applied.before, reached=())
     return replace(_size(untouched), compact_bytes=applied.before.num_bytes), _size(applied)
 
@@ -98,14 +98,14 @@ def _size(applied: AppliedModel) -> ModelSize:
 
 
 def latency(seconds: Sequence[float]) -> float:
-    """Return the lower quartile of the seconds of several passes: other work on the machine only adds to a pass."""
+    """Return the lower quartile of the seconds of several passes, since other work can only slow a pass down."""
     return statistics.quantiles(seconds, n=4, method="inclusive")[0]
 
 
 def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[list[float]]:
     """Return, for each model, the seconds of ``passes`` passes of ``image``, (N, C, H, W).
 
-    The models take turns, so that whatever else the machine does meets them alike.
+    The models alternate, so that other work on the machine affects all alike.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
@@ -121,7 +121,7 @@ def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = _P
 
 
 def separate_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of the state dict of which no tensors share memory, in the default memory order."""
+    """Return a copy of the state dict in which no tensors share memory, in the default memory order."""
     return {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in model.state_dict().items()
@@ -129,10 +129,10 @@ def separate_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def plain_state(applied: AppliedModel) -> tuple[dict[str, Tensor], dict[str, IntegerWeight], tuple[str, ...]]:
-    """Return the state dict, its quantized weights as integers, and a sentence where some lie on no grid.
+    """Return the state dict, its quantized weights as integers, and a sentence if some are on no grid.
 
-    In the state dict, quantized weights are what the integers give back, so that every file holds the same numbers:
-    those that were measured, or, where repair multiplied a channel, the same but for the last digits of float32.
+    The quantized weights of the state dict are those restored from the integers, so that every file holds the same
+    numbers: those that were measured, or, where repair scaled a channel, the same up to the last digits of float32.
     """
     state, integers, off_grid = separate_state(applied.model), {}, []
     for name, bits, channel_axis in _quantized(applied):
@@ -151,7 +151,7 @@ def plain_state(applied: AppliedModel) -> tuple[dict[str, Tensor], dict[str, Int
 
 
 def _quantized(applied: AppliedModel) -> Iterator[tuple[str, int, int]]:
-    """Yield name in the state dict, bits and channel axis of each quantized weight; tied ones under every name."""
+    """Yield name in the state dict, bits and channel axis of each quantized weight; tied ones under each name."""
     named = list(applied.model.named_parameters(remove_duplicate=False))
     bits = {member: int(entry.level) for entry in applied.reached_by(Effect.BITS) for member in entry.members}
     done: set[str] = set()
@@ -166,10 +166,10 @@ def _quantized(applied: AppliedModel) -> Iterator[tuple[str, int, int]]:
 def small_file(
     applied: AppliedModel, state: Mapping[str, Tensor], integers: Mapping[str, IntegerWeight], *, plain_bytes: int
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the small file by its suffix, or a sentence where it would not be below ``plain_bytes``, the plain one.
+    """Return the small file by its suffix, or a sentence if it would not be below ``plain_bytes``, the plain one.
 
-    There is none for a network that was neither made sparse nor quantized. ``integers`` are the quantized weights, by
-    name in the plain ``state`` dict.
+    A network that is neither sparse nor quantized has none. ``integers`` are the quantized weights, by name in the
+    plain ``state`` dict.
     """
     if not integers and not applied.reached_by(Effect.ZEROS):
         return {}, ()
@@ -204,12 +204,12 @@ class IntegerWeight:
     zero_point: Tensor
 
     def dequantized(self) -> Tensor:
-        """Return the weight that a reader of the file gets."""
+        """Return the weight as a reader of the file restores it."""
         return (self.values.float() - self.zero_point) * self.scale
 
 
 def as_integers(weight: Tensor, *, bits: int, channel_axis: int) -> IntegerWeight | None:
-    """Return ``weight`` as integers and scales, one if possible, else one per channel; None if it is on no grid."""
+    """Return ``weight`` as integers with one scale if possible, else one per channel; None if it is on no grid."""
     if weight.dtype is not torch.float32 or not weight.numel():
         return None
     wanted = weight.detach().cpu().contiguous()
@@ -231,7 +231,7 @@ def as_integers(weight: Tensor, *, bits: int, channel_axis: int) -> IntegerWeigh
 
 
 def _scales(rows: Tensor, nearest: Callable[[Tensor], Tensor], peaks: range | tuple[float, ...]) -> Tensor | None:
-    """Return scales (rows,) that rows are multiples of, trying ``peaks`` for their largest; None if one has none."""
+    """Return scales (rows,) of which rows are multiples, trying ``peaks`` for their largest; None if a row has none."""
     largest = rows.abs().amax(1)
     best, error = torch.ones_like(largest), torch.full_like(largest, torch.inf)
     for peak in peaks:
@@ -243,7 +243,7 @@ def _scales(rows: Tensor, nearest: Callable[[Tensor], Tensor], peaks: range | tu
             found = _error(rows[left], scale, nearest)
             better = found < error[left]
             best[left[better]], error[left[better]] = scale[better], found[better]
-        if not bool((error <= _TOLERANCE).any()):  # nothing here lies on a grid
+        if not bool((error <= _TOLERANCE).any()):  # no row is on a grid
             return None
     return best if bool((error <= _TOLERANCE).all()) else None
 

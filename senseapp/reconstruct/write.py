@@ -1,4 +1,4 @@
-"""Write the compressed model to files that other programs read without senseapp."""
+"""Files of the compressed model that other programs read without senseapp."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ WRITTEN_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 
 
 def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Write the state dict to ``path``, beside it a small file of it, and where channels were removed the network.
+    """Write the state dict to ``path``, next to it a small file of it, and the network if channels were removed.
 
-    The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
-    ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
-    :mod:`senseapp.records.model_files` for what reads it. A structurally pruned network no longer fits its
-    architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
-    Return the files written, the state dict first, and sentences on those that could not be.
+    The state dict has the keys of the model; if shapes did not change, the same architecture loads it with
+    ``strict=True``. The small file holds it with zeros compressed and quantized weights as integers; see
+    :mod:`senseapp.records.model_files` for its readers. A structurally pruned network no longer fits its architecture,
+    so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W). Returns the
+    files written, the state dict first, and sentences on files that could not be written.
 
     Raises:
-        InvalidSpec: ``path`` ends in none of :data:`WRITTEN_SUFFIXES`.
+        InvalidSpec: the suffix of ``path`` is not one of :data:`WRITTEN_SUFFIXES`.
         StorageFailed: a file cannot be written.
     """
     check_suffix(path.suffix)
@@ -89,7 +89,7 @@ def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:
 
 
 def exported_program(model: nn.Module, example: Tensor) -> bytes:
-    """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails."""
+    """Return ``model`` as a ``.pt2`` program for any number of images, or for one image if that fails."""
     buffer = io.BytesIO()
     with without_stack_traces():
         torch.export.save(_export(model, example), buffer)
@@ -97,18 +97,18 @@ def exported_program(model: nn.Module, example: Tensor) -> bytes:
 
 
 def onnx_model(model: nn.Module, example: Tensor) -> bytes:
-    """Return ``model`` as ONNX, for any number of images where torch can export it so."""
+    """Return ``model`` as ONNX, for any number of images if torch can export it so."""
     return optimized(onnx_program(model, example))
 
 
 def onnx_copy(model: nn.Module, example: Tensor) -> bytes:
-    """Return :func:`onnx_model` of a copy on the processor; ``model`` stays where it is, and as it lies in memory."""
+    """Return :func:`onnx_model` of a copy on the CPU; device and memory order of ``model`` do not change."""
     with torch.no_grad():
         return onnx_model(copy.deepcopy(model).cpu(), example)
 
 
 def onnx_program(model: nn.Module, example: Tensor) -> torch.onnx.ONNXProgram:
-    """Return ``model`` as an ONNX program with each parameter under its own name, before constants are folded."""
+    """Return ``model`` as an ONNX program before constant folding, with each parameter under its own name."""
     try:
         with without_stack_traces():
             traced = _export(model, example)
@@ -124,7 +124,7 @@ def onnx_program(model: nn.Module, example: Tensor) -> torch.onnx.ONNXProgram:
 
 
 def optimized(program: torch.onnx.ONNXProgram) -> bytes:
-    """Return ``program`` as ONNX after its constants are folded; it is changed."""
+    """Return ``program`` as ONNX after constant folding, which changes it."""
     try:
         program.optimize()
         return bytes(program.model_proto.SerializeToString())
@@ -133,12 +133,12 @@ def optimized(program: torch.onnx.ONNXProgram) -> bytes:
 
 
 def _no_onnx(error: Exception) -> InvalidSpec:
-    """Return the error for a failed export; the exporter raises errors of many packages."""
+    """Return the error for a failed export; the exporter raises exceptions of many packages."""
     return InvalidSpec(f"This network cannot be written as ONNX: {type(error).__name__}: {first_line_of(error)}.")
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    pair = torch.cat([example, example])[:2].contiguous()  # torch takes one image for a fixed number
+    pair = torch.cat([example, example])[:2].contiguous()  # torch treats a batch of one as a fixed size
     plain = model.to(memory_format=torch.contiguous_format)
     try:
         return without_source_paths(

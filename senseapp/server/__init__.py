@@ -1,1 +1,1 @@
-"""Runs of the service: queue, job process, results, limits."""
+"""Server: queue, job process, results, limits."""

@@ -1,4 +1,4 @@
-"""The task that asks a file for its answers, image by image, where they were not kept when it was made."""
+"""Task that computes a file's answers per image, if they were not kept when the file was made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from senseapp.store.run_folder import key_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswersTask(FinishedRunTask[FileAnswers]):
-    """What one ONNX file of a run answers to each proof image.
+    """Answers of one ONNX file of a run to each proof image.
 
     Attributes:
         file: its name in the run's folder.
@@ -26,7 +26,7 @@ class AnswersTask(FinishedRunTask[FileAnswers]):
 
     @property
     def key(self) -> str:
-        """Names the record: the key in the name of the file."""
+        """Key of the record: that in the file's name."""
         return key_in(self.file)
 
     def find_out(self, context: TaskContext) -> FileAnswers:
@@ -34,7 +34,7 @@ class AnswersTask(FinishedRunTask[FileAnswers]):
 
         Raises:
             NotFound: the run has no such file for a runtime on this server.
-            InvalidSpec: the outputs of the model are no answers.
+            InvalidSpec: the model's outputs are not answers.
         """
         from senseapp.prove.file_answers import file_answers
         from senseapp.runtimes.onnxruntime.runtime import RuntimeModel  # torch loads here

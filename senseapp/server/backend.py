@@ -1,4 +1,4 @@
-"""What all visitors of one server share: the store, the job runner, and what running jobs have found so far."""
+"""State shared by all visitors of one server: the store, the job runner, and partial results of running jobs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
 _IDLE_LOOK_SECONDS = 2.0
 UNDO_SECONDS = 60.0
-"""For which a deleted run can be restored."""
-_LATER_SECONDS = 5.0  # after that, when its files are removed
+"""Time in which a deleted run can be restored."""
+_LATER_SECONDS = 5.0  # delay after that before its files are removed
 _SHORT_SECONDS = 60.0
-"""Of a run or a recommendation, as predicted, that goes to the lane of short jobs."""
+"""Largest predicted time of a run or a recommendation in the lane of short jobs."""
 _SEARCHES_PER_FILE = 10
-"""How many times longer than a recommendation that follows by itself one may take after which a file still does."""
+"""A file follows a run by itself up to this multiple of the limit for recommendations."""
 _SHORT_JOB_BYTES = 1_000_000_000
-"""Free memory with which a short job may start beside another: a process takes 600 MB, a small network the rest."""
+"""Free memory required to start a short job beside another: a process takes 600 MB, a small network the rest."""
 AnswerT = TypeVar("AnswerT")
 
 
@@ -63,14 +63,14 @@ class Backend:
     """One per process and senseapp home.
 
     Args:
-        home: folder of the database and the runs; made if it is missing.
-        open_session: prepares the engine for a run, in this process; None measures on the cluster that the environment
-            names, or where ``settings`` say.
-        data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
-        workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
-        max_queue: None as in ``settings``.
-        settings: how much is done at once, and how much is kept.
-        calibrate: times this machine, on first use; None lets the process do it that has the engine loaded first.
+        home: folder of the database and the runs; created if it is missing.
+        open_session: prepares the engine for a run, in this process; None: on the cluster of the environment, or as
+            ``settings`` say.
+        data_roots: folders of the server that runs may read; None: ``SENSEAPP_DATA_ROOTS``.
+        workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None: as in ``settings``.
+        max_queue: None: as in ``settings``.
+        settings: limits on parallel work and on storage.
+        calibrate: times this machine, on first use; None: the process that loads the engine first does it.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Backend:
         self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)
-        self._local: set[str] = set()  # runs that do without the cluster
+        self._local: set[str] = set()  # runs that do not use the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
         self._tasks: dict[str, FinishedRunTask[Any]] = {}
         self._assigning = threading.Lock()
-        self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
-        self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
+        self.image_counts: dict[DataSpec, int] = {}  # from the surveys so far; includes classes left out
+        self.receiving = threading.Lock()  # of uploads: each is counted before the next is admitted
         self.rate_limiter = RateLimiter(
             {
                 "runs": settings.runs_per_minute,
@@ -122,13 +122,13 @@ class Backend:
         )
 
     def readable_folders(self, owner: str) -> tuple[Path, ...]:
-        """Return the folders that runs of ``owner`` may read files from."""
+        """Return the folders whose files runs of ``owner`` may read."""
         return (*self._data_roots, uploads_folder(self.home, owner))
 
     def answer(self, question: WorkerRequest[AnswerT], asker: Requester = ANYBODY) -> AnswerT:
-        """Answer a question about uploaded files, in a further process where there are any; may wait.
+        """Answer a request about uploaded files, in a worker process if there are any; may wait.
 
-        Raises ReadingStopped where the file takes too long, and Abandoned where ``asker`` is gone before.
+        Raises ReadingStopped if the file takes too long, and Abandoned if ``asker`` leaves before.
         """
         return self.processes.answer(question, asker) if self.processes else question.answer()
 
@@ -139,13 +139,13 @@ class Backend:
         return (self.processes and self.processes.machine_speed()) or time_convolutions()
 
     def so_far(self, run_id: str) -> RunResult | None:
-        """Return the result of a run, or what it has found until now; None before its model was loaded."""
+        """Return the result of a run, or the partial one so far; None before its model was loaded."""
         live = self._live.get(run_id)
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
     def carry_out(self, task: FinishedRunTask[Any]) -> None:
-        """Put work on a finished run in the queue; what waits or runs already stays where it is."""
+        """Queue work on a finished run; a job that waits or runs already keeps its place."""
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
@@ -154,7 +154,7 @@ class Backend:
     def _submit(self, task: FinishedRunTask[Any]) -> None:
         with self._assigning:
             for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
-                del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files
+                del self._tasks[job_id]  # the runner does not know it any more; its outcome is in files
             folder = self.store.folder(task.run_id)
             self._tasks[task.job_id] = task
             folder.begin(task.key)
@@ -171,48 +171,48 @@ class Backend:
         return self.recommendation_seconds(result) <= _SHORT_SECONDS
 
     def is_short_run(self, spec: RunSpec, seconds: float | None) -> bool:
-        """Tell whether a run that is predicted to take ``seconds`` goes to the lane of short jobs."""
+        """Return whether a run with ``seconds`` of predicted time goes to the lane of short jobs."""
         return seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(spec)
 
     def recommendation_seconds(self, result: RunResult) -> float:
-        """Return how long the recommendation for a finished run will take."""
+        """Return the predicted seconds of the recommendation for a finished run."""
         adapted = result.spec.sensitivity.adapted
         work = recommendation_work(result.profile, num_images=result.num_samples, adapted=adapted)
         return self.speeds.predict(work, kind=kind_of(result.spec))
 
     def stop_all(self, run_id: str) -> None:
-        """End a run and all work on it."""
+        """Cancel a run and all work on it."""
         self.runner.cancel(run_id)
         for job_id, task in list(self._tasks.items()):
             if task.run_id == run_id:
                 self.runner.cancel(job_id)
 
     def remove_deleted_later(self) -> None:
-        """Remove the files of a run that was deleted just now, once that can no longer be undone."""
+        """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""
         waited = threading.Timer(UNDO_SECONDS + _LATER_SECONDS, self._remove_deleted)
         waited.daemon = True
         waited.start()
 
     def _remove_deleted(self) -> None:
-        with suppress(StorageFailed):  # the next deletion, or the next start, removes it
+        with suppress(StorageFailed):  # the next deletion or start removes them
             self.store.remove_deleted(older_seconds=UNDO_SECONDS)
 
     def tidy(self) -> None:
-        """Delete the runs that the settings no longer keep."""
+        """Delete the runs that exceed the settings' retention."""
         for run_id in remove_untouched(self.store, self.settings.keep_days):
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
-        """Load torch, time this machine and then do ``also``, in the background; later calls do nothing."""
+        """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""
         if self._warming.acquire(blocking=False):  # never released: once is enough
             threading.Thread(target=self._warm_up, args=(also,), name="senseapp-warm-up", daemon=True).start()
 
     def set_local(self, run_id: str, *, local: bool) -> None:
-        """Let a run do without the cluster from its next start on, or with it again."""
+        """Exclude a run from the cluster from its next start on, or include it again."""
         (self._local.add if local else self._local.discard)(run_id)
 
     def close(self) -> None:
-        """Interrupt what runs and waits; everything measured is already on the disk."""
+        """Interrupt running and waiting jobs; all measurements are already on disk."""
         self.runner.close()
         if self.processes:
             self.processes.close()
@@ -221,9 +221,9 @@ class Backend:
     def _warm_up(self, also: Callable[[], None]) -> None:
         try:
             if self.processes:
-                self.processes.warm_up()  # whoever presses Run at once waits for that one, not for this one
+                self.processes.warm_up()  # an early run waits for that process, not for this one
             self.speeds.calibrate()
-            while self.processes and any(self.runner.load()):  # this process needs the engine for little
+            while self.processes and any(self.runner.load()):  # this process rarely needs the engine
                 time.sleep(_IDLE_LOOK_SECONDS)
             load_engine()
             also()
@@ -235,7 +235,7 @@ class Backend:
         record = self.store.record(known.run_id if known else job_id)
         task = known or Measurement(run_id=record.run_id, spec=record.spec)
         folders = self.readable_folders(record.owner)
-        check_paths(record.spec, folders)  # an imported run may name any file
+        check_paths(record.spec, folders)  # an imported run may name any path
         local = record.run_id in self._local
         live = LiveRun(control, on_plan=partial(self._keep_plan, record.run_id))
         context = TaskContext(
@@ -258,11 +258,11 @@ class Backend:
         finally:
             del self._live[job_id]
             remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed
-            with suppress(StorageFailed):  # of no importance beside what ended the job
+            with suppress(StorageFailed):  # less important than the error that ended the job
                 self.store.update_size(record.run_id)
 
     def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, local: bool) -> None:
-        """Do the task on the cluster, in a further process, or in this one with its memory limited."""
+        """Carry out the task on the cluster, in a worker process, or in this process with limited memory."""
         device, measures = spec.sensitivity.device, isinstance(task, Measurement)
         given = measures and self._open_session is not None
         address = cluster_for(spec) if measures and not (given or local) else ""
@@ -279,15 +279,15 @@ class Backend:
         self.store.update(record.run_id, headline=headline(result))
         self.cards.keep(spec.model, result.profile)
         if result.passes.workers:
-            return  # says nothing about this machine
+            return  # not representative of this machine
         members = {member for item in result.shown for member in item.members or (item.layer,)}
         work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
         self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
 
     def _recommend(self, record: RunRecord, result: RunResult) -> None:
-        """Let the recommendation follow where it is quick and there is room; else the original's file in int8 alone.
+        """Queue the recommendation if it is fast and there is room; else only the original's file in int8.
 
-        The page offers the recommendation where it does not follow.
+        The page offers the recommendation if it is not queued.
         """
         longest = self.settings.recommend_seconds
         if not longest or result.spec.sensitivity.mode == "quick" or self._open_session is not None:
@@ -310,12 +310,12 @@ class Backend:
         if task is None:
             self.states.keep(snapshot)
         elif snapshot.state.finished and snapshot.state is not RunState.INTERRUPTED:
-            with suppress(NotFound):  # the run was deleted; the outcome of a task is a file, and a run keeps its state
+            with suppress(NotFound):  # the run was deleted; the outcome of a task is a file and changes no run's state
                 self.store.folder(task.run_id).end(task.key)
 
 
 def kind_of(spec: RunSpec) -> str:
-    """Return what runs with alike speed have in common: model, compression, mode and precision."""
+    """Return the properties that runs of similar speed share: model, compression, mode and precision."""
     settings = spec.sensitivity
     return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
 
@@ -325,10 +325,10 @@ _shared_lock = threading.Lock()
 
 
 def backend_at(home: Path) -> Backend:
-    """Return this process's backend of ``home``, made on first use and closed when the process ends.
+    """Return this process's backend of ``home``, created on first use and closed when the process ends.
 
-    The home is this process's alone, so that uploads without a run are those of a server that has ended. Raises
-    StorageFailed where it cannot be used, and InvalidSpec where a setting of the server makes no sense.
+    Only this process uses the home, so uploads without a run are those of a previous server. Raises StorageFailed if
+    the home cannot be used, and InvalidSpec if a setting of the server is invalid.
     """
     key = home.expanduser().resolve()
     with _shared_lock:
@@ -342,7 +342,7 @@ def backend_at(home: Path) -> Backend:
 
 
 def close_backends() -> None:
-    """Interrupt what runs and waits in all of this process's backends; for servers that end without an atexit."""
+    """Interrupt running and waiting jobs in all backends of this process; for servers that end without an atexit."""
     with _shared_lock:
         for backend in _shared.values():
             backend.close()

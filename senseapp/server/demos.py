@@ -1,4 +1,4 @@
-"""Runs that ship with everything they need."""
+"""Demo runs, complete with model and images."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ PHOTOGRAPHS_DEMO = RunSpec(
     data=DataSpec(kind="photographs"),
     sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(4, 8), num_samples=NUM_MEASURED_PHOTOGRAPHS),
 )
-"""The second demo: a real network on photographs, nothing to download."""
+"""The second demo: EfficientNet-Lite0 on photographs, without a download."""

@@ -1,4 +1,4 @@
-"""Disk quotas of runs and uploads, room for new ones, and removal of those that are no longer needed."""
+"""Disk quotas of runs and uploads, space for new ones, and removal of unused ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUse:
-    """How much is used and how much there may be, in bytes.
+    """Used and available disk space, in bytes.
 
     Attributes:
-        own_bytes, own_limit_bytes: of one person's runs.
-        all_bytes, all_limit_bytes: of everybody's runs.
+        own_bytes, own_limit_bytes: of one user's runs.
+        all_bytes, all_limit_bytes: of all users' runs.
         free_bytes: on the disk that holds them.
         keep_days: see :class:`~senseapp.server.settings.ServerSettings`.
     """
@@ -40,7 +40,7 @@ class DiskUse:
 
 
 def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
-    """Return what the runs of ``owner`` and of everybody take."""
+    """Return the disk use of the runs of ``owner`` and of all users."""
     return DiskUse(
         own_bytes=store.bytes_used(owner),
         own_limit_bytes=settings.person_mb * _MB,
@@ -52,7 +52,7 @@ def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
 
 
 def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
-    """Raise QuotaExceeded unless a new run, or ``num_bytes`` more, may be kept."""
+    """Raise QuotaExceeded unless the quotas allow a new run, or ``num_bytes`` more."""
     more = f", and this adds {_megabytes(num_bytes)}" if num_bytes else ""
     if use.own_bytes + num_bytes >= use.own_limit_bytes:
         raise QuotaExceeded(
@@ -83,12 +83,12 @@ def _megabytes(num_bytes: int) -> str:
 _UNUSED_SECONDS = 6 * 3600.0
 
 IsRead = Callable[[str], bool]
-"""Whether some run, of anybody, reads the upload in the folder of this name."""
+"""Whether any user's run reads the upload in the folder of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadLimits:
-    """Megabytes that one file, all files of one person and those of everybody may take."""
+    """Limits in megabytes of one file, of all files of one user, and of all users."""
 
     file_mb: int = 2048
     person_mb: int = 8192
@@ -105,22 +105,22 @@ class UploadLimits:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes that one file may have."""
+        """Limit of one file, in bytes."""
         return self.file_mb * _MB
 
 
 def reserve_upload(
     folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits, announced_bytes: int = 0
 ) -> Path:
-    """Make the file that an upload will be written to, ``num_bytes`` large, and return its path.
+    """Create the file for an upload, ``num_bytes`` large, and return its path.
 
-    It lies in a folder of its own in ``folder`` (of this person, beside everybody else's), whose name cannot be
-    guessed, and has its size without taking up the disk: uploads that come at the same time count against the quotas.
-    What the sender announces must fit in, and is not reserved. Old uploads that no run reads are removed first.
+    Its folder, in ``folder`` (of this user, beside those of others), has a name that cannot be guessed. The file has
+    its size without occupying the disk, so that simultaneous uploads count against the quotas. ``announced_bytes`` must
+    fit in, and are not reserved. Old uploads that no run reads are removed first.
 
     Raises:
-        QuotaExceeded: the file is too large, or a quota would be passed.
-        StorageFailed: the disk refuses.
+        QuotaExceeded: the file is too large, or a quota would be exceeded.
+        StorageFailed: the file cannot be created.
     """
     wanted = max(num_bytes, announced_bytes)
     if wanted > limits.file_bytes:
@@ -157,24 +157,24 @@ def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
 
 
 def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
-    """Remove the upload ``path`` with its own folder, unless it lies elsewhere or a run reads it."""
+    """Remove the upload ``path`` with its own folder, unless it is outside ``folder`` or a run reads it."""
     own = path.parent
     if own.parent == folder and not is_read(own.name):
         shutil.rmtree(own, ignore_errors=True)
 
 
 def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = _UNUSED_SECONDS) -> None:
-    """Remove what was last written at least ``unused_seconds`` ago and that no run reads."""
+    """Remove uploads that were last written at least ``unused_seconds`` ago and that no run reads."""
     oldest = time.time() - unused_seconds
     for own in everybodys.glob("*/*/"):
-        with suppress(FileNotFoundError):  # somebody else's upload may end, and be removed, at any time
+        with suppress(FileNotFoundError):  # another upload may be removed at any time
             written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
             if max(written) <= oldest:
                 discard_upload(own / "upload", own.parent, is_read=is_read)
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the size of all files in ``folder``; those that are removed meanwhile do not count."""
+    """Return the size of all files in ``folder``, without those that are removed meanwhile."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""A run from its settings to its stored result, what it has found so far, and its state on the way to the store."""
+"""Execution of a run from its settings to its stored result, its partial results, and storage of its state."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A run's own task: to measure what its settings ask for."""
+    """A run's own task: the measurement of its settings."""
 
     run_id: str
     spec: RunSpec
 
     @property
     def job_id(self) -> str:
-        """Names the job: the run itself."""
+        """Id of the job: that of the run."""
         return self.run_id
 
     def carry_out(self, context: TaskContext) -> RunResult:
@@ -52,7 +52,7 @@ class Measurement:
 
 
 def cluster_for(spec: RunSpec) -> str:
-    """Return the address of the cluster that measures a run; empty for this machine, which suffices for estimates."""
+    """Return the address of the cluster that measures a run; empty for this machine, which also does all estimates."""
     return cluster_address() if spec.sensitivity.mode == "exact" else ""
 
 
@@ -67,11 +67,11 @@ def execute(
 ) -> RunResult:
     """Measure what ``folder`` does not hold yet, store each measurement as it comes, and store the result.
 
-    A folder that holds the finished run is answered from it, without loading the model.
+    If the folder holds the finished run, its result is returned without loading the model.
 
     Raises:
         RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
-        SenseError: the model, the images or the disk refuse; everything measured so far is kept.
+        SenseError: the model, the images or the disk cannot be used; all measurements so far are kept.
     """
     with folder.exclusive():
         folder.claim(spec)
@@ -92,11 +92,11 @@ def execute(
 
 
 def _take_over(folder: RunFolder, session: Session, known: EarlierRuns) -> None:
-    """Begin with what an earlier run measured; a run that has begun itself goes on by itself."""
+    """Copy the measurements of an earlier run, unless this run has measurements of its own."""
     if folder.measurements.count():
         return
     found = session.reusable()
-    folder.save_head(session.result(()))  # first, so that what follows is never resumed with other arithmetic
+    folder.save_head(session.result(()))  # first, so that the run is never resumed with other arithmetic
     folder.take_over(found, known.taken(len(found), session.targets) if found else None)
 
 
@@ -113,7 +113,7 @@ def _measure(folder: RunFolder, observer: RunObserver, session: Session, started
         predicted_seconds=session.predicted_seconds(),
     )
     estimates = _estimate(folder, observer, session)
-    # What a run that settles decided at each part hangs on what it knew then, not on what it knows now.
+    # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
     done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
     new = _measure_missing(folder, observer, session, done)
     seconds = sum(item.seconds for item in earlier) + time.monotonic() - started
@@ -152,9 +152,9 @@ _log = logging.getLogger(__name__)
 
 
 class LiveRun:
-    """Collects a job's findings for readers in other threads, and passes its progress on.
+    """Collects a job's measurements for readers in other threads, and reports its progress.
 
-    ``on_plan`` is told the steps done by an earlier attempt and those planned, once they are known.
+    ``on_plan`` receives the steps done by an earlier attempt and those planned, once they are known.
     """
 
     def __init__(self, control: JobControl, *, on_plan: Callable[[int, int], None]) -> None:
@@ -166,20 +166,20 @@ class LiveRun:
         self._measurements: list[LayerMeasurement] = []
 
     def so_far(self) -> RunResult | None:
-        """Return what is known; None before the model was loaded."""
+        """Return the partial result; None before the model was loaded."""
         with self._lock:
             if self._head is None:
                 return None
             return replace(self._head, estimates=latest(self._estimates), measurements=latest(self._measurements))
 
     def phase(self, sentence: str) -> None:
-        """Show the step that begins."""
+        """Report the step that begins."""
         if sentence:
             _log.info("%s", sentence)
         self._control.phase(sentence)
 
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """Take up what an earlier attempt found."""
+        """Start from the results of an earlier attempt."""
         with self._lock:
             self._head = head
             self._estimates = list(head.estimates)
@@ -188,25 +188,25 @@ class LiveRun:
         self._control.plan(total=total, done=done, predicted_seconds=predicted_seconds or None)
 
     def estimated(self, estimate: LayerMeasurement) -> None:
-        """Show one estimate, or a better one; only measurements count as steps."""
+        """Report one estimate, or a better one; only measurements count as steps."""
         with self._lock:
             self._estimates.append(estimate)
         self._control.check()
 
     def measured(self, measurement: LayerMeasurement) -> None:
-        """Show one measurement."""
+        """Report one measurement."""
         with self._lock:
             self._measurements.append(measurement)
-        if measurement.status is Status.NOT_APPLICABLE:  # passed over; not among those that are counted
+        if measurement.status is Status.NOT_APPLICABLE:  # skipped, and not counted
             self._control.check()
         else:
             self._control.step(f"Measured {measurement.layer}")
 
 
 class StateKeeper:
-    """Writes changes of state, and tries again with every later one and every look at a run.
+    """Writes changes of state; failed writes are retried with every later change and every read of a run.
 
-    A run whose end could not be stored would else look as if it ran for ever.
+    Without retries, a run whose end could not be stored would appear to run forever.
     """
 
     def __init__(self, store: RunStore) -> None:
@@ -215,17 +215,17 @@ class StateKeeper:
         self._waiting: dict[str, JobSnapshot] = {}
 
     def keep(self, snapshot: JobSnapshot) -> None:
-        """Store the state of a run, or remember it."""
+        """Store the state of a run, or keep it for a retry."""
         with self._lock:
             self._waiting[snapshot.run_id] = snapshot
             self._write_all()
 
     def up_to_date(self, record: RunRecord) -> RunRecord:
-        """Return ``record`` with the state it has; stored now if the disk takes it again."""
+        """Return ``record`` with its current state, which is stored now if the disk allows."""
         if not self._waiting:
             return record
         with self._lock:
-            newer = self._waiting.get(record.run_id)  # looked up first: ``record`` was read before it is written now
+            newer = self._waiting.get(record.run_id)  # looked up first, since ``record`` was read before this write
             with suppress(StorageFailed):
                 self._write_all()
         return record if newer is None else replace(record, state=newer.state, error=newer.error)

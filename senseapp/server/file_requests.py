@@ -1,7 +1,7 @@
 """Requests about uploaded files, answered in killable worker processes.
 
-The file is opened, parsed and looked at there, never in the server: one that keeps a library busy without end, or takes
-all memory, costs that process, and the person who brought it one sentence. Answers come back as JSON records.
+The file is opened, parsed and examined there, never in the server: one that keeps a library busy indefinitely, or
+exhausts the memory, ends only that process, and its user gets one sentence. Answers are JSON records.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from senseapp.server.worker_request import (
 from senseapp.store.distiller_reading import read_distiller_csv
 from senseapp.tasks import task_named
 
-_PREVIEW_SECONDS = 600.0  # the preparation of the images may be searched for
+_PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
 _DOWNLOAD_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The members of each group of layers that pruning takes together."""
+    """The members of each group of layers that pruning couples."""
 
     groups: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentifyCheckpoint(WorkerRequest[CheckpointReport]):
-    """Which architectures does a checkpoint belong to?"""
+    """Request for the architectures that a checkpoint may belong to."""
 
     answer_type: ClassVar[type[Any]] = CheckpointReport
     path: str
@@ -75,22 +75,22 @@ class IdentifyCheckpoint(WorkerRequest[CheckpointReport]):
 
     @property
     def seconds(self) -> float:
-        """By the size of the file."""
+        """Limit from the size of the file."""
         return OPEN_SECONDS + num_bytes(self.path) / BYTES_PER_SECOND
 
     @property
     def memory_bytes(self) -> float:
-        """By the size of the file."""
+        """Limit from the size of the file."""
         return OPEN_BYTES + COPIES * num_bytes(self.path)
 
     def answer(self) -> CheckpointReport:
-        """Read it and compare it with all architectures known."""
+        """Read the file and compare it with all known architectures."""
         return identify_checkpoint(self.path, network=self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfModel(WorkerRequest[AnswerT_co]):
-    """A question that builds a network, and loads a checkpoint into it where one is given."""
+    """Request that builds a network, and loads its checkpoint if there is one."""
 
     model: ModelSpec
 
@@ -101,18 +101,18 @@ class _OfModel(WorkerRequest[AnswerT_co]):
 
     @property
     def seconds(self) -> float:
-        """By the size of the checkpoint."""
+        """Limit from the size of the checkpoint."""
         return MODEL_SECONDS + num_bytes(self.model.checkpoint) / BYTES_PER_SECOND
 
     @property
     def memory_bytes(self) -> float:
-        """By the size of the checkpoint."""
+        """Limit from the size of the checkpoint."""
         return MODEL_BYTES + COPIES * num_bytes(self.model.checkpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareCheckpoint(_OfModel[MatchReport]):
-    """How does a checkpoint compare with one architecture, name by name?"""
+    """Request to compare a checkpoint with one architecture, name by name."""
 
     answer_type: ClassVar[type[Any]] = MatchReport
 
@@ -123,18 +123,18 @@ class CompareCheckpoint(_OfModel[MatchReport]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeModel(_OfModel[ModelCard]):
-    """What layers does a model have, and what do they cost?"""
+    """Request for the layers of a model and their costs."""
 
     answer_type: ClassVar[type[Any]] = ModelCard
 
     def answer(self) -> ModelCard:
-        """Load it and run it once."""
+        """Load the model and run it once."""
         return load_card(self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindGroups(WorkerRequest[Groups]):
-    """Which layers does a run of pruning take together?"""
+    """Request for the layers that a run of pruning couples."""
 
     answer_type: ClassVar[type[Any]] = Groups
     spec: RunSpec
@@ -146,22 +146,22 @@ class FindGroups(WorkerRequest[Groups]):
 
     @property
     def seconds(self) -> float:
-        """To load the model and follow its channels."""
+        """Limit for loading the model and tracing its channels."""
         return 2 * MODEL_SECONDS
 
     @property
     def memory_bytes(self) -> float:
-        """By the size of the checkpoint."""
+        """Limit from the size of the checkpoint."""
         return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
 
     def answer(self) -> Groups:
-        """Load the model and find them."""
+        """Load the model and find its groups."""
         return Groups(groups=find_pruning_groups(self.spec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyImages(WorkerRequest[ImageSurvey]):
-    """What does a folder, an archive or an image set hold?"""
+    """Request for the content of a folder, an archive or an image set."""
 
     answer_type: ClassVar[type[Any]] = ImageSurvey
     data: DataSpec
@@ -177,11 +177,11 @@ class SurveyImages(WorkerRequest[ImageSurvey]):
 
     @property
     def seconds(self) -> float:
-        """By the size of the archive; a set may have to be downloaded."""
+        """Limit from the size of the archive, and for a possible download of a set."""
         return _DOWNLOAD_SECONDS if self.data.name else OPEN_SECONDS + num_bytes(self.data.path) / BYTES_PER_SECOND
 
     def answer(self) -> ImageSurvey:
-        """List it, and decode a picture."""
+        """List the content, and decode a picture."""
         load_engine()
         from senseapp.data.pictures import survey_images  # torch loads on first use
 
@@ -196,7 +196,7 @@ class SurveyImages(WorkerRequest[ImageSurvey]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewImages(WorkerRequest[PreviewReport]):
-    """What does the model see of some images, and what does it make of them?"""
+    """Request for some images as the model gets them, with its predictions."""
 
     answer_type: ClassVar[type[Any]] = PreviewReport
     spec: RunSpec
@@ -210,22 +210,22 @@ class PreviewImages(WorkerRequest[PreviewReport]):
 
     @property
     def seconds(self) -> float:
-        """For the search of a preparation too."""
+        """Limit that includes a search for the preprocessing."""
         return _PREVIEW_SECONDS
 
     @property
     def memory_bytes(self) -> float:
-        """By the size of the checkpoint; pictures are decoded in processes with a limit of their own."""
+        """Limit from the size of the checkpoint; pictures are decoded in processes with their own limit."""
         return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
 
     def answer(self) -> PreviewReport:
-        """Load both and run the one on the other."""
+        """Load model and images, and run the model on them."""
         return preview_images(self.spec, num_images=self.num_images, data_roots=tuple(map(Path, self.data_roots)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable(WorkerRequest[RunResult]):
-    """What does another tool's sensitivity table say?"""
+    """Request for the content of another tool's sensitivity table."""
 
     answer_type: ClassVar[type[Any]] = RunResult
     content: bytes
@@ -234,13 +234,13 @@ class ReadTable(WorkerRequest[RunResult]):
     profile: ModelProfile | None
 
     def answer(self) -> RunResult:
-        """Read it."""
+        """Read the table."""
         return read_distiller_csv(self.content, title=self.title, granularity=self.granularity, profile=self.profile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackRunFile(WorkerRequest[UnpackedRun]):
-    """What is in a run file? What is sound in it is written anew, into an empty folder."""
+    """Request to check a run file and write its valid content to an empty folder."""
 
     answer_type: ClassVar[type[Any]] = UnpackedRun
     path: str
@@ -249,11 +249,11 @@ class UnpackRunFile(WorkerRequest[UnpackedRun]):
 
     @property
     def seconds(self) -> float:
-        """By the size of the file."""
+        """Limit from the size of the file."""
         return OPEN_SECONDS + num_bytes(self.path) / BYTES_PER_SECOND
 
     def answer(self) -> UnpackedRun:
-        """Check it, and write what is in it."""
+        """Check the file, and write its content."""
         with Path(self.path).open("rb") as stream:
             return unpack_run_file(stream, Path(self.folder), most_bytes=self.most_bytes)
 
@@ -266,13 +266,13 @@ QUESTIONS: dict[str, type[Any]] = {
         *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures),
     )
 }
-"""What can be asked, by the names that messages have."""
+"""Request types by their name in messages."""
 
 for _kind in (CheckpointReport, MatchReport, Groups, ImageSurvey, PreviewReport, UnpackedRun, Thumbnails):
     register(_kind)
 
 
 def answer_here(payload: dict[str, Any]) -> dict[str, Any]:
-    """Answer the question that :func:`senseapp.core.codec.encode` was given, and encode the answer."""
+    """Answer an encoded request (:func:`senseapp.core.codec.encode`), and return the encoded answer."""
     question: WorkerRequest[Any] = decode(payload, QUESTIONS[payload["type"]])
     return encode(question.answer())

@@ -1,4 +1,4 @@
-"""One person's finished runs: proofs, files, searches and histograms of them, and what their schedules need."""
+"""One user's finished runs: their proofs, files, searches and histograms, and inputs of their schedules."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
 
 class Work:
-    """Tasks name a run by its id, or, to look at what came of them, by its link.
+    """Tasks on finished runs; they name a run by its id, or, for reading outcomes, by its link.
 
-    Each call raises NotFound unless this person may read the run, or, to start and cancel, owns it.
+    Each call raises NotFound unless this user may read the run, or, to start and cancel, owns it.
     """
 
     def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
@@ -49,12 +49,12 @@ class Work:
         self._asker = asker
 
     def start(self, task: TaskT) -> str:
-        """Put a task in the queue and return the id of its job; what was done before is not done again.
+        """Queue a task and return the id of its job; finished work is not repeated.
 
         Raises:
             QueueFull: too many jobs wait.
             QuotaExceeded: there is no room for the files that it leaves.
-            RateLimited: this person asks for too much in a minute.
+            RateLimited: this user has made too many requests in a minute.
         """
         self._store.owned(task.run_id, self._owner)
         if task.keeps_model:
@@ -63,9 +63,9 @@ class Work:
         return task.job_id
 
     def progress(self, task: TaskT) -> JobSnapshot | None:
-        """Return this moment of a task; None if it was not asked for since the app started.
+        """Return a snapshot of a task; None if it was not requested since the app started.
 
-        One that an earlier start of the app was asked for, and did not end, is interrupted.
+        A task that was requested before the last start of the app, and did not end, is interrupted.
         """
         known = self._readable(task)
         snapshot = self._backend.runner.snapshot(known.job_id)
@@ -74,41 +74,41 @@ class Work:
         return snapshot
 
     def cancel(self, task: TaskT) -> None:
-        """Ask a task to stop."""
+        """Request that a task stops."""
         self._store.owned(task.run_id, self._owner)
         self._backend.runner.cancel(task.job_id)
 
     def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
-        """Return what came of a task, or None before it is done."""
+        """Return the outcome of a task, or None before it is done."""
         return task.outcome(self._store.folder(self._store.readable(task.run_id, self._owner)))
 
     def changed(self, proof: Verification) -> ChangedAnswers | None:
-        """Return which answers a proven model changes; None where that is unknown."""
+        """Return the answers that a proven model changes; None if unknown."""
         known = self._readable(proof)
         return known.changed(self._store.folder(known.run_id))
 
     def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
-        """Return the files of the compressed model: its state dict, and where channels were removed the network."""
+        """Return the files of the compressed model: its state dict, and, if channels were removed, the network."""
         known = self._readable(proof)
         return known.files(self._store.folder(known.run_id))
 
     def candidates(self, run_id: str) -> tuple[Candidate, ...]:
-        """Return every file that was made of a run, with its figures."""
+        """Return every file made from a run, with its figures."""
         return self._store.folder(self._store.readable(run_id, self._owner)).candidates()
 
     def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
-        """Return the file of a candidate; raises NotFound where only its figures are on this server."""
+        """Return the file of a candidate; raises NotFound if only its figures are on this server."""
         return self._store.folder(self._store.readable(run_id, self._owner)).candidate_file(candidate)
 
     def answers(self, run_id: str, candidate: Candidate) -> FileAnswers | None:
-        """Return what a file answers to each image that it was measured on; None where that was not kept."""
+        """Return a file's answer to each image that it was measured on; None if they were not kept."""
         return self._store.folder(self._store.readable(run_id, self._owner)).answers(candidate)
 
     def pictures(self, run_id: str, names: Sequence[str]) -> dict[str, bytes]:
-        """Return pictures of a run as its network sees them, as PNG, by name; of inputs of noise none. Takes seconds.
+        """Return pictures of a run as its network gets them, as PNG, by name; none for noise. Takes seconds.
 
         Raises:
-            NotFound: this person does not own the run.
+            NotFound: this user does not own the run.
             InvalidInput: its model or its images cannot be read any more.
         """
         spec = self._store.folder(self._store.owned(run_id, self._owner).run_id).load_result().spec
@@ -118,9 +118,9 @@ class Work:
         return {each.name: each.png for each in self._backend.answer(asked, self._asker).pictures}
 
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
-        """Return what the original network and every ONNX file of a run answer to an uploaded picture; takes seconds.
+        """Return the answers of the original network and all ONNX files of a run to an uploaded picture; takes seconds.
 
-        The picture is removed from the disk, whatever comes of it.
+        The picture is removed from the disk in any case.
 
         Raises:
             NotFound: none of the run's ONNX files is on this server.
@@ -137,7 +137,7 @@ class Work:
             discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
     def pack_kit(self, run_id: str, candidate: Candidate, name: str, target: Path) -> Path:
-        """Write a zip of a file for a runtime, called ``name`` in it, and how it is used; return ``target``."""
+        """Write a zip with a file for a runtime, named ``name``, and instructions for its use; return ``target``."""
         from senseapp.runtimes.onnxruntime.kit.metadata import kit_files  # onnx loads here
 
         content = self.candidate_file(run_id, candidate)
@@ -154,10 +154,10 @@ class Work:
 
 
 class Scheduling:
-    """What schedules of finished runs need to know, and their files.
+    """Inputs and files of schedules of finished runs.
 
-    Each call raises NotFound unless this person may read the run and it is finished; those that load its model raise
-    InvalidInput where that is no longer possible.
+    Each call raises NotFound unless this user may read the run and it is finished; calls that load its model raise
+    InvalidInput if that is no longer possible.
     """
 
     def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
@@ -167,7 +167,7 @@ class Scheduling:
         self._asker = asker
 
     def partners(self, run_id: str) -> tuple[RunRecord, ...]:
-        """Return this person's finished runs of the same network whose compression goes together with this run's."""
+        """Return this user's finished runs of the same network whose compression can be combined with this run's."""
         own = self._store.get(run_id, self._owner).spec
         wanted = own.sensitivity.compression.description.partners
         return tuple(
@@ -180,7 +180,7 @@ class Scheduling:
         )
 
     def recommendation_seconds(self, result: RunResult) -> float:
-        """Return how long the recommendation for a run with this result will take, as predicted."""
+        """Return the predicted seconds of the recommendation for a run with this result."""
         return self._backend.recommendation_seconds(result)
 
     def solved(
@@ -193,7 +193,7 @@ class Scheduling:
         gamma: float,
         groups: Sequence[CoupledGroup] = (),
     ) -> Schedule:
-        """Return :func:`~senseapp.solve.trade_off.schedule_for` of a run, in a process that can be ended."""
+        """Return :func:`~senseapp.solve.trade_off.schedule_for` of a run, computed in a killable process."""
         folder = self._store.folder(self._store.readable(run_id, self._owner))
         solve = SolveSchedule(
             folder=str(folder.path), budget=budget, method=method, limits=limits, gamma=gamma, groups=tuple(groups)
@@ -201,7 +201,7 @@ class Scheduling:
         return self._backend.answer(solve, self._asker)
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
-        """Return which layers shrink together when channels go; loads the model of the run, which may take seconds."""
+        """Return the layers that pruning shrinks together; loads the model of the run, which may take seconds."""
         _, result = readable_model(self._backend, run_id, self._owner)
         load_engine()
         from senseapp.networks.sources.load import load_model
@@ -210,11 +210,11 @@ class Scheduling:
         return couplings_of(load_model(result.spec.model).module, result)
 
     def graph(self, run_id: str) -> GraphFiles:
-        """Return the network of the run as a graph for Model Explorer; exporting it, once, may take seconds."""
+        """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
         return export_graph(*readable_model(self._backend, run_id, self._owner))
 
     def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
-        """Return :func:`~senseapp.server.graph_files.zipped_formats` of ``schedule``, for commands about ``run``."""
+        """Return :func:`~senseapp.server.graph_files.zipped_formats` of ``schedule``, with commands for ``run``."""
         _, result = self._readable_result(run_id)
         return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule), run=run or run_id)
 
@@ -224,7 +224,7 @@ class Scheduling:
 
 
 def readable_model(backend: Backend, run_id: str, owner: str) -> tuple[RunFolder, RunResult]:
-    """Return the folder and the result of a finished run that ``owner`` may read, with a model that its own may."""
+    """Return folder and result of a finished run that ``owner`` may read, if the run's owner may read its model."""
     true_id = backend.store.readable(run_id, owner)
     folder = backend.store.folder(true_id)
     result = folder.load_result()

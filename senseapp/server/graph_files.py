@@ -1,4 +1,4 @@
-"""Schedules in the formats of other tools, and the network as a graph that Model Explorer colours with them."""
+"""Schedules in the formats of other tools, and the network as a graph for Model Explorer, coloured by a schedule."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _STEM = "schedule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFiles:
-    """The exported network of a run: its ``.pt2`` file, and the names of the graph's nodes of each layer."""
+    """The exported network of a run: its ``.pt2`` file, and the names of the graph nodes of each layer."""
 
     path: Path
     nodes: Mapping[str, list[str]]
 
     def overlay(self, schedule: Schedule) -> str:
-        """Return what colours the graph with ``schedule``; raises InvalidSchedule where a layer has no node in it."""
+        """Return the overlay that colours the graph by ``schedule``; InvalidSchedule for a layer without a node."""
         return _overlay(schedule, self.nodes)
 
     def zipped(self, schedule: Schedule) -> dict[str, bytes]:
-        """Return the two files of ``schedule`` as they go into a zip."""
+        """Return the two files of ``schedule`` for a zip."""
         return _zipped(self.overlay(schedule), self.path.read_bytes())
 
 
 def export_graph(folder: RunFolder, result: RunResult) -> GraphFiles:
-    """Return the graph of the run in ``folder``; the first time this loads the model, which may take seconds.
+    """Return the graph of the run in ``folder``; the first call loads the model, which may take seconds.
 
     Raises:
         InvalidInput: the model cannot be loaded any more, or torch.export cannot trace it.
@@ -51,7 +51,7 @@ def export_graph(folder: RunFolder, result: RunResult) -> GraphFiles:
 
 
 def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:
-    """Return the names of the graph's nodes of each layer, and the ``.pt2`` file."""
+    """Return the names of the graph nodes of each layer, and the ``.pt2`` file."""
     load_engine()
     import torch  # the app paints before torch is loaded
 
@@ -77,11 +77,10 @@ _OVERLAY = "model-explorer"
 
 
 def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str, path: Path) -> tuple[Path, ...]:
-    """Write ``schedule`` to ``path`` and, for formats that need it, a second file beside it; return their paths.
+    """Write ``schedule`` to ``path`` and, for some formats, a second file beside it; return their paths.
 
-    ``zip`` stands for every format that can hold it, in one archive. A Model Explorer overlay loads the network of the
-    run, to export the graph that it colours. Raises InvalidSpec for an unknown format, and InvalidSchedule where it
-    cannot hold this schedule.
+    ``zip`` is an archive of every format that can hold it. A Model Explorer overlay loads the network of the run, to
+    export its graph. Raises InvalidSpec for an unknown format, and InvalidSchedule if it cannot hold this schedule.
     """
     from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 
@@ -106,15 +105,15 @@ def _coloured(schedule: Schedule, result: RunResult) -> tuple[str, bytes]:
 def zipped_formats(
     schedule: Schedule, result: RunResult, overlay: Callable[[], Mapping[str, bytes]], *, run: str = "RUN"
 ) -> bytes:
-    """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README.
+    """Return every target file of ``schedule`` in one zip, with a manifest; its README lists files left out.
 
     Args:
-        schedule: what to write.
-        result: of the run that it was made from.
-        overlay: returns the files of the Model Explorer overlay, for which the network is loaded and exported.
-        run: what the command line takes for the run.
+        schedule: the schedule to write.
+        result: result of its run.
+        overlay: returns the files of the Model Explorer overlay; loads and exports the network.
+        run: the run's argument on the command line.
     """
-    from senseapp.formats.registry import build_zip  # loads yaml and what else the formats need
+    from senseapp.formats.registry import build_zip  # imports yaml and other dependencies of the formats
 
     try:
         return build_zip(schedule, result.profile, extra=overlay(), run=run)[0]

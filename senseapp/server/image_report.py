@@ -1,4 +1,4 @@
-"""What a set of images holds and how the model sees it, told before anything is measured."""
+"""Report on a set of images and the model's predictions on them, before any measurement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BATCH = 32
 
 
 def sample_zip() -> bytes:
-    """Return the demo's pictures in class folders, as a zip file: what images for this app look like."""
+    """Return the demo's pictures in class folders, as a zip file: an example of valid images."""
     load_engine()
     from senseapp.data.load import write_demo_zip  # torch loads on first use, not when the app starts
 
@@ -40,10 +40,10 @@ def sample_zip() -> bytes:
 
 
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
-    """Load the model and some images of ``spec``, and run the one on the other; takes seconds.
+    """Load the model and some images of ``spec``, and run the model on them; takes seconds.
 
-    Where their preparation is to be chosen, it is, and everything is shown with what was chosen. ``num_images`` is None
-    where it is not known beforehand; no ``data_roots`` allow images from anywhere.
+    If their preprocessing is ``auto``, it is chosen first and used for the report. ``num_images`` is None if unknown;
+    without ``data_roots`` images may be anywhere.
     """
     load_engine()
     from senseapp.data.images import PreparedImages, follow  # torch loads on first use, not when the app starts
@@ -104,7 +104,7 @@ def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tu
 
 
 def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float | None]:
-    """Return how many images were scored, in random order until the time is up, and the task's shown metric."""
+    """Return how many images were scored, in random order within the time limit, and the task's displayed metric."""
     if images.labels is None or not task.shown_metric:
         return 0, None
     import torch

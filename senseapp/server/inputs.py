@@ -1,4 +1,4 @@
-"""What a page asks about a model and images before a run: cards, reports, previews, and room for uploads."""
+"""Requests of pages about a model and images before a run: cards, reports, previews, and space for uploads."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 
 class Inputs:
-    """One person's models and images. Calls may take seconds: make them where nobody waits.
+    """One user's models and images. Calls may take seconds: not for the user-interface thread.
 
-    Each raises InvalidInput where a file may not be read here, or a model or images cannot be used.
+    Each raises InvalidInput if a file may not be read here, or a model or images cannot be used.
     """
 
     def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
@@ -49,18 +49,18 @@ class Inputs:
         self._asker = asker
 
     def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
-        """Return the folders that this person's runs may read, once ``spec`` is seen to keep to them."""
+        """Return the folders that this user's runs may read, after checking the paths in ``spec``."""
         folders = self._backend.readable_folders(self._owner)
         check_paths(spec, folders)
         return folders
 
     def model_card(self, model: ModelSpec) -> ModelProfile:
-        """Return what is known about a model; the first time this loads it."""
+        """Return the profile of a model; the first call loads it."""
         self._checked(RunSpec(model=model))
         return self._backend.cards.card(model, self._asker)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-        """Return the layers that a run of pruning takes together, by group; loads the model, takes seconds."""
+        """Return the layers that a run of pruning couples, by group; loads the model, takes seconds."""
         self._checked(RunSpec(model=spec.model))
         if not spec.sensitivity.compression.description.removes_channels:
             return ()
@@ -77,9 +77,9 @@ class Inputs:
         return self._backend.answer(CompareCheckpoint(model=model), self._asker)
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
-        """List a folder or archive and propose what each of its labels means to ``model``.
+        """List a folder or archive and propose the class of ``model`` for each of its labels.
 
-        The first time for a model this loads it, as :meth:`model_card` does.
+        The first call for a model loads it, as :meth:`model_card` does.
         """
         roots = self._checked(RunSpec(model=model, data=data))
         survey = self._backend.answer(
@@ -99,7 +99,7 @@ class Inputs:
         return survey
 
     def preview(self, spec: RunSpec) -> PreviewReport:
-        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds."""
+        """Return some images of ``spec`` as its model gets them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
         return self._backend.answer(
             PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots))),
@@ -107,11 +107,11 @@ class Inputs:
         )
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
-        """Read a schedule file of senseapp's own; InvalidSchedule unless it is one, for the model of ``profile``."""
+        """Read a senseapp schedule file; InvalidSchedule unless it is one, for the model of ``profile``."""
         return self._backend.answer(ReadSchedule(content=content, profile=profile), self._asker)
 
     def read_times(self, content: bytes, result: RunResult, *, name: str, level: float | None = None) -> LayerTimes:
-        """Read times of layers from a file called ``name``; InvalidFile, in one sentence, where it has none."""
+        """Read times of layers from a file called ``name``; InvalidFile, in one sentence, if it has none."""
         compression = result.spec.sensitivity.compression
         return self._backend.answer(
             ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level),
@@ -127,9 +127,9 @@ class Inputs:
         return counted or survey.num_images
 
     def estimate_time(self, spec: RunSpec) -> float | None:
-        """Predict the seconds a run takes here; None where images were not counted, or this machine not timed yet.
+        """Predict the seconds of a run here; None if images were not counted, or this machine is not timed yet.
 
-        Asks for :meth:`model_card`.
+        Uses :meth:`model_card`.
         """
         count = num_images(spec, self._backend.image_counts)
         if count is None or not self.machine_timed:
@@ -141,22 +141,22 @@ class Inputs:
         return self._backend.speeds.predict(work, kind=kind_of(spec))
 
     def num_available(self, data: DataSpec) -> int | None:
-        """Return how many images ``data`` has; None where they were not counted, and for inputs drawn at random."""
+        """Return the number of images in ``data``; None if they were not counted, and for random inputs."""
         return num_available(data, self._backend.image_counts)
 
     def most_images(self, data: DataSpec) -> int | None:
-        """Return how many images of ``data`` may be asked for; None where they were not counted."""
+        """Return the largest allowed number of images of ``data``; None if they were not counted."""
         return MOST_RANDOM_INPUTS if data.kind == "random" else self.num_available(data)
 
     @property
     def machine_timed(self) -> bool:
-        """Whether times can be predicted without waiting; a process that loads the engine times the machine."""
+        """Whether times can be predicted without waiting; the process that loads the engine times the machine."""
         return self._backend.speeds.known or self._backend.processes is None
 
     def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
-        """Return a new file among this person's uploads; see :func:`~senseapp.server.disk_space.reserve_upload`.
+        """Return a new file among this user's uploads; see :func:`~senseapp.server.disk_space.reserve_upload`.
 
-        Raises RateLimited where this person sends too many files in a minute.
+        Raises RateLimited if this user sends too many files in a minute.
         """
         self._backend.rate_limiter.count(self._owner, "uploads")
         with self._backend.receiving:
@@ -169,33 +169,33 @@ class Inputs:
             )
 
     def extend_upload(self, path: Path, num_bytes: int) -> None:
-        """Reserve ``num_bytes`` more for an upload of this person."""
+        """Reserve ``num_bytes`` more for an upload of this user."""
         with self._backend.receiving:
             extend_upload(path, num_bytes, limits=UploadLimits.configured())
 
     def upload_name(self, path: str) -> str:
-        """Return what names an upload of this person, its folder and its file; empty for any other path."""
+        """Return the name of an upload of this user, its folder and file; empty for any other path."""
         file = Path(path)
         own = uploads_folder(self._backend.home, self._owner)
         return f"{file.parent.name}/{file.name}" if file.parent.parent == own else ""
 
     def upload_named(self, name: str) -> Path:
-        """Return the upload that :meth:`upload_name` named; NotFound where this person has none of that name."""
+        """Return the upload with this name from :meth:`upload_name`; NotFound if this user has none."""
         own = uploads_folder(self._backend.home, self._owner)
-        for file in own.glob("*/*") if len(name) <= _LONGEST_NAME else ():  # looked up, never made a path of
+        for file in own.glob("*/*") if len(name) <= _LONGEST_NAME else ():  # looked up, never used as a path
             if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
                 return file
         raise NotFound("This upload is no longer there. Upload the file again.")
 
     def used_uploads(self, runs: Sequence[RunRecord], purpose: UploadPurpose) -> tuple[Path, ...]:
-        """Return the uploads that ``runs`` of this person read as checkpoint or as images, each once."""
+        """Return the uploads that ``runs`` of this user read as checkpoint or as images, without repetition."""
         files = (run.spec.model.checkpoint if purpose == "checkpoint" else run.spec.data.path for run in runs)
         named = dict.fromkeys(name for file in files if file and (name := self.upload_name(file)))
         own = uploads_folder(self._backend.home, self._owner)
         return tuple(path for name in named if (path := own / name).is_file())
 
     def discard_upload(self, path: Path) -> None:
-        """Remove an upload of this person, unless a run reads it."""
+        """Remove an upload of this user, unless a run reads it."""
         with self._backend.receiving:
             discard_upload(
                 path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
@@ -203,9 +203,9 @@ class Inputs:
 
 
 def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
-    """Return how many images a run measures on; None where that is known only after counting them.
+    """Return how many images a run measures on; None if they must be counted first.
 
-    ``counted`` has the images that were looked at, by their spec without a class map.
+    ``counted`` has the numbers of counted images, by their spec without a class map.
     """
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples
@@ -214,7 +214,7 @@ def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED
 
 
 def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
-    """Return how many images ``data`` has; None where that is known only after counting, and for random inputs."""
+    """Return the number of images in ``data``; None if they must be counted first, and for random inputs."""
     if data.kind == "demo":
         return NUM_DIGITS
     if data.kind == "photographs":

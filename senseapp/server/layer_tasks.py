@@ -1,4 +1,4 @@
-"""Tasks about one layer of a finished run, or several: histograms, answers that change, why it is fragile."""
+"""Tasks on layers of a finished run: histograms, changed answers, diagnosis of fragility."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from senseapp.store.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramTask(FinishedRunTask[QuantizationHistogram]):
-    """What is to be looked at: which tensor, on which grid."""
+    """The histogram of one tensor on a grid."""
 
     kind: ClassVar[type] = QuantizationHistogram
 
@@ -25,11 +25,11 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
 
     @property
     def key(self) -> str:
-        """Names its file."""
+        """Key of its file."""
         return key_of(dumps(self.spec))
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
-        """Look at the tensor."""
+        """Compute the histogram."""
         from senseapp.measure.histograms import histogram_of
 
         result = context.folder.load_result()
@@ -38,10 +38,10 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
-    """The same tensor of several layers, found in the same passes; each is kept as what :class:`HistogramTask` finds.
+    """Histograms of the same tensor of several layers, from shared passes; each is kept as by :class:`HistogramTask`.
 
     Attributes:
-        spec: of each, but for its layer.
+        spec: of each, except for its layer.
         layers: their names.
     """
 
@@ -52,7 +52,7 @@ class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
 
     @property
     def key(self) -> str:
-        """Names the question; no file has this name."""
+        """Key of the task; no file has this name."""
         return key_of(f"{dumps(self.spec)} layers={self.layers}")
 
     def part(self, layer: str) -> HistogramTask:
@@ -60,17 +60,17 @@ class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
         return HistogramTask(run_id=self.run_id, spec=replace(self.spec, layer=layer))
 
     def made(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...]:
-        """Return those that are kept in ``folder``."""
+        """Return the histograms that are kept in ``folder``."""
         known = (self.part(layer).outcome(folder) for layer in self.layers)
         return tuple(each for each in known if each is not None)
 
     def outcome(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...] | None:
-        """Return the histograms, or None before all of them are kept."""
+        """Return the histograms, or None until all of them are kept."""
         made = self.made(folder)
         return made if len(made) == len(self.layers) else None
 
     def find_out(self, context: TaskContext) -> tuple[QuantizationHistogram, ...]:
-        """Look at those that are missing; raises MeasurementFailed once the others are kept, if some have none."""
+        """Compute the missing histograms; raises MeasurementFailed, after the others are kept, if some have none."""
         from senseapp.measure.histograms import histograms_of
 
         known = {each.spec.layer for each in self.made(context.folder)}
@@ -87,12 +87,12 @@ class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
         return self.made(context.folder)
 
     def keep(self, folder: RunFolder, found: tuple[QuantizationHistogram, ...]) -> None:
-        """Do nothing: each is kept as soon as it is made."""
+        """Do nothing: each histogram is kept as soon as it is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerAnswers(FinishedRunTask[ChangedAnswers]):
-    """Which of the run's images are answered differently with one layer, or coupled group, compressed alone.
+    """The images of the run whose answers change with one layer, or coupled group, compressed alone.
 
     ``level`` is a fraction, or bits.
     """
@@ -104,11 +104,11 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 
     @property
     def key(self) -> str:
-        """Names its file."""
+        """Key of its file."""
         return key_of(f"changed answers layer={self.layer} level={self.level!r}")
 
     def find_out(self, context: TaskContext) -> ChangedAnswers:
-        """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are no answers."""
+        """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are not answers."""
         from senseapp.prove.changed_answers import changed_answers
         from senseapp.solve.problem import manual_schedule  # torch loads here
 
@@ -126,7 +126,7 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisTask(FinishedRunTask[Diagnosis]):
-    """Why a layer, or coupled group, is fragile at a ``level`` (a fraction, or bits), and what would help."""
+    """Reasons why a layer, or coupled group, is fragile at a ``level`` (a fraction, or bits), and remedies."""
 
     kind: ClassVar[type] = Diagnosis
 
@@ -135,11 +135,11 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
 
     @property
     def key(self) -> str:
-        """Names its file."""
+        """Key of its file."""
         return key_of(f"diagnosis layer={self.layer} level={self.level!r} repair={REPAIR}")
 
     def find_out(self, context: TaskContext) -> Diagnosis:
-        """Look at the layer, and measure remedies."""
+        """Diagnose the layer, and measure remedies."""
         from senseapp.prove.diagnosis import diagnose  # torch loads here
 
         return diagnose(open_evaluator(context), self.layer, self.level)

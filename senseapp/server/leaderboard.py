@@ -1,4 +1,4 @@
-"""Results in one sentence, and runs side by side: how good each model is, and how small it gets for one point."""
+"""Results in one sentence, and runs side by side: accuracy, and bytes that can be removed at one point of loss."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from senseapp.store.run_store import RunStore
 
 
 def headline_level(result: RunResult) -> float:
-    """Return the level that a summary speaks about: the one that charts show first."""
+    """Return the level of summaries: the one that charts show first."""
     return opening_level(result, shown_metric(result))
 
 
 def compared_levels(results: Sequence[RunResult]) -> list[float]:
-    """Return the level at which each run is compared first: the same one for runs of one compression, where there is.
+    """Return the level at which each run is compared first: a common one for runs of one compression, if there is one.
 
-    ``results`` are one or more; the first decides which of the common levels it is.
+    ``results`` are one or more; the first determines which of the common levels it is.
     """
     first, *others = results
     common = [level for level in first.levels if all(level in other.levels for other in others)]
@@ -41,17 +41,17 @@ def compared_levels(results: Sequence[RunResult]) -> list[float]:
 
 
 def shown_metric(result: RunResult) -> str:
-    """Return the ranking metric, or KL where nothing but a quick scan ran, which cannot estimate every metric."""
+    """Return the ranking metric, or KL for a run with only a quick scan, which cannot estimate every metric."""
     found = result.shown_metrics
     return result.metric if result.metric in found else divergence_among(found) or result.metric
 
 
 def headline(result: RunResult) -> str:
-    """Say which layer is the most fragile and what the images can show of the others, at :func:`headline_level`.
+    """Return the most fragile layer and the loss of the others, as far as images show it, at :func:`headline_level`.
 
-    A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where images cannot show a tolerable
-    loss, that is the answer. Estimates have no interval, so a run of estimates alone says that it is estimated. A model
-    that does not do its task uncompressed is the headline itself.
+    A layer loses nothing measurable if the 95 % interval of its drop reaches 0. If the images cannot show a tolerable
+    loss, the headline says so. Estimates have no interval, so a run of estimates alone is marked as estimated. A model
+    that fails at its task uncompressed is the headline itself.
     """
     if warning := baseline_warning(result):
         return warning
@@ -81,7 +81,7 @@ def headline(result: RunResult) -> str:
 
 
 def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, every: str) -> str:
-    """Return what it means that no layer of ``every`` ("23 layers") loses for sure."""
+    """Return the sentence for the case that no layer of ``every`` ("23 layers") loses significantly."""
     at, layers = result.compression.scale.text(level), f"{every} measured"
     if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
@@ -96,7 +96,7 @@ def _too_few(result: RunResult, metric: str, visible: float) -> str:
 
 
 def _shown(result: RunResult, metric: str, visible: float) -> str:
-    """Return how small a loss the images show; nothing where even a loss of nothing is seen."""
+    """Return the smallest loss that the images show; empty if even a loss of nothing is visible."""
     if not visible:
         return ""
     return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")
@@ -107,7 +107,7 @@ def _images(result: RunResult) -> str:
 
 
 def _first_stronger_loss(result: RunResult, level: float) -> str:
-    """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
+    """Return a sentence on the mildest stronger level with a measurable loss of a layer; empty if there is none."""
     scale = result.compression.scale
     for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
         ranked = result.ranked(other, shown_metric(result))
@@ -118,7 +118,7 @@ def _first_stronger_loss(result: RunResult, level: float) -> str:
 
 
 def _loses(change: MetricChange) -> str:
-    """Return the change as people say it, to follow the name of a layer."""
+    """Return the change in words, to follow the name of a layer."""
     metric = METRICS[change.metric]
     return metric.finding.format(metric.change_text(change.delta))
 
@@ -139,16 +139,16 @@ class LeaderboardRow:
 
     Attributes:
         run: its id, or the name of its folder.
-        levels: that were measured, as fractions or bits.
-        num_params, num_images: 0 where unknown.
-        metric: that ranks its layers.
-        baseline: of the uncompressed model in that metric; None where it says nothing (KL) or is unknown.
-        bytes_removable: the largest share of bytes, of the schedules of the trade-off, that is predicted to cost at
-            most :data:`ALLOWED_DROP`; 0 if none is that gentle, None where it cannot be said.
-        drop_metric: what that drop is counted in: top-1, or agreement with the uncompressed model.
+        levels: measured levels, as fractions or bits.
+        num_params, num_images: 0 if unknown.
+        metric: metric that ranks its layers.
+        baseline: of the uncompressed model in that metric; None if it is meaningless (KL) or unknown.
+        bytes_removable: the largest share of bytes, of the schedules of the trade-off, with a predicted loss of at most
+            :data:`ALLOWED_DROP`; 0 if there is none, None if unknown.
+        drop_metric: metric of that drop: top-1, or agreement with the uncompressed model.
         headline: the result in one sentence.
-        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
-        candidate: the recommended file among those that were made and measured; None while there is none.
+        unknown_because: why the share is unknown, if the images cannot show such a drop; else empty.
+        candidate: the recommended file among the measured ones; None while there is none.
     """
 
     run: str
@@ -173,7 +173,7 @@ class LeaderboardRow:
 
 
 def leaderboard_row(result: RunResult, *, run: str, candidates: Sequence[Candidate] = ()) -> LeaderboardRow:
-    """Return what a leaderboard says about a finished run of which these files were made."""
+    """Return the leaderboard row of a finished run with these files."""
     measured = {change.metric for item in result.measurements for change in item.changes}
     counted = primary_among(measured) or ""
     baseline = result.baseline.get(result.metric)
@@ -196,14 +196,14 @@ def leaderboard_row(result: RunResult, *, run: str, candidates: Sequence[Candida
 
 
 def best_file(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the smallest measured file whose loss its metric tolerates; None where there is none."""
+    """Return the smallest measured file with a tolerable loss in its metric; None if there is none."""
     if not candidates:
         return None
     return recommended(candidates, goal="smaller", allowed_drop=METRICS[candidates[0].metric].tolerable)
 
 
 def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Return runs with a measured file first, by what it saves, then predictions; the rest last, in their order."""
+    """Return runs with a measured file first, by its saving, then predictions; the rest last, in their order."""
 
     def place(row: LeaderboardRow) -> tuple[int, float]:
         if row.saved is not None:
@@ -233,32 +233,32 @@ def _cells(row: LeaderboardRow) -> list[str | int | None]:
 
 
 def _cannot_be_told(result: RunResult, metric: str) -> str:
-    """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
+    """Return why images that cannot show :data:`ALLOWED_DROP` in one layer cannot show it in all; else empty."""
     if not metric or can_show(result, metric, ALLOWED_DROP):
         return ""
     return f"too few images to say: {plural(result.num_samples, 'image')}"
 
 
 def bytes_removable(result: RunResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:
-    """Return the largest share of bytes predicted to lose at most ``allowed``; None if that cannot be said."""
-    from senseapp.solve.trade_off import trade_off  # it loads scipy, which the app starts without
+    """Return the largest share of bytes with a predicted loss of at most ``allowed``; None if unknown."""
+    from senseapp.solve.trade_off import trade_off  # loads scipy, which the app's start avoids
 
     try:
         points = trade_off(result, "bytes", metric=metric)
-    except (InvalidSchedule, InvalidSpec, InfeasibleBudget):  # no layer has a curve, or no budget can be asked for
+    except (InvalidSchedule, InvalidSpec, InfeasibleBudget):  # no layer has a curve, or no budget is possible
         return None
     return max((point.figure for point in points if point.damage <= allowed), default=0.0)
 
 
 class Leaderboard:
-    """Rows of stored runs; each is made once, for that takes about half a second."""
+    """Rows of stored runs; each is computed once, in about half a second."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._known: dict[tuple[str, float], LeaderboardRow | None] = {}
 
     def rows(self, records: Sequence[RunRecord]) -> tuple[LeaderboardRow, ...]:
-        """Return a row for each finished run of ``records``, except where its files are damaged."""
+        """Return a row for each finished run of ``records``, without those whose files are damaged."""
         found = (self._row(record) for record in records if record.state is RunState.DONE)
         return tuple(ranked([row for row in found if row is not None]))
 
@@ -270,7 +270,7 @@ class Leaderboard:
                 self._known[key] = leaderboard_row(folder.load_result(), run=record.run_id)
             known, best = self._known[key], best_file(folder.candidates())
             return known if known is None or best is None else replace(known, candidate=best)
-        except Exception:  # figures of an imported run may break anything; the other runs are shown all the same
+        except Exception:  # figures of an imported run may be invalid; the other runs must be shown
             _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
             self._known[key] = None
             return None

@@ -1,4 +1,4 @@
-"""A limit on the memory that a job may take, so that one too large ends with a sentence and not with the server."""
+"""Memory limit of jobs: one that is too large ends with a sentence instead of ending the server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 class MemoryGuard:
-    """Limits this process's data segment while jobs run; where the system knows no such limit, nothing happens.
+    """Limits this process's data segment while jobs run; does nothing on systems without such a limit.
 
-    What does not fit is then refused as an error in the code that asks, where the system would grant it and later
-    kill the process. What the process holds already does not count. ``job_mb`` is memory for one job; 0 allows nine
-    tenths of what is free when the first of several starts. Whatever that is, it is no more than ``most_bytes`` where
-    a foreign file is opened; the stacks of threads, which are reserved and hardly used, come on top.
+    An allocation beyond the limit fails as an error in the allocating code, where the system would grant it and later
+    kill the process. Memory that the process holds already does not count. ``job_mb`` is memory for one job; 0 allows
+    nine tenths of the memory that is free when the first of several starts. ``most_bytes`` bounds it further where a
+    foreign file is opened; the stacks of threads, which are reserved and hardly used, are added.
     """
 
     def __init__(self, job_mb: int = 0, *, most_bytes: float = math.inf) -> None:
@@ -37,7 +37,7 @@ class MemoryGuard:
 
     @contextmanager
     def job(self, *, limited: bool = True) -> Iterator[None]:
-        """Limit the memory in the body, unless it works on an accelerator; OutOfMemory where that is exceeded."""
+        """Limit the memory in the body, unless it runs on an accelerator; OutOfMemory if the limit is exceeded."""
         self._begin(limited)
         try:
             yield
@@ -66,7 +66,7 @@ class MemoryGuard:
             used = _data_bytes()
             if not limited or used is None or self._before is not None:
                 return
-            import resource  # there is one wherever the size of the data segment is told
+            import resource  # exists wherever the size of the data segment is known
 
             self._before = resource.getrlimit(resource.RLIMIT_DATA)
             limit = used + (self._job_bytes or int(_SHARE_OF_FREE * free_bytes()))
@@ -88,7 +88,7 @@ class MemoryGuard:
 
 
 def _data_bytes() -> int | None:
-    """Return the size of this process's data segment, or None where the system does not tell it."""
+    """Return the size of this process's data segment, or None if the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -98,7 +98,7 @@ def _data_bytes() -> int | None:
 
 
 def _stack_bytes() -> int:
-    """Return what the stacks of a thread for each processor reserve."""
+    """Return the reserved stack bytes of one thread per processor."""
     import resource
 
     stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
@@ -106,7 +106,7 @@ def _stack_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Return the memory that is free on the machine, or in the container if that is less."""
+    """Return the free memory of the machine, or of the container if that is less."""
     free = int(psutil.virtual_memory().available)
     try:
         most, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))

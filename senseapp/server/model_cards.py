@@ -1,4 +1,4 @@
-"""Models and checkpoints before a run: profiles, pruning groups, fitting architectures, whether two are the same."""
+"""Models and checkpoints before a run: profiles, pruning groups, matching architectures, equality of models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ register(ModelCard)
 
 
 def load_card(model: ModelSpec) -> ModelCard:
-    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds."""
+    """Load the network, profile it with one forward pass, and release it; takes up to seconds."""
     load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
@@ -63,12 +63,12 @@ SHIPPED_CARD = SITE / "assets" / "demo_card.json"
 
 
 def shipped_card() -> ModelCard:
-    """Return the card of the demo network, written beforehand: the first page waits for nothing."""
+    """Return the precomputed card of the demo network, so that the first page does not wait."""
     return loads(SHIPPED_CARD.read_bytes(), ModelCard)
 
 
 def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-    """Load the model of ``spec`` and return the members of each of its groups; none for other compressions."""
+    """Load the model of ``spec`` and return the members of each of its groups; empty for other compressions."""
     settings = spec.sensitivity
     if not settings.compression.description.removes_channels:
         return ()
@@ -90,7 +90,7 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
 class ModelCards:
     """Profiles by model; a checkpoint that changed on disk is read again.
 
-    ``load`` describes one not known yet, for whoever asks.
+    ``load`` profiles an unknown model for a requester.
     """
 
     def __init__(self, load: Callable[[ModelSpec, Requester], ModelCard] = lambda model, _: load_card(model)) -> None:
@@ -100,30 +100,30 @@ class ModelCards:
         self._class_names: dict[_Key, tuple[str, ...]] = {}
 
     def card(self, model: ModelSpec, asker: Requester = ANYBODY) -> ModelProfile:
-        """Return the profile of ``model``; the first time this loads it and blocks."""
+        """Return the profile of ``model``; the first call loads it and blocks."""
         if (known := self._profiles.get(_key(model))) is not None:
             return known
         with self._one_at_a_time(model):
             return self._profiles.get(_key(model)) or self._load(model, asker).profile
 
     def class_names(self, model: ModelSpec, asker: Requester = ANYBODY) -> tuple[str, ...]:
-        """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
+        """Return the names of the model's outputs, empty if unknown; may load it, as :meth:`card` does."""
         with self._one_at_a_time(model):
             known = self._class_names.get(_key(model))
             return self._load(model, asker).class_names if known is None else known
 
     def _one_at_a_time(self, model: ModelSpec) -> threading.Lock:
-        """Return the lock of one network, so that it is not loaded twice; others are loaded meanwhile."""
+        """Return the lock of one network, so that it is loaded only once; others can be loaded meanwhile."""
         key = _key(model)
         _put(self._loading, key, self._loading.get(key) or threading.Lock())
         return self._loading[key]
 
     def knows(self, model: ModelSpec) -> bool:
-        """Tell whether :meth:`card` answers at once."""
+        """Return whether :meth:`card` returns without loading."""
         return model == ModelSpec() or _key(model) in self._profiles
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
-        """Remember a profile, for example one that a run made anyway."""
+        """Keep a profile, for example from a run."""
         _put(self._profiles, _key(model), profile)
 
     def _load(self, model: ModelSpec, asker: Requester) -> ModelCard:
@@ -134,7 +134,7 @@ class ModelCards:
 
 
 def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:
-    """Keep a value, and at most so many: the oldest goes."""
+    """Add a value, and evict the oldest beyond the limit."""
     known[key] = value
     if len(known) > _KEPT:
         known.pop(next(iter(known)), None)
@@ -149,16 +149,16 @@ def _key(model: ModelSpec) -> _Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReport:
-    """What was found in a checkpoint.
+    """Content of a checkpoint.
 
     Attributes:
         spec: the checkpoint, as a model whose architecture is to be recognised.
-        candidates: architectures that it may belong to, the likeliest first; none where nothing is alike.
-        network: the one that this is about, by what stands before the names of its weights in the file, and
-        networks: all of the file, in its order.
-        num_tensors: weights by name.
-        notes: sentences a person should read.
-        verdict: in one sentence, which architecture fits exactly, or that none does.
+        candidates: architectures that it may belong to, the likeliest first; empty if none is similar.
+        network: prefix of the network that this report is about.
+        networks: prefixes of all networks in the file, in its order.
+        num_tensors: number of named weights.
+        notes: sentences for the user.
+        verdict: one sentence on the architecture that fits exactly, or that none does.
     """
 
     spec: ModelSpec
@@ -170,17 +170,17 @@ class CheckpointReport:
     verdict: str
 
     def model(self, candidate: ArchitectureMatch) -> ModelSpec:
-        """Return how the checkpoint is loaded as that architecture."""
+        """Return the spec that loads the checkpoint as that architecture."""
         return replace(self.spec, library=candidate.library, name=candidate.name)
 
     @property
     def proposal(self) -> ModelSpec | None:
-        """The architecture to confirm; None where none fits."""
+        """The architecture to confirm; None if none fits."""
         return self.model(self.candidates[0]) if self.candidates and self.candidates[0].fits else None
 
     @property
     def look_alikes(self) -> tuple[ArchitectureMatch, ...]:
-        """The likeliest architecture and those that fit equally well; none where none fits."""
+        """The likeliest architecture and those that fit equally well; empty if none fits."""
         if self.proposal is None:
             return ()
         return tuple(item for item in self.candidates if item.fits and item.score == self.candidates[0].score)
@@ -237,9 +237,9 @@ def compare_checkpoint(model: ModelSpec) -> MatchReport:
 
 
 def same_model(first: ModelSpec, second: ModelSpec) -> bool:
-    """Return whether both are of one network: equal settings, and checkpoints of equal content.
+    """Return whether both are one network: equal settings, and checkpoints of equal content.
 
-    A checkpoint that is not on this machine, or no longer, is the same as one of an equal path only.
+    A checkpoint that is not on this machine equals only one with an equal path.
     """
     if first == second:
         return True
@@ -250,7 +250,7 @@ def same_model(first: ModelSpec, second: ModelSpec) -> bool:
 
 
 def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
-    """Raise InvalidSchedule unless two runs are of one network; of imported figures only the layers are known."""
+    """Raise InvalidSchedule unless two runs are of one network; for imported figures only the layers are compared."""
     if first.is_runnable and second.is_runnable and not same_model(first, second):
         names = " and ".join(Path(model.checkpoint).name or model.title for model in (first, second))
         raise InvalidSchedule(
@@ -260,9 +260,9 @@ def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
 
 
 def _content(path: str) -> str | None:
-    """Return a hash of the file at ``path``; None where there is none to be read."""
+    """Return a hash of the file at ``path``; None if it cannot be read."""
     file = Path(path)
-    if not file.is_absolute():  # of a run from another server, of which only the file's name is known
+    if not file.is_absolute():  # a run from another server has only the file's name
         return None
     try:
         found = file.stat()

@@ -64,14 +64,14 @@ _ROUNDING_BITS = 1e-6
 
 
 def default_targets(result: RunResult) -> dict[str, float]:
-    """Return one number per layer that could be measured, members of a group alike.
+    """Return one number per measured layer; members of a group have the same.
 
-    Percent for sparsity and pruning: the classic rule on the drops of the ranking metric at the level nearest to
-    50 %, for a mean of 50 % weighted by parameters (2:4 sparsity: 50 % everywhere). Bits for quantization: the least
-    damage at 4 bits on average, or at the nearest average that the measured levels reach; 32 for a layer left as it is.
+    Percent for sparsity and pruning: the gamma rule on the drops of the ranking metric at the level nearest to 50 %,
+    for a mean of 50 % weighted by parameters (2:4 sparsity: 50 % everywhere). Bits for quantization: the least damage
+    at 4 bits on average, or at the nearest average that the measured levels reach; 32 for an unchanged layer.
     """
     from senseapp.solve.gamma import (
-        layer_targets,  # it loads scipy, which the app does without until its first chart
+        layer_targets,  # loads scipy, which the app avoids until its first chart
     )
 
     config = result.compression

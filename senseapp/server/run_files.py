@@ -1,4 +1,4 @@
-"""Finished runs that were not measured here: from run files and from other tools' tables."""
+"""Finished runs that were not measured here: imports of run files and of other tools' tables."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ORIGIN = "Imported from a run file; what is in it was measured elsewhere."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedRun:
-    """A run whose records were found sound and written anew, in a folder that is to become the run's own.
+    """A run whose records were validated and rewritten, in a folder that will become the run's own.
 
     Attributes:
         title: of the run.
         spec: its settings.
         headline: its result in one sentence.
-        num_measurements: in its result.
+        num_measurements: number of measurements in its result.
     """
 
     title: str
@@ -40,15 +40,15 @@ class UnpackedRun:
 
 
 def unpack_run_file(stream: BinaryIO, folder: Path, *, most_bytes: int) -> UnpackedRun:
-    """Check a run file and write what is in it into an empty ``folder``.
+    """Check a run file and write its content into an empty ``folder``.
 
     Args:
         stream: the file.
-        folder: where the records and compressed models go.
-        most_bytes: that everything in it may have together, unpacked.
+        folder: folder for the records and compressed models.
+        most_bytes: limit for all unpacked content.
 
     Raises:
-        InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
+        InvalidFile: it is no run file, damaged, too large, or has unexpected content.
         StorageFailed: the folder cannot be written to.
     """
     read = read_run_file(stream, most_bytes=most_bytes)
@@ -63,7 +63,7 @@ def unpack_run_file(stream: BinaryIO, folder: Path, *, most_bytes: int) -> Unpac
 
 
 def keep_run(store: RunStore, run: UnpackedRun, folder: Path, *, owner: str) -> str:
-    """Make a finished run of what was unpacked into ``folder``, which is empty then, and return its id."""
+    """Create a finished run from the content of ``folder``, which is empty afterwards, and return its id."""
 
     def move(own: RunFolder) -> None:
         with storage_errors("the run"):
@@ -76,7 +76,7 @@ def keep_run(store: RunStore, run: UnpackedRun, folder: Path, *, owner: str) -> 
 def keep_finished_run(
     store: RunStore, run: UnpackedRun, fill: Callable[[RunFolder], None], *, owner: str, origin: str
 ) -> str:
-    """Make a finished run whose files ``fill`` writes, and return its id; where that fails nothing is kept."""
+    """Create a finished run whose files ``fill`` writes, and return its id; on failure nothing is kept."""
     return store.create_finished(
         run.spec,
         fill,
@@ -112,7 +112,7 @@ def _fill(folder: RunFolder, read: ReadRunFile) -> None:
 
 
 def _files(weights: Mapping[str, int], key: str) -> dict[str, int]:
-    """Return the sizes of the files that came along; the others stay where they were made."""
+    """Return the sizes of the files in the run file; others stay on the server that made them."""
     sizes = [count for name, count in weights.items() if _key(name) == key]
     return {CHECKPOINT.suffix: sizes[0]} if sizes else {}
 
@@ -140,5 +140,5 @@ def _check_weights(name: str, path: str) -> None:
 
 
 def _key(name: str) -> str:
-    """Return the key in the name of a member, which was matched against hexadecimal digits before."""
+    """Return the key in a member's name, which was matched against hexadecimal digits before."""
     return name.split(".")[0].rsplit("-", 1)[1]

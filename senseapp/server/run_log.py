@@ -1,4 +1,4 @@
-"""The server's log, one JSON object a line without secrets, and what it says of each run, for the run's owner."""
+"""The server's log, one JSON object per line without secrets, and the log of each run for its owner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from senseapp.core.disk import storage_errors
 from senseapp.store.run_store import RunStore
 
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
-_SHORTEST_SECRET = 6  # shorter ones would blot out ordinary words
+_SHORTEST_SECRET = 6  # shorter ones would redact ordinary words
 _FILE_BYTES = 10_000_000
 _FILES = 5
 _READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -28,7 +28,7 @@ _READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class JsonLines(logging.Formatter):
     """Formats a record as ``{"time": ..., "level": ..., "logger": ..., "run": ..., "message": ..., "trace": ...}``.
 
-    ``secrets``, and those of the environment, are blotted out wherever they occur.
+    ``secrets``, and those of the environment, are redacted wherever they occur.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -90,7 +90,7 @@ class LogEntry:
 
 @contextmanager
 def during_run(run_id: str) -> Iterator[None]:
-    """Say that what this thread logs in the body is about the run ``run_id``."""
+    """Attribute log records of this thread inside the block to the run ``run_id``."""
     token = _current.set(run_id)
     try:
         yield
@@ -99,9 +99,9 @@ def during_run(run_id: str) -> Iterator[None]:
 
 
 class RunLogs(logging.Handler):
-    """Writes what senseapp logs about a run into the run's folder; :meth:`close` ends it.
+    """Writes senseapp's log records about a run into the run's folder; :meth:`close` ends it.
 
-    A record is about a run if it says so (``extra={"run": run_id}``) or was logged :func:`during_run`.
+    A record is about a run if it names it (``extra={"run": run_id}``) or was logged :func:`during_run`.
     """
 
     def __init__(self, store: RunStore) -> None:
@@ -113,27 +113,27 @@ class RunLogs(logging.Handler):
             _PACKAGE.setLevel(logging.INFO)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let a record pass that is about a run, and write down which."""
+        """Accept records about a run, and set the run's id on them."""
         run_id = record.__dict__.get("run") or _current.get()
-        record.__dict__["run"] = run_id  # for the handlers that come after this one
+        record.__dict__["run"] = run_id  # for later handlers
         return bool(run_id)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a record to the log of its run; a disk that refuses must not fail the run."""
+        """Append a record to the log of its run; a failed write must not fail the run."""
         with suppress(OSError):
-            path = self._store.folder_of_runs / record.__dict__["run"] / _FILE  # of another store, it is not there
+            path = self._store.folder_of_runs / record.__dict__["run"] / _FILE  # absent for a run of another store
             if path.parent.is_dir() and (not path.is_file() or path.stat().st_size < _MOST_BYTES):
                 with path.open("a", encoding="utf-8") as stream:
                     stream.write(self.format(record) + "\n")
 
     def close(self) -> None:
-        """Stop listening."""
+        """Remove this handler."""
         _PACKAGE.removeHandler(self)
         super().close()
 
 
 def read_run_log(folder: Path) -> tuple[LogEntry, ...]:
-    """Return what was logged about the run in ``folder``, the oldest first; lines that a crash cut are left out."""
+    """Return the log of the run in ``folder``, oldest first, without lines cut off by a crash."""
     if not (folder / _FILE).is_file():
         return ()
     with storage_errors(_FILE):

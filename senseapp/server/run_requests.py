@@ -1,4 +1,4 @@
-"""Requests about finished runs: their schedules, times of their layers, and one picture that a person tries."""
+"""Requests about finished runs: schedules, times of layers, pictures, and answers to an uploaded picture."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSchedule(WorkerRequest[Schedule]):
-    """What does a schedule file say?"""
+    """Request for the content of a schedule file."""
 
     answer_type: ClassVar[type[Any]] = Schedule
     content: bytes
     profile: ModelProfile
 
     def answer(self) -> Schedule:
-        """Read it."""
-        from senseapp.formats.plain import read_schedule  # loads yaml, which other questions do without
+        """Read the file."""
+        from senseapp.formats.plain import read_schedule  # loads yaml, which other requests do not need
 
         return read_schedule(self.content, self.profile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveSchedule(WorkerRequest[Schedule]):
-    """Which levels meet a budget with the least damage, in a run of very many layers, whose folder is given?"""
+    """Request for the least damaging levels under a budget, for a run of very many layers in ``folder``."""
 
     answer_type: ClassVar[type[Any]] = Schedule
     folder: str
@@ -58,21 +58,21 @@ class SolveSchedule(WorkerRequest[Schedule]):
 
     @property
     def subject(self) -> str:
-        """What is solved."""
+        """Name of the request."""
         return "The schedule of this run"
 
     @property
     def seconds(self) -> float:
-        """Of the largest run that is imported: 15 s."""
+        """Limit; the largest imported run takes 15 s."""
         return _SOLVE_SECONDS
 
     @property
     def memory_bytes(self) -> float:
-        """Of the largest run that is imported: 0.5 GB."""
+        """Limit; the largest imported run takes 0.5 GB."""
         return _SOLVE_BYTES
 
     def answer(self) -> Schedule:
-        """Read the run's results and solve; they stay for the next move of a slider, as reading takes longest."""
+        """Read the run's results and solve; results stay in memory for the next request, as reading takes longest."""
         from senseapp.solve.trade_off import schedule_for  # loads scipy's solvers
 
         key = "result", self.folder
@@ -92,7 +92,7 @@ class SolveSchedule(WorkerRequest[Schedule]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTimes(WorkerRequest[LayerTimes]):
-    """How long do layers take, as a file of another program has it? ``level`` is that of a profiled network."""
+    """Request for times of layers in another program's file; ``level`` is that of a profiled network."""
 
     answer_type: ClassVar[type[Any]] = LayerTimes
     content: bytes
@@ -102,13 +102,13 @@ class ReadTimes(WorkerRequest[LayerTimes]):
     level: float | None
 
     def answer(self) -> LayerTimes:
-        """Read it."""
+        """Read the file."""
         return read_layer_times(self.content, self.profile, self.compression.scale, name=self.name, level=self.level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """One picture as the network sees it, as PNG."""
+    """One picture as the network gets it, as PNG."""
 
     name: str
     png: bytes
@@ -123,7 +123,7 @@ class Thumbnails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowPictures(WorkerRequest[Thumbnails]):
-    """What do some of the pictures of a run look like to its network?"""
+    """Request for some pictures of a run as its network gets them."""
 
     answer_type: ClassVar[type[Any]] = Thumbnails
     spec: RunSpec
@@ -137,12 +137,12 @@ class ShowPictures(WorkerRequest[Thumbnails]):
 
     @property
     def seconds(self) -> float:
-        """To load the model and read the pictures out of their archive."""
+        """Limit for loading the model and reading the pictures from their archive."""
         return MODEL_SECONDS + num_bytes(self.spec.data.path) / BYTES_PER_SECOND
 
     @property
     def memory_bytes(self) -> float:
-        """By the size of the checkpoint."""
+        """Limit from the size of the checkpoint."""
         return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
 
     def answer(self) -> Thumbnails:
@@ -176,9 +176,9 @@ class ShowPictures(WorkerRequest[Thumbnails]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryPicture(WorkerRequest[PictureAnswers]):
-    """What do the original network of a run and its ONNX files answer to one uploaded picture?
+    """Request for the answers of a run's original network and its ONNX files to one uploaded picture.
 
-    ``files`` are (name, path) of each.
+    ``files`` are the (name, path) of each file.
     """
 
     answer_type: ClassVar[type[Any]] = PictureAnswers
@@ -193,12 +193,12 @@ class TryPicture(WorkerRequest[PictureAnswers]):
 
     @property
     def seconds(self) -> float:
-        """To load the model, read the picture and open the files."""
+        """Limit for loading the model, reading the picture and opening the files."""
         return MODEL_SECONDS + self._bytes_to_load / BYTES_PER_SECOND
 
     @property
     def memory_bytes(self) -> float:
-        """By the size of the checkpoint and the files; the picture is decoded in a process with its own limit."""
+        """Limit from the sizes of checkpoint and files; the picture is decoded in a process with its own limit."""
         return MODEL_BYTES + COPIES * self._bytes_to_load
 
     @property
@@ -206,7 +206,7 @@ class TryPicture(WorkerRequest[PictureAnswers]):
         return sum(map(num_bytes, (self.spec.model.checkpoint, *(path for _, path in self.files))))
 
     def answer(self) -> PictureAnswers:
-        """Prepare the picture and run all of them."""
+        """Prepare the picture and run all networks on it."""
         load_engine()
         from senseapp.prove.try_picture import picture_answers  # torch loads on first use
 

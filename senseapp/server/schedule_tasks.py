@@ -1,4 +1,4 @@
-"""Tasks about schedules of a finished run: proof, file for a runtime, search, recommendation."""
+"""Tasks on schedules of a finished run: proof, file for a runtime, search, recommendation."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from senseapp.prove.source import Source
 
 ROUNDS = 3
-"""How often a proof solves a schedule at most, unless somebody says otherwise."""
+"""Default limit on how often a proof solves a schedule."""
 MOST_CHANGED = 0.5
-"""Share of answers that a file in int8 may change at most, whatever loss is tolerated."""
+"""Largest share of answers that a file in int8 may change, whatever the tolerated loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification(FinishedRunTask[ValidationResult]):
-    """What is to be proven: a schedule, on images that the curves have not seen, beside a uniform one of equal cost.
+    """Proof of a schedule on held-out images, beside a uniform one of equal cost.
 
     Attributes:
-        repair: whether it is repaired without training, where it measures better so.
-        adapting: whether its layers are given new weights, where it measures better so.
-        other: how the second run compresses, where the schedule was made from two.
-        rounds: how often layers may be measured again and the schedule solved again; 1 keeps the schedule as it is.
+        repair: whether it is repaired without training, if it measures better so.
+        adapting: whether its layers' weights are adapted, if it measures better so.
+        other: configuration of the second run's compression, for a schedule of two runs.
+        rounds: how often layers may be measured again and the schedule solved again; 1 does not change the schedule.
     """
 
     kind: ClassVar[type] = ValidationResult
@@ -61,18 +61,18 @@ class Verification(FinishedRunTask[ValidationResult]):
 
     @property
     def key(self) -> str:
-        """Names its files."""
+        """Key of its files."""
         adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
         repair = REPAIR if self.repair else False
         rounds = "" if self.rounds == ROUNDS else f" rounds={self.rounds}"
         return key_of(f"{_text_of(self.schedule)} repair={repair}{_second(self.other)}{adapting}{rounds}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
-        """Prove the schedule, and keep the compressed model too."""
+        """Prove the schedule, and keep the compressed model."""
         return self.prove(open_evaluator(context, self.other), context)[0]
 
     def prove(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[ValidationResult, Proof]:
-        """Prove the schedule on an open evaluator; write the compressed model, and return it with its proof."""
+        """Prove the schedule on an open evaluator; write the compressed model, and return the result with its proof."""
         from senseapp.prove.prove import prove  # torch loads here
 
         proven = prove(evaluator, self.schedule, repair=self.repair, rounds=self.rounds, adapting=self.adapting)
@@ -96,7 +96,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         return validation
 
     def changed(self, folder: RunFolder) -> ChangedAnswers | None:
-        """Return which answers the proven model changes; None where that is unknown."""
+        """Return the answers that the proven model changes; None if unknown."""
         return folder.load(ChangedAnswers, self.key)
 
     def files(self, folder: RunFolder) -> tuple[Path, ...]:
@@ -109,7 +109,7 @@ class Verification(FinishedRunTask[ValidationResult]):
 
 def _text_of(schedule: Schedule) -> str:
     asked = encode(schedule)
-    del asked["data"]["file_notes"]  # younger than proofs that people keep; notes say the same
+    del asked["data"]["file_notes"]  # newer than stored proofs; notes contain the same
     return json.dumps(asked, allow_nan=False, separators=(",", ":"))
 
 
@@ -119,16 +119,16 @@ def _second(other: CompressionConfig | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverTask(FinishedRunTask[Delivery]):
-    """Files of one schedule, made from the weights that are proven first; or, without one, of the original weights.
+    """Files of one schedule, made from its proven weights; or, without one, of the original weights.
 
     Attributes:
         schedule: None for the original weights.
         repair: whether proven weights may be repaired.
         adapting: whether proven weights may be adapted.
-        allowed_drop: what may be lost, in the unit of the metric that people judge the model by. Where the proven
-            weights lose more, adapted ones are tried too, and the better are taken. None tries nothing more.
-        settings: of the file in int8; of kind ``float`` asks for none.
-        other: how the second run compresses, where the schedule was made from two.
+        allowed_drop: tolerated loss, in the unit of the model's main metric. If the proven weights lose more, adapted
+            ones are tried too, and the better are used. None tries nothing more.
+        settings: of the file in int8; kind ``float`` makes none.
+        other: configuration of the second run's compression, for a schedule of two runs.
     """
 
     kind: ClassVar[type] = Delivery
@@ -149,7 +149,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
 
     @property
     def key(self) -> str:
-        """Names its files; hashes each field by its name, so that a new one with its default changes no key."""
+        """Key of its files; hashes each field by name, so that a new field with its default changes no key."""
         settings = self.settings
         asked = {
             "version": 1,
@@ -168,7 +168,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         return key_of(f"deliver {json.dumps(asked, sort_keys=True)}")
 
     def proof(self, adapting: Adapting) -> Verification:
-        """Return the task that proves the schedule with that way to adapt weights."""
+        """Return the task that proves the schedule with this adaptation."""
         assert self.schedule is not None
         return Verification(
             run_id=self.run_id,
@@ -180,11 +180,11 @@ class DeliverTask(FinishedRunTask[Delivery]):
         )
 
     def find_out(self, context: TaskContext) -> Delivery:
-        """Prove, write the files, measure them."""
+        """Prove the schedule, write the files, measure them."""
         return self.make(open_evaluator(context, self.other), context)
 
     def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Delivery:
-        """Do the same on an open evaluator."""
+        """Do the same with an open evaluator."""
         from senseapp.prove.deliver import runtime_candidates  # torch loads here
         from senseapp.prove.source import original_source
 
@@ -203,7 +203,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
 
     def _proven(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Source, tuple[Candidate, ...]]:
-        """Return the proven network and the candidates of its weights; what was proven before is read again."""
+        """Return the proven network and the candidates of its weights; an earlier proof is read from the folder."""
         from senseapp.prove.prove import prove_within
         from senseapp.prove.source import proven_source, stored_source
 
@@ -230,7 +230,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingTask(FinishedRunTask[LayerTimes]):
-    """How long the layers of the network of a run take on this machine at the levels of its compression."""
+    """Times of the layers of a run's network on this machine at the levels of its compression."""
 
     kind: ClassVar[type] = LayerTimes
 
@@ -239,7 +239,7 @@ class TimingTask(FinishedRunTask[LayerTimes]):
 
     @property
     def key(self) -> str:
-        """Names its file."""
+        """Key of its file."""
         return key_of(f"times threads={self.threads} batch={self.batch}")
 
     def find_out(self, context: TaskContext) -> LayerTimes:
@@ -253,12 +253,12 @@ class TimingTask(FinishedRunTask[LayerTimes]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropLimit:
-    """How much may be lost, and what is tightened until that much is.
+    """Tolerated loss, and the budget that is tightened up to it.
 
     Attributes:
         kind: the budget that is tightened.
         allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
-        repair: whether schedules are repaired without training, where they measure better so.
+        repair: whether schedules are repaired without training, if they measure better so.
     """
 
     kind: BudgetKind
@@ -270,7 +270,7 @@ class DropLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrongestSearch(FinishedRunTask[StrongestFound]):
-    """One such search in the results of a run."""
+    """Search for the strongest schedule within a tolerated loss."""
 
     kind: ClassVar[type] = StrongestFound
 
@@ -278,12 +278,12 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
 
     @property
     def is_short(self) -> bool:
-        """No: it measures up to seven whole schedules."""
+        """False: it measures up to seven whole schedules."""
         return False
 
     @property
     def key(self) -> str:
-        """Names its file."""
+        """Key of its file."""
         drop, limits = self.drop, self.drop.limits
         asked = (
             *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and REPAIR),
@@ -292,7 +292,7 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
         return key_of(repr(asked))
 
     def find_out(self, context: TaskContext) -> StrongestFound:
-        """Search; raises InfeasibleBudget where even the gentlest schedule drops more."""
+        """Search; raises InfeasibleBudget if even the gentlest schedule loses more."""
         from senseapp.prove.strongest import strongest_schedule  # torch loads here
 
         return strongest_schedule(
@@ -307,9 +307,9 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationTask(FinishedRunTask[Recommendation]):
-    """The recommendation for a run, whose proof is kept like any other.
+    """The recommendation for a run; its proof is kept like any other.
 
-    ``allowed_drop`` is in the unit of the metric that people judge the model by; None is what that metric tolerates.
+    ``allowed_drop`` is in the unit of the model's main metric; None: the loss that this metric tolerates.
     """
 
     kind: ClassVar[type] = Recommendation
@@ -319,17 +319,17 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
 
     @property
     def key(self) -> str:
-        """Names its file."""
+        """Key of its file."""
         return key_of(f"recommendation allowed={self.allowed_drop} repair={REPAIR}")
 
     def proof(self, found: Recommendation) -> Verification | None:
-        """Return the task whose outcome is the proof of what is recommended; None where nothing is."""
+        """Return the task whose outcome is the proof of the recommended schedule; None if there is none."""
         if found.schedule is None or found.validation is None:
             return None
         return Verification(run_id=self.run_id, schedule=found.schedule, adapting=found.validation.adapting)
 
     def find_out(self, context: TaskContext) -> Recommendation:
-        """Look for it on the images of the run; the file of the original weights in int8 comes first."""
+        """Search on the images of the run; the file of the original weights in int8 comes first."""
         from senseapp.prove.recommend import recommend  # torch loads here
 
         evaluator = open_evaluator(context)
@@ -346,10 +346,10 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
             task.keep(context.folder, task.make(evaluator, context))
 
     def keep_scheduled(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
-        """Keep the proof of what was found, and the files of its schedule; return the finished record.
+        """Keep the proof of the found schedule, and its files; return the finished record.
 
-        Where channels are removed, the schedule gets a file in int8 too. On top of zeros or rounded weights, int8 would
-        lose more than on the original weights and be no smaller or faster, so there it is made on request only.
+        A pruned schedule also gets a file in int8. On top of zeros or rounded weights, int8 would lose more than on the
+        original weights and be no smaller or faster, so it is made only on request.
         """
         record, proof = found.record, self.proof(found.record)
         if proof is None or found.proven is None:
@@ -370,7 +370,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
 
 
 def original_in_int8(run_id: str, allowed_drop: float) -> DeliverTask:
-    """Return the task that makes the file of the original weights in int8 which may lose ``allowed_drop``."""
+    """Return the task for the file of the original weights in int8 with a tolerated loss of ``allowed_drop``."""
     return DeliverTask(run_id=run_id, settings=_quickest(allowed_drop))
 
 

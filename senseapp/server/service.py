@@ -1,4 +1,4 @@
-"""Everything a page can ask for: one call per user action, frozen records back."""
+"""Interface for pages: one call per user action, which returns frozen records."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from senseapp.store.distiller_reading import notes_on_names
 from senseapp.store.run_file import write_run_file
 
 LOCAL_OWNER = "local"
-"""The one person of a server without login."""
+"""The only user of a server without login."""
 
 
 class Service:
-    """One person's view of the server: their runs, and parts for everything around them. Cheap to make.
+    """One user's view of the server: their runs, and parts for everything around them. Cheap to construct.
 
-    Ids come from URLs: any text is answered, with NotFound unless this person may see the run (to change it, owns it).
-    Whoever has a run's link may read it through the link in place of its id, and can change nothing.
+    Ids come from URLs: any text is accepted, with NotFound unless this user may see the run (to change it, owns it). A
+    run's link, in place of its id, allows reading it and no change.
 
     Attributes:
         inputs: models and images, before a run.
         work: proofs, searches and histograms of finished runs.
-        schedules: what schedules of finished runs need to know, and their files.
+        schedules: inputs and files of schedules of finished runs.
     """
 
     def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> None:
@@ -60,22 +60,22 @@ class Service:
 
     @classmethod
     def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> Service:
-        """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``."""
+        """Return the service of this process's shared backend; ``home`` None: ``SENSEAPP_HOME``."""
         return cls(backend_at(home or default_home()), owner, asker)
 
     def run(self, run_id: str) -> RunRecord:
-        """Return what is kept about a run."""
+        """Return the record of a run."""
         return self._backend.states.up_to_date(self._store.get(run_id, self.owner))
 
     def runs(self) -> tuple[RunRecord, ...]:
-        """Return this person's runs, the newest first."""
+        """Return this user's runs, newest first."""
         return tuple(self._backend.states.up_to_date(record) for record in self._store.list(self.owner))
 
     def result(self, run_id: str) -> RunResult | None:
-        """Return the result, or, of a run that has not finished, what it has found so far.
+        """Return the result, or, for an unfinished run, the partial result.
 
-        A partial one has the same form with fewer measurements, so every view can show it; None before the
-        model was loaded.
+        A partial one has the same form with fewer measurements, so every view can show it; None before the model was
+        loaded.
         """
         record = self._store.get(run_id, self.owner)
         result = self._backend.so_far(self._store.readable(run_id, self.owner))
@@ -88,18 +88,18 @@ class Service:
         self._store.rename(run_id, self.owner, title)
 
     def tag(self, run_id: str, tags: Sequence[str]) -> None:
-        """Change the words that its owner finds a run by."""
+        """Change the tags by which its owner finds a run."""
         self._store.tag(run_id, self.owner, tags)
 
     def share(self, run_id: str, *, shared: bool) -> str:
-        """Let anybody with the link read a run, and return the link; or nobody else, for which it is empty.
+        """Allow anybody with the link to read a run, and return the link; or revoke it, and return an empty one.
 
-        A link that was taken back never works again.
+        A revoked link never works again.
         """
         return self._store.share(run_id, self.owner, shared=shared)
 
     def delete(self, run_id: str) -> None:
-        """Stop a run if need be, and take it away; for :data:`UNDO_SECONDS` its owner can :meth:`restore` it."""
+        """Stop a run if necessary, and delete it; for :data:`UNDO_SECONDS` its owner can :meth:`restore` it."""
         known = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
         self._backend.stop_all(known.run_id)
         if not known.state.finished:
@@ -108,7 +108,7 @@ class Service:
         self._backend.remove_deleted_later()
 
     def restore(self, run_id: str) -> RunRecord:
-        """Undo :meth:`delete`; what was stopped stays stopped. NotFound where its files are removed already."""
+        """Undo :meth:`delete`; stopped jobs stay stopped. NotFound if its files are removed already."""
         return self._store.restore(run_id, self.owner)
 
     def pack(self, run_id: str, stream: BinaryIO) -> None:
@@ -117,10 +117,10 @@ class Service:
         write_run_file(folder, self.run(run_id).title, stream)
 
     def import_run(self, path: Path) -> str:
-        """Make a finished run of a file that :meth:`pack` wrote, and return its id; anybody may have made the file.
+        """Create a finished run from a file of :meth:`pack`, and return its id; the file is not trusted.
 
         Raises:
-            InvalidFile: it is no such file, damaged, too large, or holds anything unexpected.
+            InvalidFile: it is no such file, damaged, too large, or has unexpected content.
             QuotaExceeded: there is no room for it.
         """
         self.require_owner()
@@ -138,26 +138,26 @@ class Service:
             return keep_run(self._store, run, Path(folder), owner=self.owner)
 
     def disk_use(self) -> DiskUse:
-        """Return what this person's runs and everybody's take, and may take."""
+        """Return disk use and limits of this user's and of all users' runs."""
         return disk_use(self._store, self.owner, self._backend.settings)
 
     def require_owner(self) -> None:
-        """Raise NotFound unless runs can belong to this person: the last guard, should a page let a stranger in."""
+        """Raise NotFound unless this user can own runs: the last guard, should a page admit a stranger."""
         if not self.owner:
             raise NotFound("Nobody is logged in, so there is nobody to keep a run for. Log in first.")
 
     def introduce(self, name: str) -> None:
-        """Keep what this person is called, to be shown beside what they share."""
+        """Store this user's display name, which is shown with shared runs."""
         self._store.set_owner_name(self.owner, name)
 
     def start(self, spec: RunSpec, *, title: str = "") -> str:
-        """Put a run in the queue and return its id; the model is loaded by the worker, never here.
+        """Queue a run and return its id; the model is loaded by the worker, never here.
 
         Raises:
-            InvalidInput: a file lies where this app may not read, or the title is too long.
+            InvalidInput: a file is outside the allowed folders, or the title is too long.
             QueueFull: too many runs wait.
-            QuotaExceeded: this person's runs or everybody's take too much disk space.
-            RateLimited: this person starts too many in a minute.
+            QuotaExceeded: this user's runs or all users' take too much disk space.
+            RateLimited: this user starts too many in a minute.
         """
         self._backend.rate_limiter.count(self.owner, "runs")
         self.require_owner()
@@ -173,17 +173,17 @@ class Service:
         return record.run_id
 
     def _is_short(self, spec: RunSpec) -> bool:
-        """Tell whether a run goes to the lane of short jobs, which is so only where its time is known at once."""
+        """Return whether a run goes to the lane of short jobs, which requires that its time is known at once."""
         known = self._backend.cards.knows(spec.model)
         return self._backend.is_short_run(spec, self.inputs.estimate_time(spec) if known else None)
 
     def import_csv(
         self, title: str, content: bytes, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
     ) -> str:
-        """Make a finished run of another tool's sensitivity table (Distiller's columns), and return its id.
+        """Create a finished run from another tool's sensitivity table (Distiller's columns), and return its id.
 
-        ``model`` is the one that was measured, for the sizes of its layers; its card may take seconds. What the table
-        names and the model lacks is left out. The run's origin says so, and how the table was read.
+        ``model`` is the measured model, for the sizes of its layers; its card may take seconds. Parameters in the table
+        that the model lacks are left out; the run's origin says so, and how the table was read.
 
         Raises:
             InvalidInput: the file is not such a table, or ``model`` has none of its parameters or cannot be built.
@@ -205,7 +205,7 @@ class Service:
         )
 
     def snapshot(self, run_id: str) -> JobSnapshot:
-        """Return this moment of a run, of the worker while it waits or runs, else as it was stored."""
+        """Return a snapshot of a run: from the worker while it waits or runs, else from the store."""
         record, true_id = self.run(run_id), self._store.readable(run_id, self.owner)
         if (known := self._backend.runner.snapshot(true_id)) is not None:
             return replace(known, run_id=run_id)
@@ -213,20 +213,20 @@ class Service:
         return JobSnapshot(run_id=run_id, state=record.state, done=done, total=total, error=record.error)
 
     def blocking_run(self, snapshot: JobSnapshot) -> RunRecord | None:
-        """Return the run that the job at work is about, for which a waiting one waits; None unless this person's."""
+        """Return the run of the running job for which a waiting one waits; None unless it is this user's."""
         with suppress(NotFound):
             return self._store.owned(snapshot.behind.split(":")[0], self.owner)
         return None
 
     def cancel(self, run_id: str) -> None:
-        """Ask a run to stop; what it measured is kept, and it can be resumed."""
+        """Request that a run stops; its measurements are kept, and it can be resumed."""
         self._backend.runner.cancel(self._store.owned(run_id, self.owner).run_id)
 
     def resume(self, run_id: str, *, here: bool = False) -> None:
-        """Put a run that did not finish in the queue again; it goes on from its last stored measurement.
+        """Queue a run that did not finish again; it continues from its last stored measurement.
 
-        A run that is done, waits or runs is left as it is. With ``here`` it goes on on this machine, whatever cluster
-        there is. Raises as :meth:`start` does.
+        A run that is done, waiting or running is unchanged. With ``here`` it continues on this machine, even if there
+        is a cluster. Raises as :meth:`start` does.
         """
         record = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
         if record.state is RunState.DONE or not record.state.finished:
@@ -242,40 +242,40 @@ class Service:
             raise
 
     def presets(self, page: str) -> dict[str, dict[str, str]]:
-        """Return this person's presets for ``page``: texts of settings by the name of the preset."""
+        """Return this user's presets for ``page``: texts of settings by the name of the preset."""
         return self._store.presets.of(self.owner, page)
 
     def save_preset(self, page: str, name: str, settings: Mapping[str, str]) -> None:
-        """Keep settings under a name; InvalidSpec for a name that is none, QuotaExceeded for one preset too many."""
+        """Store settings under a name; InvalidSpec for an invalid name, QuotaExceeded for too many presets."""
         self.require_owner()
         self._store.presets.save(self.owner, page, name, settings)
 
     def delete_preset(self, page: str, name: str) -> None:
-        """Remove a preset of this person."""
+        """Remove a preset of this user."""
         self._store.presets.delete(self.owner, page, name)
 
     def leaderboard(self) -> tuple[LeaderboardRow, ...]:
-        """Return this person's finished runs, the most compressible first; the first time half a second for each."""
+        """Return this user's finished runs, most compressible first; the first call takes half a second for each."""
         return self._backend.leaderboard.rows(self.runs())
 
     def run_log(self, run_id: str) -> tuple[LogEntry, ...]:
-        """Return what was logged about a run, the oldest first; of its owner only: it may name files."""
+        """Return the log of a run, oldest first; for its owner only, as it may name files."""
         return read_run_log(self._store.folder(self._store.owned(run_id, self.owner).run_id).path)
 
     def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
-        """Return every proof of the run, the oldest first."""
+        """Return every proof of the run, oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(ValidationResult)
 
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
-        """Return every histogram that was made of a run, the oldest first."""
+        """Return every histogram of a run, oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
 
     def changed_answers(self, run_id: str) -> tuple[ChangedAnswers, ...]:
-        """Return every comparison of answers that was made of a run, the oldest first."""
+        """Return every comparison of answers of a run, oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(ChangedAnswers)
 
     def system(self) -> SystemReport:
-        """Return how the server is right now, for anybody who may open the app."""
+        """Return the current state of the server, for anybody who may open the app."""
         running, waiting = self._backend.runner.load()
         processes = self._backend.processes
         return system_report(
@@ -288,10 +288,10 @@ class Service:
         )
 
     def disk_problems(self) -> tuple[str, ...]:
-        """Return what is wrong with the disk, in sentences; raises StorageFailed if the database cannot be read."""
+        """Return problems with the disk, in sentences; raises StorageFailed if the database cannot be read."""
         self._store.bytes_used()
         return disk_problems(self._backend.home)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
-        """Load torch and then do ``also``, in the background, once; call it after the first page is up."""
+        """Load torch and then call ``also``, in the background, once; call it after the first page is shown."""
         self._backend.warm_up(also)

@@ -1,4 +1,4 @@
-"""Loading the engine and opening its sessions; earlier runs whose measurements can be reused."""
+"""Loading of the engine and its sessions; earlier runs whose measurements can be reused."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _ENGINE = (
 
 
 def load_engine() -> None:
-    """Import everything a run needs; call it before anything of the engine is used in a thread.
+    """Import everything a run needs; call it before the engine is used in a thread.
 
-    The modules of timm import each other: two threads that import them at once may see modules half loaded, so the
-    first one does it all. The garbage collector skips what was loaded: no page is made while it looks through torch.
+    The modules of timm import each other: two threads that import them at once may see half-loaded modules, so the
+    first one imports all. The garbage collector skips the loaded objects, since a scan of torch would delay pages.
     """
     with _loading:
         first = _ENGINE[0] not in sys.modules
@@ -54,7 +54,7 @@ def load_engine() -> None:
 
 
 def runs_on_processor(device: str) -> bool:
-    """Tell whether runs on ``device`` (a setting, which may be ``auto``) take this machine's own memory."""
+    """Return whether runs on ``device`` (a setting, which may be ``auto``) use this machine's own memory."""
     if device != "auto":
         return device == "cpu"
     load_engine()
@@ -80,9 +80,9 @@ class OpenSession(Protocol):
         Args:
             spec: the settings.
             data_roots: folders that images may be read from; empty allows any.
-            progress: is told one sentence before each long step, and now and then an empty one: it may raise to stop.
-            earlier: of the attempt that is resumed; the very same arithmetic is used again.
-            find_alike: asked for an earlier run by a hash over everything that decides this one's numbers.
+            progress: receives one sentence before each long step, and now and then an empty one: it may raise to stop.
+            earlier: result of the attempt to resume; its arithmetic is used again.
+            find_alike: returns an earlier run for a hash over everything that determines this one's numbers.
         """
 
 
@@ -95,7 +95,7 @@ def open_local_session(
     find_alike: Callable[[str], RunResult | None] = lambda content_key: None,
     executor: Executor | None = None,
 ) -> Session:
-    """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine."""
+    """Prepare the engine's own session, which loads torch. ``executor`` None: this machine."""
     load_engine()
     from senseapp.measure.reuse import arithmetic_of  # torch loads here, not when the app starts
     from senseapp.measure.session import Session
@@ -118,7 +118,7 @@ _log = logging.getLogger(__name__)
 class StoredRuns:
     """Finds the run with the most measurements among those of the same owner with the same content key.
 
-    Nobody else's runs are looked at: that they exist is not for others to know.
+    Runs of other users are excluded, so that their existence is not revealed.
     """
 
     def __init__(self, store: RunStore, run_id: str) -> None:
@@ -127,7 +127,7 @@ class StoredRuns:
         self._found: RunRecord | None = None
 
     def find(self, content_key: str) -> RunResult | None:
-        """Return what the fullest such run has measured, and keep the key for runs to come."""
+        """Return the measurements of the fullest such run, and store the key for later runs."""
         self._store.update(self._run_id, content_key=content_key)
         best: RunResult | None = None
         for record in self._store.with_content_key(self._run_id, content_key):
@@ -138,7 +138,7 @@ class StoredRuns:
         return best
 
     def taken(self, count: int, total: int) -> Reused:
-        """Record that ``count`` of ``total`` measurements come from the run that was found."""
+        """Record that ``count`` of ``total`` measurements were reused from the found run."""
         assert self._found is not None
         reused = Reused(title=self._found.title, taken=count, total=total)
         self._store.update(self._run_id, origin=reused.sentence)

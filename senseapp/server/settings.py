@@ -1,4 +1,4 @@
-"""What whoever runs a server may set (docs/deploy.md), limits on requests, and which files a person's run may read."""
+"""Settings of a server (docs/deploy.md), limits on requests, and the files that a user's run may read."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """How much a server does at once, and how much it keeps.
+    """Limits on parallel work and on storage.
 
     Attributes:
         workers: runs that are measured at the same time.
-        short_workers: short jobs that may run beside them, each in its process; 0 lets all jobs wait in one queue.
-        person_mb, server_mb: disk space of one person's runs, and of everybody's.
-        keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
-        job_memory_mb: memory that one run may take; 0 allows nine tenths of what is free when it starts.
-        job_processes: whether runs are measured in processes of their own, rather than in threads of this one.
-        recommend_seconds: a run is followed by its recommendation where that takes no longer, as predicted; 0: never.
-        runs_per_minute, jobs_per_minute, uploads_per_minute: of one person; jobs are proofs, histograms and searches.
+        short_workers: short jobs that may run beside them, each in its process; 0: all jobs wait in one queue.
+        person_mb, server_mb: disk space of one user's runs, and of all users'.
+        keep_days: days after which an untouched run is deleted; 0 keeps all.
+        job_memory_mb: memory of one run; 0 allows nine tenths of what is free when it starts.
+        job_processes: whether runs are measured in their own processes, rather than in threads of this one.
+        recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: none follows.
+        runs_per_minute, jobs_per_minute, uploads_per_minute: per user; jobs are proofs, histograms and searches.
     """
 
     workers: int = 1
@@ -83,7 +83,7 @@ _WINDOW_SECONDS = 60.0
 
 
 class RateLimiter:
-    """Counts what each person asked for in the last minute; safe to use from any thread."""
+    """Counts each user's requests in the last minute; safe to use from any thread."""
 
     def __init__(self, per_minute: dict[Action, int], clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
@@ -117,15 +117,15 @@ def configured_data_roots() -> tuple[Path, ...]:
 
 
 def uploads_folder(home: Path, owner: str) -> Path:
-    """Return the folder of a person's uploads; its name is a hash, so that no user text becomes a path."""
+    """Return the folder of a user's uploads; its name is a hash, so that no user text becomes a path."""
     return home / "uploads" / hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
 def check_paths(spec: RunSpec, allowed: tuple[Path, ...]) -> None:
-    """Require that every file the run reads exists and lies, with links followed, under an allowed folder.
+    """Require that every file the run reads exists and is, with links followed, in an allowed folder.
 
     Raises:
-        InvalidCheckpoint, InvalidDataset: it does not.
+        InvalidCheckpoint, InvalidDataset: a file is missing or elsewhere.
     """
     _check(spec.model.checkpoint, allowed, what="checkpoint", error=InvalidCheckpoint)
     _check(spec.data.path, allowed, what="image folder or archive", error=InvalidDataset)

@@ -1,4 +1,4 @@
-"""What the server runs on and how busy it is, for the System page; nothing about anybody's runs."""
+"""Environment and load of the server for the System page, without information about runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "nump
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskReport:
-    """Bytes on the disk of the senseapp home; of runs None while the database cannot be read."""
+    """Bytes on the disk of the senseapp home; those of runs are None while the database cannot be read."""
 
     runs_bytes: int | None
     uploads_bytes: int
@@ -38,20 +38,20 @@ class DiskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemReport:
-    """One moment of a server.
+    """Snapshot of a server.
 
     Attributes:
         versions: of the packages that figures depend on, by name.
-        device: what models run on; says so while torch is still being loaded.
+        device: the device of models; says so while torch is still being loaded.
         processors: cores that this process may use.
         engine_threads: of torch; None while it is not loaded.
         threads, memory_bytes: of this process.
-        job_processes, job_memory_bytes: further processes that measure, and what they take together.
+        job_processes, job_memory_bytes: number of worker processes, and their memory together.
         memory_free_bytes, memory_total_bytes: of the machine.
-        running, waiting: jobs of everybody.
-        workers, max_queue: how many may run and wait.
+        running, waiting: jobs of all users.
+        workers, max_queue: limits of running and waiting jobs.
         up_seconds: since the server started.
-        problems: what is wrong with the database or the disk, in sentences.
+        problems: problems of the database or the disk, in sentences.
     """
 
     versions: tuple[tuple[str, str], ...]
@@ -84,9 +84,9 @@ def system_report(
     waiting: int,
     job_pids: Sequence[int] = (),
 ) -> SystemReport:
-    """Return how the server is right now; takes milliseconds, and never loads torch.
+    """Return the current state of the server; takes milliseconds, and never loads torch.
 
-    A disk or a database that refuses is told in the report; ``store`` None stands for a home that cannot be used.
+    Problems of disk and database are part of the report; ``store`` None means that the home cannot be used.
     """
     disk, problems = _disk(home, store)
     process, memory = psutil.Process(), psutil.virtual_memory()
@@ -116,7 +116,7 @@ def system_report(
 
 
 def _memory_of(pid: int) -> int:
-    """Return the bytes that a process takes, or 0 if it has ended."""
+    """Return the memory of a process in bytes, or 0 if it has ended."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
@@ -141,7 +141,7 @@ def _device() -> str:
 
 
 def disk_problems(home: Path) -> tuple[str, ...]:
-    """Return what is wrong with the disk of ``home``, in sentences: no room, or nothing can be written."""
+    """Return problems of the disk of ``home``, in sentences: no space, or not writable."""
     folder, problems = _existing(home), []
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < _LEAST_FREE_BYTES:

@@ -1,4 +1,4 @@
-"""Tasks for the job queue: what each is given and tells, and what all those of finished runs have in common."""
+"""Tasks for the job queue: their context and observer, and the base class of those on finished runs."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ _KEY_DIGITS = 16
 
 
 class RunObserver(Protocol):
-    """Is told what happens, by the thread that waits for it; raising from any call stops the task where it is."""
+    """Receives events from the thread that runs the task; raising from any call stops the task there."""
 
     def phase(self, sentence: str) -> None:
-        """A long step begins; an empty sentence only gives the chance to stop."""
+        """A long step begins; an empty sentence only allows to stop."""
 
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """The model is loaded; ``head`` holds what an earlier attempt found in ``done`` of ``total`` steps."""
+        """The model is loaded; ``head`` holds the results of an earlier attempt, ``done`` of ``total`` steps."""
 
     def estimated(self, estimate: LayerMeasurement) -> None:
-        """The quick scan found one estimate, or a better one of the same layer and level."""
+        """The quick scan has one estimate, or a better one of the same layer and level."""
 
     def measured(self, measurement: LayerMeasurement) -> None:
-        """One measurement was made, or a layer passed over as not applicable, and is already on the disk."""
+        """One measurement was made, or a layer skipped as not applicable, and is already on disk."""
 
 
 class EarlierRuns(Protocol):
-    """Knows runs whose measurements may be taken over."""
+    """Runs whose measurements may be reused."""
 
     def find(self, content_key: str) -> RunResult | None:
-        """Return what an earlier run with this key has measured, and remember that this run has the key too."""
+        """Return the measurements of an earlier run with this key, and store the key for this run."""
 
     def taken(self, count: int, total: int) -> Reused:
-        """Return the record of ``count`` of ``total`` measurements having been taken from the run found."""
+        """Return the record of ``count`` of ``total`` measurements reused from the found run."""
 
 
 class NoEarlierRuns:
-    """Every run measures everything itself."""
+    """No reuse: every run measures everything itself."""
 
     def find(self, content_key: str) -> None:
-        """Know none."""
+        """Return None."""
 
     def taken(self, count: int, total: int) -> Reused:
-        """Never called: there is nothing to take."""
+        """Never called, as no run is found."""
         raise LookupError("there is no earlier run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """What a task is given, in whatever process it is carried out.
+    """Context of a task, in any process.
 
     Attributes:
         folder: of the run; every outcome is a file in it.
         data_roots: folders that images may be read from; empty allows any.
-        earlier_runs: asked by a run that begins.
+        earlier_runs: runs to reuse at the start of a run.
         open_session: loads the model and the images of a run.
     """
 
@@ -83,10 +83,10 @@ class RunTask(Protocol):
 
     @property
     def job_id(self) -> str:
-        """Names the job: the same for the same work; that of the run itself is its id, all others have a colon."""
+        """Id of the job, equal for equal work; that of the run itself is its id, all others have a colon."""
 
     def carry_out(self, context: TaskContext) -> object:
-        """Do the work and keep its outcome in the folder; nothing is done twice."""
+        """Do the work and keep its outcome in the folder; finished work is not repeated."""
 
 
 OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
@@ -94,13 +94,13 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRunTask(ABC, Generic[OutcomeT_co]):
-    """Work on a finished run; its outcome is a file of the run, and the run keeps its state whatever comes of it."""
+    """Work on a finished run; its outcome is a file of the run, whose state does not change."""
 
     keeps_model: ClassVar[bool] = False
-    """Whether it leaves files as large as a model, for which there must be room."""
+    """Whether it leaves files as large as a model, which require free space."""
 
     kind: ClassVar[type[Any]]
-    """Of the record that it leaves."""
+    """Type of its record."""
 
     run_id: str
 
@@ -112,28 +112,28 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     @property
     @abstractmethod
     def key(self) -> str:
-        """Names the file of the outcome: the same for the same question, whoever asks."""
+        """Key of the outcome's file: equal for equal requests of any user."""
 
     @abstractmethod
     def find_out(self, context: TaskContext) -> OutcomeT_co:
         """Do the work and return the outcome; the engine is loaded."""
 
     def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
-        """Return what is kept in ``folder``, or None before it is."""
+        """Return the outcome in ``folder``, or None if there is none yet."""
         kept: OutcomeT_co | None = folder.load(self.kind, self.key)
         return kept
 
     @property
     def job_id(self) -> str:
-        """Names the job; no run has a colon in its id."""
+        """Id of the job; no run has a colon in its id."""
         return f"{self.run_id}:{type(self).__name__}:{self.key}"
 
     def carry_out(self, context: TaskContext) -> OutcomeT_co:
-        """Return the outcome, found now or before.
+        """Return the outcome, computed now or before.
 
         Raises:
             NotFound: the run is not finished.
-            InvalidInput: the model, the images or what is asked for cannot be used.
+            InvalidInput: the model, the images or the request cannot be used.
         """
         known = self.outcome(context.folder)
         if known is not None:
@@ -149,16 +149,16 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
 
 
 def key_of(question: str) -> str:
-    """Return what names the file of an outcome: the same for the same question, whoever asks."""
+    """Return the key of an outcome's file: equal for equal requests of any user."""
     return hashlib.sha256(question.encode()).hexdigest()[:_KEY_DIGITS]
 
 
 REPAIR = "matched"
-"""How repairs are made: proofs and searches of models that were repaired otherwise are not these."""
+"""Method of repair, part of keys: proofs and searches with another method have other keys."""
 
 
 def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:
-    """Load the model and the images of the run for schedules; ``other`` is how a second run compresses."""
+    """Load the model and the images of the run for schedules; ``other`` configures a second run's compression."""
     from senseapp.prove.evaluator import ScheduleEvaluator  # torch loads here, not when the app starts
 
     progress = context.observer.phase

@@ -1,4 +1,4 @@
-"""How long a run will take: from the model's MACs and this machine's speed, which finished runs correct."""
+"""Prediction of run times, from the model's MACs and this machine's speed, corrected by finished runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from senseapp.records.spec import SensitivitySpec
 
 _BACKWARD = 2.0  # a backward pass costs about two forward passes
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
-# Seen on the demo, ResNet-18 and MobileNetV3-Small; finished runs correct the rest.
+# From the demo, ResNet-18 and MobileNetV3-Small; finished runs correct the rest.
 _REACHED_SPEED = 0.4  # of a large convolution's, over whole networks
-_WATCHED_CALL = 8.0  # bare calls that a replayed one costs
+_WATCHED_CALL = 8.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
 _START_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpeed:
-    """What a forward pass costs here: MACs per second of a large convolution, and seconds for calling any module."""
+    """Speed of a forward pass here: MACs per second of a large convolution, and seconds per call of any module."""
 
     macs_per_second: float
     seconds_per_call: float
@@ -43,7 +43,7 @@ class RunWork:
     measurements: int
 
     def seconds(self, speed: MachineSpeed) -> float:
-        """Return the time this work takes at ``speed``."""
+        """Return the seconds of this work at ``speed``."""
         arithmetic = self.macs / (_REACHED_SPEED * speed.macs_per_second)
         overhead = _WATCHED_CALL * self.calls * speed.seconds_per_call
         return arithmetic + overhead + _MEASUREMENT_SECONDS * self.measurements + _START_SECONDS
@@ -81,17 +81,17 @@ def work_of(
     return RunWork(macs=macs * num_images, calls=_CALLS_PER_LAYER * calls * batches, measurements=measurements)
 
 
-_SCHEDULES = 15  # that a recommendation measures whole before the proof
-_REPAIRED = 9  # of them and of the proof, which are measured with repair too
-_REPAIR_PASSES = 6  # over the images that a repair is fitted to and judged on
-_ADAPTING_PASSES = 40  # as long as these takes a repair that adapts weights
+_SCHEDULES = 15  # whole schedules that a recommendation measures before the proof
+_REPAIRED = 9  # of them and of the proof, those also measured with repair
+_REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
+_ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
 _REPAIR_IMAGES = 256
 
 
 def recommendation_work(
     profile: ModelProfile, *, num_images: int, adapted: bool = False, batch_size: int = 32
 ) -> RunWork:
-    """Count the work of recommending a schedule for a run on so many images; layers have no share in it."""
+    """Count the work of recommending a schedule on ``num_images`` images, independent of the number of layers."""
     layers = sum(layer.runs for layer in profile.layers)
     passes = _ADAPTING_PASSES if adapted else _REPAIR_PASSES
     images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, _REPAIR_IMAGES)
@@ -104,10 +104,10 @@ _CORRECTION_RANGE = (1 / 50, 50.0)
 
 
 class RuntimePredictor:
-    """Predicts run times, and learns from how long runs took.
+    """Predicts run times, and learns from finished runs.
 
     Args:
-        path: file that keeps what is known; a missing or damaged one is made anew.
+        path: file of its state; a missing or damaged one is created.
         calibrate: times this machine, called at most once.
     """
 
@@ -125,17 +125,17 @@ class RuntimePredictor:
         return self._speed is not None
 
     def calibrate(self) -> None:
-        """Time this machine now if that was never done, so that a later prediction costs nothing."""
+        """Time this machine now if it is not timed yet, so that a later prediction costs nothing."""
         with self._lock:
             self._measured_speed()
 
     def predict(self, work: RunWork, *, kind: str) -> float:
-        """Return the seconds that ``work`` will take; ``kind`` names runs that are alike (model, compression)."""
+        """Return the predicted seconds of ``work``; ``kind`` names similar runs (model, compression)."""
         with self._lock:
             return work.seconds(self._measured_speed()) * self._corrections.get(kind, self._corrections.get("", 1.0))
 
     def learn(self, work: RunWork, *, kind: str, seconds: float) -> None:
-        """Take into account that ``work`` took ``seconds``; for runs of its kind, and for kinds never seen."""
+        """Update predictions with the ``seconds`` of ``work``, for runs of its kind and for unknown kinds."""
         with self._lock:
             ratio = seconds / work.seconds(self._measured_speed())
             if not ratio > 0:
@@ -158,7 +158,7 @@ class RuntimePredictor:
             speed = MachineSpeed(**{name: float(kept["speed"][name]) for name in MachineSpeed.__slots__})
             corrections = {str(kind): float(ratio) for kind, ratio in kept["corrections"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return  # only a prediction depends on it, and it is measured again in a moment
+            return  # only a prediction depends on it, and the speed is soon measured again
         if all(math.isfinite(number) and number > 0 for number in (speed.macs_per_second, *corrections.values())):
             self._speed, self._corrections = speed, corrections
 
@@ -168,7 +168,7 @@ class RuntimePredictor:
         try:
             replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}, allow_nan=False))
         except StorageFailed:
-            return  # a read-only home still predicts; it only forgets at the next start
+            return  # predictions work with a read-only home, until the next start
 
 
 def _geometric_mean(known: float, newest: float) -> float:

@@ -1,4 +1,4 @@
-"""The job queue: worker threads, a short lane for brief jobs, their progress, and how a cancel reaches them."""
+"""The job queue: worker threads, a lane for short jobs, progress, and cancellation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from senseapp.records.jobs import JobSnapshot, RunState
 
 
 class JobCancelled(Exception):
-    """Raised inside the work when somebody has asked it to stop."""
+    """Raised inside the work after a request to stop it."""
 
 
 class JobControl:
-    """Reports progress; each report is also where a cancel takes effect, by raising :class:`JobCancelled`.
+    """Reports progress; each report also checks for a cancel, and raises :class:`JobCancelled` if there is one.
 
     Args:
         stop: set when the work should end.
-        update: takes named changes of the job's :class:`JobProgress`.
-        clock: seconds that never move back.
+        update: receives named changes of the job's :class:`JobProgress`.
+        clock: monotonic seconds.
     """
 
     def __init__(self, stop: threading.Event, update: Callable[..., None], clock: Callable[[], float]) -> None:
@@ -39,13 +39,13 @@ class JobControl:
             raise JobCancelled
 
     def phase(self, sentence: str) -> None:
-        """Say what is being done now; an empty sentence says nothing new."""
+        """Report the current step; an empty sentence reports nothing new."""
         if sentence:
             self._update(phase=sentence)
         self.check()
 
     def plan(self, *, total: int, done: int = 0, predicted_seconds: float | None = None) -> None:
-        """Say how many steps there are, how many an earlier attempt finished, and what a trial predicts for all."""
+        """Report the number of steps, how many an earlier attempt finished, and the predicted seconds of all."""
         self._done = done
         now = self._clock()
         self._update(
@@ -54,7 +54,7 @@ class JobControl:
         self.check()
 
     def step(self, sentence: str = "") -> None:
-        """Count one more step as finished."""
+        """Count one more finished step."""
         self._done += 1
         changes = {"phase": sentence} if sentence else {}
         self._update(done=self._done, last_step=self._clock(), **changes)
@@ -63,16 +63,16 @@ class JobControl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
-    """One moment of a job; times are of a clock that never moves back.
+    """Snapshot of a job's progress; times are of a monotonic clock.
 
     Attributes:
         phase: one short sentence.
-        done, total: steps finished and planned; total 0 means not yet known.
+        done, total: finished and planned steps; total 0 means not yet known.
         resumed: steps that were done before this job started.
         started: None before it runs.
         planned: when its total became known.
         last_step: when a step was last finished.
-        predicted_seconds: of all steps, from a trial; None if nobody predicted.
+        predicted_seconds: of all steps, from a trial; None without a prediction.
         ended: None while it runs.
     """
 
@@ -93,7 +93,7 @@ class JobProgress:
         return max(0.0, (now if self.ended is None else self.ended) - self.started)
 
     def remaining(self, now: float) -> float | None:
-        """Seconds still to go; None while nothing is known.
+        """Return the remaining seconds; None while nothing is known.
 
         A prediction from a trial counts like one finished step in ten of them, so the figure does not jump when the
         first, often slowest, step is done.
@@ -111,7 +111,7 @@ class JobProgress:
 
 
 _log = logging.getLogger(__name__)
-_LANE_LOOK_SECONDS = 1.0  # between looks whether a short job may start
+_LANE_LOOK_SECONDS = 1.0  # between checks whether a short job may start
 _REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
 
 
@@ -123,7 +123,7 @@ class _Job:
     progress: JobProgress = field(default_factory=JobProgress)
     short: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
-    cancelled: bool = False  # by a person; otherwise a stop comes from closing the runner
+    cancelled: bool = False  # by a user; otherwise a stop comes from closing the runner
 
 
 class JobRunner:
@@ -132,14 +132,14 @@ class JobRunner:
     A short job is done by a worker of the short lane; by another one only while those are all busy or closed.
 
     Args:
-        work: does the job of a run id, and reports through the control it is given; whatever it raises ends the
-            job, never the worker.
-        on_change: told each change of state (not of progress), from the thread that caused it; may raise.
+        work: carries out the job of a run id, and reports through its control; any exception ends the job, never the
+            worker.
+        on_change: receives each change of state (not of progress), in the thread that caused it; may raise.
         max_queue: most jobs that may wait.
         workers: threads for any job; 0 for none, where :meth:`run_next` does the work in the caller's thread.
-        short_workers: further threads, for short jobs alone.
-        may_run_short: whether a short job may start beside others now, for example as there is memory for it.
-        clock: seconds that never move back.
+        short_workers: further threads, for short jobs only.
+        may_run_short: whether a short job may start beside others now, for example whether there is memory for it.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -173,13 +173,13 @@ class JobRunner:
             thread.start()
 
     def submit(self, run_id: str, *, short: bool = False) -> JobSnapshot:
-        """Put a run at the end of the queue; one that waits or runs already stays where it is.
+        """Append a run to the queue; one that waits or runs already keeps its place.
 
         A ``short`` one is expected to take less than about a minute.
         """
         with self._changed:
             known = self._jobs.get(run_id)
-            if known is None or known.progress.ended is not None:  # its end may be being stored just now
+            if known is None or known.progress.ended is not None:  # its end may be in the process of being stored
                 self._refuse_if_full()
                 job = _Job(run_id=run_id, short=short, progress=JobProgress(phase="Waiting for its turn"))
                 self._jobs[run_id] = job
@@ -190,18 +190,18 @@ class JobRunner:
             return self._snapshot(self._jobs[run_id])
 
     def snapshot(self, run_id: str) -> JobSnapshot | None:
-        """Return this moment of a job, or None if it is not (or no longer) known here."""
+        """Return a snapshot of a job, or None if it is not (or no longer) known here."""
         with self._changed:
             job = self._jobs.get(run_id)
             return None if job is None else self._snapshot(job)
 
     def load(self) -> tuple[int, int]:
-        """Return how many jobs run and how many wait."""
+        """Return the numbers of running and of waiting jobs."""
         with self._changed:
             return sum(job.state is RunState.RUNNING for job in self._jobs.values()), len(self._waiting)
 
     def cancel(self, run_id: str) -> bool:
-        """Ask a job to end; a waiting one ends at once. Returns whether there was anything to end."""
+        """Request that a job ends; a waiting one ends at once. Returns whether there was a job to end."""
         with self._changed:
             job = self._jobs.get(run_id)
             if job is None or job.state.finished:
@@ -216,7 +216,7 @@ class JobRunner:
         return True
 
     def run_next(self) -> bool:
-        """Do the next waiting job in this thread; return False if none waits."""
+        """Carry out the next waiting job in this thread; return False if none waits."""
         with self._changed:
             job = self._start(self._waiting[0]) if self._waiting else None
         if job is None:
@@ -226,7 +226,7 @@ class JobRunner:
         return True
 
     def close(self, timeout_seconds: float = 2.5) -> None:
-        """Stop taking jobs, interrupt what waits and runs, and wait a little for the workers."""
+        """Accept no more jobs, interrupt waiting and running ones, and wait briefly for the workers."""
         with self._changed:
             self._closed = True
             waiting = list(self._waiting)
@@ -243,7 +243,7 @@ class JobRunner:
             self._give_up_the_rest()
 
     def _give_up_the_rest(self) -> None:
-        """Say that jobs deep in one long step are interrupted: the process will not live to see the end of it."""
+        """Report jobs inside a long step as interrupted, since the process ends before the step does."""
         with self._changed:
             late = [
                 self._snapshot(job)
@@ -313,7 +313,7 @@ class JobRunner:
         except SenseError as error:
             _log.warning("run %s failed: %s", job.run_id, error, exc_info=True, extra=_about(job.run_id))
             self._finish(job, RunState.FAILED, str(error))
-        except BaseException:  # SystemExit of some library too: the worker must live to do the next job
+        except BaseException:  # includes SystemExit of a library: the worker must survive for the next job
             _log.exception("run %s failed", job.run_id, extra=_about(job.run_id))
             sentence = f"Something went wrong inside senseapp (run {job.run_id[:8]}); the log has the details."
             self._finish(job, RunState.FAILED, sentence)
@@ -321,7 +321,7 @@ class JobRunner:
             self._finish(job, RunState.DONE)
 
     def _finish(self, job: _Job, state: RunState, error: str = "") -> None:
-        """Let the state be stored first, so that whoever sees it here finds the same in the store."""
+        """Store the state before changing it in memory, so that both agree for a reader."""
         with self._changed:
             job.progress = replace(job.progress, ended=self._clock())
             final = replace(self._snapshot(job), state=state, error=error, remaining_seconds=None)
@@ -332,7 +332,7 @@ class JobRunner:
     def _tell(self, snapshot: JobSnapshot) -> None:
         try:
             self._on_change(snapshot)
-        except Exception:  # a full disk must not stop the worker; what is in memory stays right
+        except Exception:  # a full disk must not stop the worker; the state in memory stays correct
             _log.exception("run %s: its state %s could not be stored", snapshot.run_id, snapshot.state)
 
     def _snapshot(self, job: _Job) -> JobSnapshot:
@@ -354,7 +354,7 @@ class JobRunner:
         )
 
     def _blocking(self, job: _Job) -> _Job | None:
-        """Return the job at work that a waiting one waits for: the one of its lane that ends first, as far as known."""
+        """Return the running job that blocks a waiting one: of its lane, the one predicted to end first."""
         at_work = [one for one in self._jobs.values() if one.state is RunState.RUNNING and one.progress.ended is None]
         lane = [one for one in at_work if one.short == job.short] or at_work
         left = {one.run_id: one.progress.remaining(self._clock()) for one in lane}
@@ -364,5 +364,5 @@ class JobRunner:
 
 
 def _about(job_id: str) -> dict[str, str]:
-    """Name the run that a log record is about; jobs on a run begin with its id."""
+    """Return the run that a log record is about; ids of jobs begin with that of their run."""
     return {"run": job_id.split(":")[0]}

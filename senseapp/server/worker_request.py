@@ -1,4 +1,4 @@
-"""Requests about uploaded files and finished runs, answered in killable worker processes: limits, and the answer."""
+"""Requests about uploaded files and finished runs, answered in killable worker processes: limits and answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 OPEN_SECONDS = 8.0
-"""To open a file: a hostile one has its sentence within ten."""
+"""Limit for opening a file; for a hostile file, the user gets a sentence within ten seconds."""
 BYTES_PER_SECOND = 50e6
-"""Of a large file on a slow disk."""
+"""Read speed of a large file on a slow disk."""
 MODEL_SECONDS = 120.0
-"""To build a large network and run it once."""
+"""Limit for building a large network and running it once."""
 MODEL_BYTES = 8e9
-"""For the same."""
+"""Limit for the same."""
 COPIES = 3
-"""Of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network."""
+"""Copies of a checkpoint's weights: as loaded, as 32-bit numbers, and in the network."""
 OPEN_BYTES = 280e6
-"""Of memory, whatever is free: what a lying file may cost."""
+"""Memory limit for opening a file, however much is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,30 +32,30 @@ class WorkerRequest(ABC, Generic[AnswerT_co]):
 
     @property
     def subject(self) -> str:
-        """What is looked at, for people: the name of a file or a model."""
+        """Display name of the file or model."""
         return "This file"
 
     @property
     def seconds(self) -> float:
-        """Processor time that it may take once the engine is loaded; on a busy machine it may last longer."""
+        """Limit of processor time after the engine is loaded; wall time may be longer on a busy machine."""
         return OPEN_SECONDS
 
     @property
     def memory_bytes(self) -> float:
-        """What it may take of memory beyond the engine, however much is free."""
+        """Limit of memory beyond the engine's, however much is free."""
         return OPEN_BYTES
 
     @abstractmethod
     def answer(self) -> AnswerT_co:
-        """Open the file and find out.
+        """Open the file and return the answer.
 
         Raises:
-            InvalidInput: it cannot be used, with one sentence on why.
+            InvalidInput: it cannot be used, with the reason in one sentence.
         """
 
 
 def num_bytes(path: str) -> int:
-    """Return the size of a file; 0 for none."""
+    """Return the size of a file in bytes; 0 if there is none."""
     with suppress(OSError):
         return Path(path).stat().st_size if path else 0
     return 0

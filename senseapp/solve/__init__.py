@@ -1,1 +1,1 @@
-"""One level per layer for a budget: curves, problems, methods; no torch."""
+"""Schedules: one level per layer under a budget. Curves, problems, methods; no torch."""

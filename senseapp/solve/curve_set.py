@@ -1,4 +1,4 @@
-"""The clean curves of a run, with a sentence for everything left out, and the limits that they allow."""
+"""The cleaned curves of a run, with a sentence on everything left out, and their limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EQUAL_SIZES_NOTE = (
     "The sizes of the layers are unknown, so every layer counts alike: what is removed is a mean over layers, not a "
     "share of the weights."
 )
-_NOMINAL = 1_000_000  # weights and MACs per layer; divisible enough that no level is rounded
+_NOMINAL = 1_000_000  # weights and MACs per layer; divisible, so that no level is rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class CurveSet:
     """The curves of the layers that can be scheduled, in execution order, of one run.
 
     Attributes:
-        metric: the one that damage is counted in.
-        left_alone: one entry per layer (or group) without a usable measurement: its members.
+        metric: the metric of damage.
+        left_alone: the members of each layer (or group) without a usable measurement.
         notes: sentences on everything left out or estimated.
-        file_notes: those of them on what target files do not say.
-        visible: the smallest damage that the images can show; 0 where that is unknown.
-        joint: what layers do together; None where nothing is known of it, so that damages are taken to add up.
+        file_notes: those of them on differences from what target files assume.
+        visible: the smallest damage that the images can show; 0 if unknown.
+        joint: model of joint damage; None without recorded outputs, in which case damages are added.
     """
 
     curves: tuple[LayerCurve, ...]
@@ -55,11 +55,11 @@ class CurveSet:
         return get(self.compression)
 
     def curve_of(self, layer: str) -> LayerCurve | None:
-        """Return the curve that ``layer`` belongs to, as itself or as a member of a group."""
+        """Return the curve of ``layer``, as first member or other member of a group."""
         return next((curve for curve in self.curves if layer in curve.members), None)
 
     def damage(self, chosen: Mapping[str, Choice]) -> float:
-        """Return the predicted damage of one choice per curve, by first member, all together."""
+        """Return the predicted damage of one choice per curve (by first member) together."""
         return sum(choice.damage for choice in chosen.values()) if self.joint is None else self.joint.damage(chosen)
 
 
@@ -74,7 +74,7 @@ def damage_metric(result: RunResult, metric: str | None = None) -> str:
 
 
 def curves_of(result: RunResult, metric: str | None = None) -> CurveSet:
-    """Build the curve of every layer (or group) with a finite measurement; layers of unknown size count alike."""
+    """Build the curve of every layer (or group) with a finite measurement; unknown sizes count as equal."""
     equal = not result.profile.sizes_known
     result = _with_equal_sizes(result)
     name = damage_metric(result, metric)
@@ -163,7 +163,7 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def _with_equal_sizes(result: RunResult) -> RunResult:
-    """Return ``result`` with one nominal size for layers of unknown size: shares are then means over layers."""
+    """Return ``result`` with one nominal size for layers of unknown size: shares then are means over layers."""
     if result.profile.sizes_known:
         return result
     layers = tuple(replace(layer, num_params=_NOMINAL, macs=_NOMINAL) for layer in result.profile.layers)
@@ -182,7 +182,7 @@ def _with_equal_sizes(result: RunResult) -> RunResult:
 
 
 def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
-    """Raise InvalidSchedule unless layers with bounds of their own can be scheduled, and the bounds are levels."""
+    """Raise InvalidSchedule unless layers with their own bounds can be scheduled, and the bounds are levels."""
     for name, bounds in limits.layers.items():
         curve = curve_set.curve_of(name)
         if curve is None:
@@ -196,7 +196,7 @@ def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
 
 
 def fixed_levels(curve_set: CurveSet, limits: Limits) -> dict[str, float]:
-    """Return the fixed level of each fixed curve, by its first member; InvalidSchedule if it cannot have it."""
+    """Return the fixed level of each fixed curve, by its first member; InvalidSchedule if that is impossible."""
     levels: dict[str, float] = {}
     for name, wanted in limits.fixed.items():
         curve = curve_set.curve_of(name)

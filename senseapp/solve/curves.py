@@ -1,4 +1,4 @@
-"""Damage and savings of one layer by level, cleaned for a solver, and what the choices of all layers save together."""
+"""Damage and savings of one layer by level, cleaned for a solver, and joint savings of all layers' choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from senseapp.records.schedule import ResourceBudget
 
 
 def weight_bytes(num_params: float, *, zeros: float = 0.0, bits: float = DENSE_BITS) -> float:
-    """Return the bytes that ``num_params`` weights take, ``zeros`` of which are zero.
+    """Return the bytes of ``num_params`` weights, ``zeros`` of which are zero.
 
     They are stored dense, or as one bit per position and the non-zero values, whichever is smaller.
     """
@@ -24,7 +24,7 @@ def weight_bytes(num_params: float, *, zeros: float = 0.0, bits: float = DENSE_B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One compression of a choice: which, to what level (fraction or bits), and its predicted damage."""
+    """One compression of a choice: its kind, level (fraction or bits) and predicted damage."""
 
     compression: str
     level: float
@@ -33,10 +33,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What may be done to one layer or coupled group of ``num_params`` weights.
+    """One option for a layer or coupled group of ``num_params`` weights.
 
     Attributes:
-        parts: the compressions applied, in that order; empty leaves the layer alone.
+        parts: the compressions, in order of application; empty leaves the layer unchanged.
         zeros: weights set to zero, which stay in the tensor.
         removed_params: weights removed with their channels.
         removed_macs: multiply-accumulates saved for one image.
@@ -52,11 +52,11 @@ class Choice:
 
     @property
     def damage(self) -> float:
-        """Sum over the parts: two compressions of one layer are taken to add up."""
+        """Sum over the parts: two compressions of one layer are assumed to add up."""
         return sum(part.damage for part in self.parts)
 
     def saving(self, kind: BudgetKind) -> float:
-        """Return what it saves: weights, bytes, MACs, or bits summed over weights."""
+        """Return its saving: weights, bytes, MACs, or bits summed over weights."""
         if kind == "params":
             return self.zeros + self.removed_params
         if kind == "macs":
@@ -67,7 +67,7 @@ class Choice:
         return weight_bytes(self.num_params) - weight_bytes(kept, zeros=self.zeros, bits=self.bits)
 
     def combined_with(self, other: Choice) -> Choice:
-        """Return this choice and ``other`` for the same layer together; their damage adds up."""
+        """Return this choice combined with ``other`` for the same layer; their damage adds up."""
         return replace(
             self,
             parts=(*self.parts, *other.parts),
@@ -79,7 +79,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """One measured level: its damage, and the weights and MACs it takes away."""
+    """One measured level: its damage, and the weights and MACs that it removes."""
 
     level: float
     damage: float
@@ -88,9 +88,9 @@ class CurvePoint:
 
 
 def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """Make damage non-negative and never falling, from the gentlest point to the most aggressive.
+    """Make damage non-negative and non-decreasing, from the gentlest point to the most aggressive.
 
-    Negative damage is noise and counts as none; a fall is noise too, and the running maximum stands in its place.
+    Negative damage is noise and counts as 0; a decrease is noise too, and is replaced by the running maximum.
     """
     worst = 0.0
     result = []
@@ -102,12 +102,12 @@ def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCurve:
-    """What one layer (or coupled group, called by its first member) suffers and saves, by level.
+    """Damage and savings of one layer (or coupled group, named by its first member) by level.
 
     Attributes:
-        members: all layers that the choice holds for.
+        members: all layers that share the choice.
         num_params: weights of all members.
-        points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and never falling.
+        points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and non-decreasing.
         continuous: whether levels between the measured ones can be chosen (not for 2:4 and fp8).
     """
 
@@ -125,7 +125,7 @@ class LayerCurve:
 
     @property
     def scale(self) -> LevelScale:
-        """Of its levels."""
+        """Scale of its levels."""
         return self.description.scale
 
     @property
@@ -134,7 +134,7 @@ class LayerCurve:
         return self.points[-1].level
 
     def grid(self) -> tuple[float, ...]:
-        """Return levels to choose from, gentlest first, the untouched one included."""
+        """Return the candidate levels, gentlest first, with the untouched one."""
         measured = [point.level for point in self.points]
         return self.scale.grid(measured) if self.continuous else (self.scale.untouched, *measured)
 
@@ -151,7 +151,7 @@ class LayerCurve:
         return self.choices([level])[0]
 
     def saving(self, level: float, kind: BudgetKind) -> float:
-        """Return what ``level`` saves, without the work of predicting its damage."""
+        """Return the saving of ``level``, without predicting its damage."""
         return self._choice(level, 0.0).saving(kind)
 
     def _choice(self, level: float, damage: float) -> Choice:
@@ -171,7 +171,7 @@ class LayerCurve:
         )
 
     def _removed(self, level: float) -> tuple[float, float]:
-        """Interpolate the weights and MACs removed; beyond the last measurement they go on at the slope from zero."""
+        """Interpolate removed weights and MACs; beyond the last measurement, extrapolate with the slope from zero."""
         gentler, stronger = CurvePoint(level=0.0, damage=0.0), self.points[0]
         for point in self.points[1:]:
             if level <= stronger.level:
@@ -190,13 +190,13 @@ class LayerCurve:
 class Accounting:
     """Totals of a model, measured or not: weights of all its compressible layers, MACs of the whole.
 
-    Removing channels from two neighbouring layers overlaps: the weights between them are counted by both. If every
-    weight were touched by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to
-    the fraction S would together save S − (coverage − 1)(S / coverage)². That estimate is used where channels go; only
-    applying the schedule gives the exact figure. For other compressions savings add up exactly.
+    Savings of two neighbouring pruned layers overlap: both count the weights between them. If every weight were touched
+    by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to the fraction S would
+    together save S − (coverage − 1)(S / coverage)². That estimate is used for pruning; only applying the schedule gives
+    the exact figure. For other compressions savings add up exactly.
 
     Attributes:
-        other_macs: how many of the MACs no layer does; no compression of layers saves them.
+        other_macs: MACs outside of layers, which no compression of layers saves.
         coverage: by budget kind, from 1 (no overlap) to 2.
     """
 
@@ -207,7 +207,7 @@ class Accounting:
 
     @classmethod
     def of(cls, profile: ModelProfile, curves: Sequence[LayerCurve]) -> Accounting:
-        """Take totals from ``profile`` and, where channels go, the overlap from the gentlest point of each curve."""
+        """Take totals from ``profile`` and, for pruning, the overlap from the gentlest point of each curve."""
         num_params = sum(layer.num_params for layer in profile.layers)
         other_macs = max(0, profile.macs - profile.layer_macs)
         totals = cls(num_params=num_params, macs=profile.macs, other_macs=other_macs)
@@ -236,7 +236,7 @@ class Accounting:
         return layers * (1 - math.sqrt(max(0.0, 1 - 4 * bend * removed / layers))) / (2 * bend)
 
     def figure(self, kind: BudgetKind, saving: float) -> float:
-        """Return what ``saving`` means in the unit of the budget: the fraction removed, or the average bits."""
+        """Return ``saving`` in the unit of the budget: the fraction removed, or the average bits."""
         if kind == "bits":
             return DENSE_BITS - saving / self.num_params
         layers = self._layers_total(kind)
@@ -252,7 +252,7 @@ class Accounting:
         return {kind: self.figure(kind, sum(choice.saving(kind) for choice in chosen)) for kind in kinds}
 
     def _layers_total(self, kind: BudgetKind) -> float:
-        """Return what all layers have together, which is what overlaps are shares of."""
+        """Return the total of all layers, to which overlaps refer."""
         return self.total(kind) - (self.other_macs if kind == "macs" else 0)
 
     def _bend(self, kind: BudgetKind) -> float:
@@ -267,7 +267,7 @@ class Accounting:
 
 
 def check_kind(kind: BudgetKind, compressions: Iterable[str]) -> None:
-    """Raise InvalidSpec, with the budgets there are, unless one of ``compressions`` can save what ``kind`` counts."""
+    """Raise InvalidSpec, with the possible budgets, unless one of ``compressions`` saves what ``kind`` counts."""
     named = list(compressions)
     possible = sorted({each for compression in named for each in get(compression).budgets})
     if kind not in possible:

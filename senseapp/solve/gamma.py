@@ -1,4 +1,4 @@
-"""The classic rule: the more a layer suffers, the less it is compressed, shifted until the budget is met."""
+"""The gamma rule: the larger a layer's damage, the lower its level, shifted by a common offset to meet the budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.solve.curve_set import CurveSet, curves_of
 from senseapp.solve.problem import Problem, infeasible
 
-DEFAULT_MAXIMUM = 0.9  # fasterai's own, unless a stronger level was measured
+DEFAULT_MAXIMUM = 0.9  # fasterai's default, unless a stronger level was measured
 _OFFSET_TOLERANCE = 1e-13
 _NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasible
 
@@ -37,7 +37,7 @@ def check_bounds(low: float, high: float) -> None:
 
 
 def offset_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
-    """Return the preferred levels, moved by the least common offset that saves enough, and clipped to the limits."""
+    """Return the preferred levels, shifted by the least common offset that saves enough, and clipped to the limits."""
     low, high = level_bounds(problem)
     free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
     bounds = {curve.layer: problem.limits.bounds_of(curve.members, low=low, high=high) for curve in free}
@@ -58,7 +58,7 @@ def offset_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[s
 
 
 def least_offset(spare: Callable[[float], float]) -> float:
-    """Return the offset of fractions, in [-1, 1], at which ``spare``, which never falls, stops being negative."""
+    """Return the offset of fractions, in [-1, 1], at which the non-decreasing ``spare`` becomes non-negative."""
     if spare(-1.0) >= 0 or spare(1.0) <= 0:
         return -1.0 if spare(-1.0) >= 0 else 1.0
     offset, step = float(brentq(spare, -1.0, 1.0, xtol=_OFFSET_TOLERANCE)), _OFFSET_TOLERANCE
@@ -68,10 +68,10 @@ def least_offset(spare: Callable[[float], float]) -> float:
 
 
 def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: float, gamma: float) -> NDArray[np.float64]:
-    """Return what each layer would get if the average did not matter: ``low + (high − low)(1 − norm(delta))^gamma``.
+    """Return the level of each layer before the shift: ``low + (high − low)(1 − norm(delta))^gamma``.
 
-    ``norm`` maps the least damaged layer to 0 and the most damaged to 1; improvements count as no damage. Layers that
-    cannot be told apart all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
+    ``norm`` maps the smallest damage to 0 and the largest to 1; improvements count as no damage. Layers of equal damage
+    all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
     """
     damage = np.maximum(np.asarray(deltas, dtype=np.float64), 0.0)
     if np.allclose(damage, damage[0]):
@@ -86,8 +86,8 @@ def gamma_levels(
 ) -> NDArray[np.float64]:
     """Return one level per layer, (L,), within [low, high], whose mean, weighted by ``weights``, (L,), is ``target``.
 
-    The preferred levels for the finite damages ``deltas``, (L,), at one common level are moved by one offset. A
-    ``gamma`` of 0 treats all layers alike; larger values spare fragile layers more.
+    The preferred levels for the finite damages ``deltas``, (L,), at one common level are shifted by one offset. A
+    ``gamma`` of 0 gives all layers one level; larger values spare fragile layers more.
 
     Raises:
         InvalidSpec: limits or gamma out of range.
@@ -123,8 +123,8 @@ def layer_targets(
 ) -> dict[str, float]:
     """Return a fraction per layer, group members included, whose mean weighted by parameters is ``target``.
 
-    Layers without a usable measurement get none. Damage counts at the measured level nearest to ``target`` (of bits,
-    the one in the middle), and in ``metric``, by default KL where it was measured, else the run's own.
+    Layers without a usable measurement are absent. Damage is that at the measured level nearest to ``target`` (for
+    bits, the middle one), in ``metric``, by default KL if it was measured, else the run's own.
     """
     curve_set = curves_of(result, metric)
     deltas = _damages(curve_set, curve_set.description.scale.reference(result.levels, target))
@@ -136,7 +136,7 @@ def layer_targets(
 
 
 def scheduled_levels(problem: Problem) -> dict[str, float]:
-    """Return the level of each layer by the classic rule, shifted until the budget is met."""
+    """Return the level of each layer by the gamma rule, shifted to meet the budget."""
     compression, curves, target = problem.curve_set.description, problem.curve_set.curves, problem.budget.target
     if not compression.scale.any_between:
         raise InvalidSpec(

@@ -1,8 +1,8 @@
-"""What layers lose together, predicted from what each of them alone does to the answers.
+"""Joint damage of several layers, predicted from the recorded changes of outputs by each layer alone.
 
-Each measurement keeps how one layer changes the logarithms of the probabilities, image by image. Those changes add up
-over layers to first order, and the divergence of their sum D(Σ cᵢ) holds all interactions, of pairs and beyond, without
-a further pass. What is predicted is Σ dᵢ + D(Σ cᵢ) − Σ D(cᵢ), with the damages dᵢ as they were measured.
+Each measurement records the change of the log-probabilities by one layer, image by image. Those changes add up over
+layers to first order, and the divergence of their sum D(Σ cᵢ) includes all interactions, of pairs and beyond, without
+a further pass. The prediction is Σ dᵢ + D(Σ cᵢ) − Σ D(cᵢ), with the measured damages dᵢ.
 
 To second order these are the interactions of pairs that Deng et al. 2023, "CLADO", eq. 4, measure one by one.
 """
@@ -37,9 +37,9 @@ class _Recorded:
     changes: Vector
 
     def change(self, strength: float, damage: float) -> Vector:
-        """Return what a choice changes, (N, K).
+        """Return the change of outputs by a choice, (N, K).
 
-        Between measured levels it is that of the one whose damage is nearest, scaled: damages grow with the square.
+        Between measured levels it is that of the level with the nearest damage, scaled, as damages grow quadratically.
         """
         measured = np.flatnonzero(self.strengths == strength)
         if len(measured):
@@ -51,12 +51,12 @@ class _Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class JointDamage:
-    """Predicts the damage of several layers together, from outputs that were recorded on ``num_images``.
+    """Predicts the joint damage of several layers, from outputs recorded on ``num_images``.
 
     Attributes:
-        reference: of the uncompressed model, (N, K).
-        num_outputs: numbers that the model gives for each image.
-        layers: by first member; those without recorded outputs are taken to add up.
+        reference: outputs of the uncompressed model, (N, K).
+        num_outputs: number of model outputs per image.
+        layers: by first member; damages of layers without recorded outputs are added.
     """
 
     metric: Metric
@@ -67,7 +67,7 @@ class JointDamage:
 
     @classmethod
     def of(cls, result: RunResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
-        """Return None where ``metric`` is not what was recorded, or too few images are known of."""
+        """Return None if ``metric`` is not the recorded one, or if too few images were recorded."""
         recorded = result.recorded
         if recorded is None or recorded.metric != metric or recorded.size < 1:
             return None
@@ -100,20 +100,20 @@ class JointDamage:
 
     @property
     def num_images(self) -> int:
-        """On how many images outputs were recorded."""
+        """Number of images with recorded outputs."""
         return len(self.reference)
 
     def damage(self, chosen: Mapping[str, Choice]) -> float:
-        """Return the damage of one choice per layer, all together."""
+        """Return the joint damage of one choice per layer."""
         return max(0.0, _alone(chosen) + float(self._beyond(chosen).mean()))
 
     def halves(self, chosen: Mapping[str, Choice]) -> tuple[float, float]:
-        """Return :meth:`damage` by the interactions on every other image, and on those between."""
+        """Return :meth:`damage` with the interactions of the even images, and with those of the odd ones."""
         alone, beyond = _alone(chosen), self._beyond(chosen)
         return alone + float(beyond[::2].mean()), alone + float(beyond[1::2].mean())
 
     def _beyond(self, chosen: Mapping[str, Choice]) -> Vector:
-        """Return what choices do together beyond their sum, image by image, (N,)."""
+        """Return the joint damage of choices beyond the sum of their damages, by image, (N,)."""
         changes = [change for layer, choice in chosen.items() if (change := self._change(layer, choice)) is not None]
         if len(changes) < 2:
             return np.zeros(self.num_images)
@@ -123,10 +123,10 @@ class JointDamage:
     def interactions(
         self, curves: Sequence[LayerCurve], chosen: Mapping[str, Choice]
     ) -> dict[str, tuple[Vector, Vector]]:
-        """Return what the levels of each layer would add to ``chosen``, beyond their own damage.
+        """Return the damage that the levels of each layer would add to ``chosen``, beyond their own damage.
 
         Returns:
-            By layer, strengths and damages, (P + 1,) each: of the untouched level, and of those with recorded outputs.
+            By layer, strengths and damages, (P + 1,) each: of the untouched level, and of levels with recorded outputs.
         """
         changes = {layer: self._change(layer, choice) for layer, choice in chosen.items()}
         total = np.sum([change for change in changes.values() if change is not None], axis=0)
@@ -161,9 +161,9 @@ def _alone(chosen: Mapping[str, Choice]) -> float:
 
 
 def _images(values: bytes, size: int) -> Vector:
-    """Return (N, K) of float16 bytes; what is not finite counts as no change, and a torn end as no image.
+    """Return float16 bytes as (N, K); non-finite values become no change, and an incomplete last image is dropped.
 
-    Files may come from anywhere: images and numbers beyond those that are ever recorded are cut.
+    Files may be foreign: images and numbers beyond those that are ever recorded are cut off.
     """
     row = 2 * size
     whole = min(len(values) // row, _MOST_IMAGES) * row

@@ -2,10 +2,10 @@
 
     minimise Σᵢⱼ dᵢⱼ xᵢⱼ   subject to   Σᵢⱼ sᵢⱼ xᵢⱼ ≥ R,   Σⱼ xᵢⱼ = 1,   xᵢⱼ ∈ {0, 1}
 
-A price on saving splits the problem into layers (the Lagrangian relaxation): it gives a lower bound and a first
-schedule. Choices that no better schedule can contain are discarded by that bound (Pisinger, "A minimal algorithm for
-the multiple-choice knapsack problem", 1995, §3). What is left is searched exactly if it is small; if it is large,
-HiGHS solves it to within 0.2 % of the damage.
+A price on saving decouples the layers (Lagrangian relaxation): it gives a lower bound and a first schedule. Choices
+that no better schedule can contain are discarded by that bound (Pisinger, "A minimal algorithm for the multiple-choice
+knapsack problem", 1995, §3). The remaining problem is searched exactly if it is small; else HiGHS solves it to within
+0.2 % of the damage.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from senseapp.core.errors import InfeasibleBudget
 
 _TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
 _TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
-_SOLVER_SCALE = 1e4  # greatest saving as HiGHS sees it, whose constraints hold to an absolute 1e-6
+_SOLVER_SCALE = 1e4  # greatest saving in HiGHS, whose constraints hold to an absolute 1e-6
 _BISECTIONS = 50
-_EXACT_CHOICES = 400  # left after the bound; as many are searched exactly
+_EXACT_CHOICES = 400  # remaining after the bound; up to this number are searched exactly
 _RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
 _MOST_SORTED = 10_000_000  # choices, over all steps that improve a schedule: about a second
 _FEW_CHOICES = 10_000  # of a problem that is improved from two starts
@@ -37,7 +37,7 @@ Positions = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Front:
-    """Partial schedules: their cost and saving, which schedule each came from, and which choice was added."""
+    """Partial schedules: cost and saving, the schedule that each extends, and the added choice."""
 
     cost: Vector
     saving: Vector
@@ -56,8 +56,8 @@ def pareto_search(
     """Return the choice of each layer of least cost that saves ``required``; None if the problem is not small.
 
     ``costs`` and ``savings`` are those of the choices of each layer, (J_i,). Any ``price`` >= 0 of one unit of saving
-    gives a valid bound, a good one makes the search short; schedules dearer than ``below``, a known one, are not
-    followed.
+    gives a valid bound, a good one shortens the search; schedules that cost more than ``below``, the cost of a known
+    one, are cut off.
     """
     reduced = [float((cost - price * saving).min()) for cost, saving in zip(costs, savings, strict=True)]
     rest_bound = np.append(np.cumsum(reduced[::-1])[::-1], 0.0)
@@ -81,7 +81,7 @@ def pareto_search(
 
 
 def _grown(front: _Front, cost: Vector, saving: Vector) -> _Front:
-    """Return every partial schedule with every choice of the next layer."""
+    """Return every partial schedule extended by every choice of the next layer."""
     parent, choice = np.divmod(np.arange(len(front.cost) * len(cost)), len(cost))
     return _Front(
         cost=front.cost[parent] + cost[choice],
@@ -92,7 +92,7 @@ def _grown(front: _Front, cost: Vector, saving: Vector) -> _Front:
 
 
 def _undominated(front: _Front) -> _Front:
-    """Keep the schedules that cost less than every schedule saving as much or more."""
+    """Return the schedules that cost less than every schedule with an equal or greater saving."""
     ordered = front.of(np.lexsort((front.cost, -front.saving)))
     cheaper = np.append(np.inf, np.minimum.accumulate(ordered.cost)[:-1])
     return ordered.of(ordered.cost < cheaper)
@@ -100,7 +100,7 @@ def _undominated(front: _Front) -> _Front:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choices:
-    """All choices of all layers in a row: (N,) costs and savings, the layer of each, and where each layer starts.
+    """All choices of all layers concatenated: (N,) costs and savings, the layer of each, and the start of each layer.
 
     A solution is one position in that row per layer.
     """
@@ -124,7 +124,7 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
     """Return the index of the best choice of each layer.
 
     ``damages`` are finite and >= 0, those of each layer (J_i,), gentlest choice first; ``savings`` are those of the
-    same choices, of which all layers together must save ``required`` at least.
+    same choices, whose sum over layers must be at least ``required``.
 
     Raises:
         InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.
@@ -148,7 +148,7 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
 
 
 def _constrained(raw: _Choices, required: float) -> Positions:
-    """Solve when the least damaging choices do not save enough; savings are scaled, ties are broken."""
+    """Solve if the least damaging choices do not save enough; savings are scaled, ties are broken."""
     spread = float(np.ptp(raw.saving))
     tie = _TIE * max(float(raw.cost.max()), np.finfo(float).tiny) / spread
     scale = _SOLVER_SCALE / spread
@@ -161,7 +161,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     reduced = choices.cost - price * choices.saving
     least = choices.least(reduced)
     reach = float(choices.cost[incumbent].sum())
-    gap = max(0.0, reach - (float(least.sum()) + price * required))  # rounding may leave less than the least choices
+    gap = max(0.0, reach - (float(least.sum()) + price * required))  # not negative after rounding
     regret = reduced - least[choices.owner]
     kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
     found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None
@@ -174,7 +174,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
 def _price(choices: _Choices, required: float) -> tuple[float, Positions, Positions]:
     """Return the price of saving at which the cheapest choices just save ``required``.
 
-    With it come those choices, and the ones at a price that is just too low, which save too little.
+    Also returns these choices, and those at a slightly lower price, which save too little.
     """
 
     def chosen(price: float) -> Positions:
@@ -195,9 +195,9 @@ def _price(choices: _Choices, required: float) -> tuple[float, Positions, Positi
 
 
 def _refilled(choices: _Choices, chosen: Positions, short: Positions, required: float) -> Positions:
-    """Return ``chosen`` with as many layers as ``short`` has them as still save enough, the largest savings first.
+    """Return ``chosen`` with layers set back to ``short``, largest savings first, while the total saves enough.
 
-    Where many layers are alike, one step of the price changes all of them, and it overshoots by as much.
+    If many layers are alike, one step of the price changes all of them, and overshoots accordingly.
     """
     lost = choices.saving[chosen] - choices.saving[short]
     spare = float(choices.saving[chosen].sum()) - required
@@ -210,9 +210,9 @@ def _refilled(choices: _Choices, chosen: Positions, short: Positions, required: 
 
 
 def _improved(choices: _Choices, chosen: Positions, required: float) -> Positions:
-    """Change one or two layers at a time while that lowers the cost and still saves enough.
+    """Change one or two layers at a time while that lowers the cost and saves enough.
 
-    Each step sorts all choices. Ordinary problems take fewer than ten; those of very many choices stop early.
+    Each step sorts all choices. Ordinary problems take fewer than ten; problems with very many choices stop early.
     """
     chosen = chosen.copy()
     for _ in range(_MOST_SORTED // len(choices.cost) + 1):
@@ -229,7 +229,7 @@ def _improved(choices: _Choices, chosen: Positions, required: float) -> Position
 def _best_pair(added: Vector, lost: Vector, owner: Positions, spare: float) -> tuple[float, tuple[int, int]]:
     """Return the two changes, of different layers, of least added cost that lose at most ``spare`` together.
 
-    Each change meets the cheapest partner that leaves enough; no change at all is a partner too.
+    Each change is paired with the cheapest partner that leaves enough; a partner may be no change.
     """
     order = np.argsort(lost, kind="stable")
     ordered = added[order]
@@ -243,7 +243,7 @@ def _best_pair(added: Vector, lost: Vector, owner: Positions, spare: float) -> t
 
 
 def _exact(choices: _Choices, kept: Positions, required: float, price: float, reach: float) -> Positions | None:
-    """Search the choices ``kept``, layers with the greatest savings first; None if there are too many ways."""
+    """Search the choices ``kept`` exactly, layers with the greatest savings first; None if there are too many."""
     own = np.split(kept, np.searchsorted(choices.owner[kept], np.arange(1, len(choices.start))))
     order = sorted(range(len(own)), key=lambda layer: -float(np.ptp(choices.saving[own[layer]])))
     costs = [choices.cost[own[layer]] for layer in order]
@@ -258,7 +258,7 @@ def _exact(choices: _Choices, kept: Positions, required: float, price: float, re
 
 
 def _branch_and_bound(choices: _Choices, kept: Positions, required: float, reach: float) -> Positions | None:
-    """Solve over the choices ``kept`` (at least one per layer); None if HiGHS finds nothing that saves enough."""
+    """Solve over the choices ``kept`` (at least one per layer); None if HiGHS finds no feasible solution."""
     saving, owner = choices.saving[kept], choices.owner[kept]
     result = milp(
         choices.cost[kept] / reach,

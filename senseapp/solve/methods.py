@@ -1,4 +1,4 @@
-"""The scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
+"""Scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from senseapp.solve.problem import (
 )
 
 _MOST_ROUNDS, _LEAST_GAIN = 8, 0.01
-_MOST_TRUSTED = 50  # times what is notable: 1 nat of divergence
+_MOST_TRUSTED = 50  # times the notable value: 1 nat of divergence
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
-    """Return the levels that one layer may take: its grid within the limits, or its fixed level; else InvalidSpec."""
+    """Return the levels allowed for one layer: its grid within the limits, or its fixed level; else InvalidSpec."""
     if curve.layer in problem.fixed:
         return (problem.fixed[curve.layer],)
     bounds = problem.limits.bounds_of(curve.members)
@@ -47,7 +47,7 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
 
 
 class ChoiceTable:
-    """Damage and saving of every choice of every layer, in order of names, so that no other order matters."""
+    """Damage and saving of every choice of every layer, sorted by name, so that results do not depend on order."""
 
     def __init__(self, choices: Mapping[str, Sequence[Choice]], kind: BudgetKind) -> None:
         self.choices = dict(sorted(choices.items()))
@@ -57,7 +57,7 @@ class ChoiceTable:
     def best(self, problem: Problem, *, around: Mapping[str, Choice] | None = None) -> dict[str, Choice]:
         """Return the choice of each layer that minimises the summed damage under the problem's budget.
 
-        ``around`` a schedule, damages are what each choice adds to its others.
+        With ``around``, damages are those that each choice adds to the other layers' choices of that schedule.
         """
         damages = self.damages if around is None else self._damages_around(problem, around)
         try:
@@ -75,7 +75,7 @@ class ChoiceTable:
             if layer in interactions:
                 levels = [choice.parts[0].level if choice.parts else scale.untouched for choice in choices]
                 damages = damages + np.interp([scale.strength(level) for level in levels], *interactions[layer])
-            found.append(damages - min(0.0, damages.min()))  # a constant for each layer changes no choice
+            found.append(damages - min(0.0, damages.min()))  # a constant per layer does not affect the choice
         return found
 
 
@@ -85,17 +85,17 @@ def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
 
 
 def optimal_choices(problem: Problem) -> Callable[[Problem], dict[str, Choice]]:
-    """Return what solves ``problem`` and others that differ from it in the amount of the budget only."""
+    """Return a solver for ``problem`` and others that differ from it only in the amount of the budget."""
     table = ChoiceTable(choices_by_layer(problem), problem.kind)
     return lambda asked: _best_together(table, asked)
 
 
 def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
-    """Return the best choices found for what layers do together, where that is known.
+    """Return the choices of least joint damage found, if interactions are known.
 
-    The knapsack is solved again around what it found last, for as long as that does less damage by either half of the
-    images: what helps on one half alone is chance. A network that is next to broken is left to the sums: there changes
-    do not add up.
+    The knapsack is solved again around the last result while that lowers the damage on both halves of the images: an
+    improvement on one half alone is chance. The interaction model is skipped above 1 nat of predicted damage, where
+    changes do not add up.
     """
     found, joint = table.best(problem), problem.curve_set.joint
     if joint is None:
@@ -119,15 +119,15 @@ def optimal_levels(problem: Problem) -> dict[str, float]:
 
 
 def levels_of(choices: Mapping[str, Choice], untouched: float) -> dict[str, float]:
-    """Return the level of each layer's choice; ``untouched`` where it has no part."""
+    """Return the level of each layer's choice; ``untouched`` if it has no part."""
     return {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in choices.items()}
 
 
 def uniform_levels(problem: Problem) -> dict[str, float]:
     """Return one common level for all layers that are not fixed, the gentlest that meets the budget.
 
-    Where levels in between do not exist (bits, 2:4), the gentlest level that was measured on every layer and saves
-    enough is taken; it may save more than asked.
+    For compressions without intermediate levels (bits, 2:4), this is the gentlest level that was measured on every
+    layer and saves enough; it may save more than required.
     """
     curves = problem.curve_set.curves
     if problem.curve_set.description.scale.any_between and all(curve.continuous for curve in curves):
@@ -170,17 +170,17 @@ def make_schedule(
     """Return one level per layer (or coupled group) that meets ``budget``.
 
     Args:
-        result: the run whose curves count; measured values win over estimates.
-        budget: what must be saved, of all compressible layers of the model, measured or not.
-        method: ``optimal`` (least predicted damage), ``gamma`` (the classic rule) or ``uniform``.
+        result: the run with the curves; measured values take precedence over estimates.
+        budget: the required saving, over all compressible layers of the model, measured or not.
+        method: ``optimal`` (least predicted damage), ``gamma`` (the gamma rule) or ``uniform``.
         limits: bounds and fixed levels.
-        gamma: exponent of the classic rule.
-        metric: what damage is counted in; None takes KL where it was measured, else the run's own.
+        gamma: exponent of the gamma rule.
+        metric: metric of damage; None: KL if it was measured, else the run's own.
 
     Raises:
-        InvalidSpec: no such method, a limit out of range, or a budget that this compression cannot serve.
+        InvalidSpec: no such method, a limit out of range, or a budget that this compression cannot meet.
         InvalidSchedule: nothing was measured, or a fixed layer cannot be scheduled.
-        InfeasibleBudget: nothing meets the budget; names the nearest target that can be met.
+        InfeasibleBudget: no schedule meets the budget; names the nearest feasible target.
     """
     if method not in METHODS:
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
@@ -204,17 +204,17 @@ def mixed_schedule(
     limits: Mapping[str, Limits] | None = None,
     metric: str | None = None,
 ) -> Schedule:
-    """Return for each layer nothing, a level of either compression, or both, with the least summed damage.
+    """Return for each layer no compression, a level of either, or both, with the least summed damage.
 
-    A layer that gets both has two entries, in the order of application: weights are zeroed, then rounded. The two runs
-    are of one model, with compressions that go together, in any order; ``budget`` is usually of ``bytes``, which both
-    serve. ``limits`` are by name of the compression; ``metric`` is what damage is counted in, by default KL where both
-    measured it.
+    A layer with both has two entries, in the order of application: weights are zeroed, then rounded. The two runs are
+    of one model, with compressions that can be combined, in any order; ``budget`` is usually of ``bytes``, which both
+    save. ``limits`` are by name of the compression; ``metric`` is the metric of damage, by default KL if both measured
+    it.
 
     Raises:
-        InvalidSpec: the compressions do not go together, the runs share no metric, or the budget fits neither.
+        InvalidSpec: the compressions cannot be combined, the runs share no metric, or the budget fits neither.
         InvalidSchedule: the runs are of two models.
-        InfeasibleBudget: nothing meets the budget; names the nearest target.
+        InfeasibleBudget: no schedule meets the budget; names the nearest target.
     """
     name = damage_metric(first, metric)
     if name != damage_metric(second, metric):
@@ -249,13 +249,13 @@ def _problems_of(
 
 
 def _pairs() -> str:
-    """Name the compressions that go together: ``sparsity and one quantization``."""
+    """Return the names of compressions that can be combined: ``sparsity and one quantization``."""
     pairs = {tuple(sorted((each, partner), key=names().index)) for each in names() for partner in get(each).partners}
     return " run, or one ".join(" and one ".join(pair) for pair in sorted(pairs))
 
 
 def _paired_choices(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]]:
-    """Return every pair of choices of each layer; a layer in one run only has that run's choices."""
+    """Return every pair of choices of each layer; a layer in only one run has that run's choices."""
     first, second = map(choices_by_layer, problems)
     merged = {**first, **second}
     for layer in first.keys() & second.keys():

@@ -1,4 +1,4 @@
-"""What a scheduling method is given, and how its levels, or those of a person, become a schedule."""
+"""Input of a scheduling method, and schedules from its levels or from a user's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule, Schedule
 from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
 from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind
 
-_MENTIONED, _MENTIONED_RATIO = 0.1, 1.25  # of what is notable, and of the sum: less is not worth a sentence
+_MENTIONED, _MENTIONED_RATIO = 0.1, 1.25  # of the notable value, and of the sum: less gets no note
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
     "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
@@ -25,7 +25,7 @@ PRUNING_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One scheduling question; ``fixed`` are levels by first member, ``gamma`` is for the classic rule alone."""
+    """One scheduling problem; ``fixed`` are levels by first member, ``gamma`` is used by the gamma rule only."""
 
     curve_set: CurveSet
     accounting: Accounting
@@ -36,16 +36,16 @@ class Problem:
 
     @property
     def kind(self) -> BudgetKind:
-        """What the budget counts."""
+        """Resource that the budget counts."""
         return self.budget.kind
 
     @property
     def required(self) -> float:
-        """What the choices must save together."""
+        """Required saving of all choices together."""
         return self.accounting.required(self.budget)
 
     def saving(self, levels: Mapping[str, float]) -> float:
-        """Return what one level per curve saves together."""
+        """Return the joint saving of one level per curve."""
         return sum(curve.saving(levels[curve.layer], self.kind) for curve in self.curve_set.curves)
 
 
@@ -58,7 +58,7 @@ def build_problem(
     metric: str | None = None,
     check_budget: bool = True,
 ) -> Problem:
-    """Build the problem of one run; one of a mixed schedule need not serve the budget alone (``check_budget``)."""
+    """Build the problem of one run; one of a mixed schedule need not meet the budget alone (``check_budget``)."""
     curve_set = curves_of(result, metric)
     if check_budget:
         check_kind(budget.kind, [curve_set.compression])
@@ -74,7 +74,7 @@ def build_problem(
 
 
 def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> InfeasibleBudget:
-    """Return the error that names the nearest feasible target; ``reachable`` is the saving that is nearest."""
+    """Return the error with the nearest feasible target; ``reachable`` is the nearest saving."""
     nearest = problem.accounting.figure(problem.kind, reachable)
     sparse_macs = problem.kind == "macs" and problem.curve_set.description.zeroes_weights
     why = f" {standardised_note(problem.curve_set.profile)}".rstrip() if sparse_macs else ""
@@ -101,7 +101,7 @@ def assemble(
     budget: ResourceBudget | None = None,
     locked: Collection[str] = (),
 ) -> Schedule:
-    """Put one level per curve, and the layers left alone, together as a schedule."""
+    """Return the schedule of one level per curve, and of the layers left alone."""
     chosen = [(curve, curve.choice(levels[curve.layer])) for curve in curve_set.curves]
     entries = [
         entry
@@ -133,7 +133,7 @@ def assemble(
 
 
 def _interactions(curve_set: CurveSet, alone: float, together: float) -> tuple[str, ...]:
-    """Say so where layers are predicted to lose much more, or less, together than in sum."""
+    """Return a note if the predicted joint damage is much larger or smaller than the sum."""
     metric, joint = METRICS[curve_set.metric], curve_set.joint
     if joint is None or max(alone, together) < _MENTIONED * metric.notable:
         return ()
@@ -147,7 +147,7 @@ def _interactions(curve_set: CurveSet, alone: float, together: float) -> tuple[s
 
 
 def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
-    """Say where a predicted damage is below what the images can show, and that is more than is tolerable."""
+    """Return a note if a predicted damage is below what the images can show, and that limit is above the tolerable."""
     visible, metric = curve_set.visible, METRICS[curve_set.metric]
     if visible <= metric.notable or damage >= visible:
         return ()
@@ -159,13 +159,13 @@ def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
 
 
 def in_execution_order(entries: Iterable[ScheduleEntry], profile: ModelProfile) -> tuple[ScheduleEntry, ...]:
-    """Sort entries by the place of their layer in ``profile``."""
+    """Sort entries by the position of their layer in ``profile``."""
     place = {layer.name: index for index, layer in enumerate(profile.layers)}
     return tuple(sorted(entries, key=lambda entry: place[entry.layer]))
 
 
 def entries_of(layer: str, members: tuple[str, ...], choice: Choice, *, locked: bool) -> list[ScheduleEntry]:
-    """Return one entry for each part of ``choice``, or one that leaves the layer alone."""
+    """Return one entry for each part of ``choice``, or one that leaves the layer unchanged."""
     if not choice.parts:
         return [ScheduleEntry(layer=layer, members=members, compression="none", level=0.0, locked=locked)]
     return [
@@ -197,7 +197,7 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
 
 
 def budget_of(schedule: Schedule, *results: RunResult) -> dict[str, float]:
-    """Return what ``schedule`` saves, in the unit of each budget kind, from the costs that ``results`` measured.
+    """Return the savings of ``schedule``, in the unit of each budget kind, from the costs measured in ``results``.
 
     Raises:
         InvalidSchedule: a layer was not measured with its compression in any of these runs.
@@ -220,9 +220,9 @@ def budget_of(schedule: Schedule, *results: RunResult) -> dict[str, float]:
 
 
 def manual_schedule(result: RunResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
-    """Return the schedule of levels that a person chose, predicted by ``result``; layers not named are left alone.
+    """Return the schedule of a user's levels, with damage predicted from ``result``; other layers are unchanged.
 
-    ``levels`` map layers to fractions or bits, 0 for none. InvalidSchedule where a layer cannot have its level.
+    ``levels`` map layers to fractions or bits, 0 for none. InvalidSchedule if a layer cannot have its level.
     """
     curve_set = curves_of(result, metric)
     fixed = fixed_levels(curve_set, Limits(fixed=levels))

@@ -1,8 +1,8 @@
-"""Schedules for a budget of time: least damage with what layers take and what differing neighbours cost.
+"""Schedules under a budget of time: least damage, with times of layers and costs of precision borders.
 
     minimise Σᵢⱼ dᵢⱼ xᵢⱼ   subject to   Σᵢⱼ tᵢⱼ xᵢⱼ + Σₑ cₑ zₑ + t₀ ≤ T,   Σⱼ xᵢⱼ = 1,   zₑ ≥ |yₐ − y_b|,   xᵢⱼ ∈ {0, 1}
 
-where yᵢ is 1 if the choice of layer i computes in int8, and e = (a, b) are neighbours. Solved exactly by HiGHS.
+where yᵢ is 1 if the choice of layer i runs in int8, and e = (a, b) are neighbours. HiGHS solves it exactly.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from senseapp.solve.problem import Problem, assemble, build_problem
 from senseapp.solve.trade_off import TradeOffPoint
 
 _TOLERANCE = 1e-9
-_TIE = 1e-6  # of the greatest damage, over the greatest time: among equal damages the quicker choice wins
+_TIE = 1e-6  # of the greatest damage, over the greatest time: among equal damages the faster choice wins
 _SECONDS_LIMIT = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimedChoices:
-    """The levels of each layer in a row: damage, seconds, and whether they compute in int8."""
+    """The levels of each layer, concatenated: damage, seconds, and whether they run in int8."""
 
     owners: list[int]
     levels: list[float]
@@ -48,8 +48,8 @@ def schedule_within(
     """Return the schedule of least damage whose predicted time is at most ``most_seconds``.
 
     Raises:
-        InfeasibleBudget: nothing is as quick; ``nearest`` is the least time, in milliseconds.
-        InvalidSpec: the time is none, or no layer of the run has one.
+        InfeasibleBudget: no schedule is as fast; ``nearest`` is the least time, in milliseconds.
+        InvalidSpec: the time is not positive, or no layer of the run has a time.
     """
     if not (math.isfinite(most_seconds) and most_seconds > 0):
         raise InvalidSpec(f"A budget of time is above 0 ms, got {1000 * most_seconds:g}.")
@@ -76,7 +76,7 @@ def schedule_within(
 
 
 def time_range(result: RunResult, times: LayerTimes) -> tuple[float, float]:
-    """Return the least predicted time of any schedule, and the time of the network as it is, in seconds.
+    """Return the least predicted time of any schedule, and the time of the unchanged network, in seconds.
 
     Raises:
         InvalidSpec: no layer of the run has a time.
@@ -92,11 +92,11 @@ def time_range(result: RunResult, times: LayerTimes) -> tuple[float, float]:
 def time_trade_off(
     result: RunResult, times: LayerTimes, *, limits: Limits | None = None, points: int = 15
 ) -> tuple[TradeOffPoint, ...]:
-    """Return ``points`` schedules at most, from the network as it is to nearly the quickest one."""
+    """Return at most ``points`` schedules, from the unchanged network to nearly the fastest one."""
     least, untouched = time_range(result, times)
     found = []
     for seconds in np.linspace(untouched, least + (untouched - least) / (2 * points), points):
-        with suppress(InfeasibleBudget):  # limits forbid the quickest
+        with suppress(InfeasibleBudget):  # limits exclude the fastest
             made = schedule_within(result, times, float(seconds), limits=limits)
             reached = made.achieved[MILLISECONDS]
             point = TradeOffPoint(
@@ -107,14 +107,14 @@ def time_trade_off(
 
 
 def predicted_seconds(curves: Sequence[LayerCurve], times: LayerTimes, levels: Mapping[str, float]) -> float:
-    """Return the time of the network at one level per curve; layers that ``levels`` leaves out are as they are."""
+    """Return the time of the network at one level per curve; layers not in ``levels`` are unchanged."""
     chosen = {member: levels.get(curve.layer, curve.scale.untouched) for curve in curves for member in curve.members}
     quantized = {layer for layer, level in chosen.items() if curves[0].description.sets_bits and level <= INT8_BITS}
     return times.whole(chosen, curves[0].scale, int8=quantized)
 
 
 def saves_no_time(curves: Sequence[LayerCurve], times: LayerTimes) -> tuple[str, ...]:
-    """Return the layers that are no quicker at any of their measured levels, of those with times."""
+    """Return the layers with times that are not faster at any of their measured levels."""
     return tuple(
         curve.layer
         for curve in curves
@@ -128,7 +128,7 @@ def saves_no_time(curves: Sequence[LayerCurve], times: LayerTimes) -> tuple[str,
 
 
 def any_problem(result: RunResult, limits: Limits) -> Problem:
-    """Return the choices of a run under a budget that every schedule meets."""
+    """Return the problem of a run under a budget that every schedule meets."""
     kind = result.compression.description.budgets[0]
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
     return build_problem(result, anything, limits, check_budget=False)
@@ -151,7 +151,7 @@ def _choices(problem: Problem, times: LayerTimes) -> _TimedChoices:
 
 
 def _untouched(curves: Sequence[LayerCurve], choices: _TimedChoices) -> dict[str, float] | None:
-    """Return the levels that leave every layer as it is; None where one may not stay so."""
+    """Return the levels that leave every layer unchanged; None if limits exclude that."""
     levels = {curve.layer: curve.scale.untouched for curve in curves}
     possible = set(zip(choices.owners, choices.levels, strict=True))
     return levels if all((index, levels[curve.layer]) in possible for index, curve in enumerate(curves)) else None
@@ -160,7 +160,7 @@ def _untouched(curves: Sequence[LayerCurve], choices: _TimedChoices) -> dict[str
 def _solved(
     curves: Sequence[LayerCurve], choices: _TimedChoices, times: LayerTimes, most_seconds: float | None
 ) -> dict[str, float] | None:
-    """Return the level of each curve; with ``most_seconds`` None the quickest ones; None where there are none."""
+    """Return the level of each curve; with ``most_seconds`` None the fastest ones; None if infeasible."""
     count, place = len(choices.owners), {m: i for i, curve in enumerate(curves) for m in curve.members}
     edges = [each for each in times.conversions if {each.first, each.second} & place.keys() and each.seconds > 0]
     cost = np.array([*choices.seconds, *(each.seconds for each in edges)])
@@ -182,7 +182,7 @@ def _solved(
             low.append(-constant)
             high.append(math.inf)
     always = (each.seconds for each in times.conversions if {each.first, each.second} == {FLOAT, INT8})
-    quantizes = curves[0].description.sets_bits  # a choice that does not was tried before
+    quantizes = curves[0].description.sets_bits  # other choices were tried before
     base = times.other_seconds + quantizes * sum(always)
     base += sum(
         times.seconds(layer, curves[0].scale.untouched, curves[0].scale) for layer in times.layers() - place.keys()

@@ -1,4 +1,4 @@
-"""Damage against budget over the range that was measured, and schedules of pruning that truly meet their budget."""
+"""Damage against budget over the measured range, and pruning schedules whose applied size meets the budget."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from senseapp.solve.methods import METHODS, admissible_levels, levels_of, make_s
 from senseapp.solve.problem import PRUNING_NOTE, Problem, build_problem
 
 _MANY_LAYERS, _MANY_MEASUREMENTS = 500, 10_000  # a schedule takes 0.7 s, and a trade-off has up to 51
-_CLOSE = 0.002  # of the total: nearer to the target than people can tell
+_CLOSE = 0.002  # of the total: indistinguishable from the target for a user
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
 _EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
-_ROUNDING = 1e-9  # what floor() may lose to binary fractions
-_INSIDE = 1e-6  # of the range: keeps the last point just feasible
+_ROUNDING = 1e-9  # rounding error of binary fractions before floor()
+_INSIDE = 1e-6  # of the range: keeps the last point feasible
 
 
 def with_true_size(
     make: Callable[[float], Schedule], true_fraction: Callable[[Schedule], float], target: float, *, rounds: int = 8
 ) -> Schedule:
-    """Return the gentlest schedule found whose true size meets ``target``, where only applying it tells its size.
+    """Return the gentlest schedule found whose true size meets ``target``, if only applying it shows its size.
 
-    Needed for pruning, whose savings overlap: see :class:`~senseapp.solve.curves.Accounting`. ``make`` returns the
-    schedule for a predicted fraction removed, ``true_fraction`` what a schedule truly removes; ``rounds`` are tried at
-    most.
+    This is needed for pruning, whose savings overlap: see :class:`~senseapp.solve.curves.Accounting`. ``make`` returns
+    the schedule for a predicted fraction removed, ``true_fraction`` the fraction that a schedule truly removes; at most
+    ``rounds`` schedules are tried.
 
     Raises:
-        InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the most that one removed.
+        InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the largest fraction removed.
     """
     asked, most = target, 0.0
     enough: dict[float, Schedule] = {}
@@ -70,7 +70,7 @@ def _strongest_up_to(make: Callable[[float], Schedule], asked: float) -> tuple[S
 def truly_sized(
     make: Callable[[float], Schedule], profile: ModelProfile, groups: Sequence[CoupledGroup], budget: ResourceBudget
 ) -> Schedule:
-    """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones."""
+    """Return the gentlest schedule found that truly meets ``budget``, with true figures instead of estimates."""
     found = with_true_size(make, lambda tried: true_figures(tried, profile, groups)[budget.kind], budget.target)
     return replace(
         found,
@@ -90,7 +90,7 @@ def schedule_for(
     metric: str | None = None,
     groups: Sequence[CoupledGroup] = (),
 ) -> Schedule:
-    """Return :func:`make_schedule`; with ``groups``, what shrinks together, a budget of pruning is truly met."""
+    """Return :func:`make_schedule`; with the coupled ``groups``, a budget of pruning is truly met."""
 
     def make(target: float) -> Schedule:
         asked = replace(budget, target=target)
@@ -100,7 +100,7 @@ def schedule_for(
 
 
 def too_large(result: RunResult) -> str:
-    """Name the layers and measurements of a run whose trade-off takes longer than a page may; empty for others."""
+    """Return the size of a run whose trade-off takes too long for a page, in words; empty for others."""
     layers, measurements = len(result.profile.layers), len(result.shown)
     if layers <= _MANY_LAYERS and measurements <= _MANY_MEASUREMENTS:
         return ""
@@ -115,12 +115,12 @@ def true_figures(schedule: Schedule, profile: ModelProfile, groups: Sequence[Cou
 def true_shares(
     ratios: Mapping[str, float], profile: ModelProfile, groups: Sequence[CoupledGroup]
 ) -> dict[BudgetKind, float]:
-    """Return the fractions that go when each group loses the share of its units that ``ratios`` gives its first member.
+    """Return the fractions removed if each group loses the share of its units in ``ratios``, by its first member.
 
     A layer of (O, I) channels that loses o and i keeps (O − o)(I − i) / (O I) of its weights and of its
-    multiply-accumulates, whichever groups they belong to.
+    multiply-accumulates, whatever the groups of these channels.
     """
-    gone = {  # the share of each group's units that goes: whole ones
+    gone = {  # share of each group's units removed: whole units
         group.layer: math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units
         for group in groups
     }
@@ -133,7 +133,7 @@ def true_shares(
 
 
 def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> dict[str, float]:
-    """Return the share of each touched layer's weights that stays."""
+    """Return the kept share of each touched layer's weights."""
     lost: dict[tuple[str, str], float] = {}
     for group in groups:
         for cut in group.axes:
@@ -147,9 +147,9 @@ def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TradeOffPoint:
-    """One schedule of the trade-off: its target, which gives it again, and its predicted damage.
+    """One schedule of the trade-off: the target that reproduces it, and its predicted damage.
 
-    ``figure`` is what it truly removes, or its average bits, or milliseconds; it may be more than was asked for.
+    ``figure`` is the fraction it truly removes, its average bits, or milliseconds; it may exceed the target.
     """
 
     kind: str
@@ -170,14 +170,14 @@ def trade_off(
     step: float | None = None,
     groups: Sequence[CoupledGroup] = (),
 ) -> tuple[TradeOffPoint, ...]:
-    """Return ``points`` schedules, evenly spaced from the gentlest to the strongest, each solved as on its own.
+    """Return ``points`` schedules, evenly spaced from the gentlest to the strongest, each solved independently.
 
-    The range is that of the optimal method, so that curves of several methods share their targets; targets that a
-    method cannot meet are left out. With ``step``, targets are multiples of it, as a slider's are, and may be fewer.
-    Where channels go, ``groups`` tell true figures. For the other settings see :func:`make_schedule`.
+    The range is that of the optimal method, so that curves of several methods have the same targets; targets that a
+    method cannot meet are left out. With ``step``, targets are multiples of it, as on a slider, and may be fewer. For
+    pruning, ``groups`` give true figures. For the other settings see :func:`make_schedule`.
 
     Raises:
-        InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot serve.
+        InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot meet.
     """
     if points < 2:
         raise InvalidSpec(f"A trade-off needs at least 2 points, got {points}.")
@@ -191,7 +191,7 @@ def trade_off(
 
 
 def _solver(problem: Problem, method: str) -> Callable[[Problem], Mapping[str, Choice]]:
-    """Return what solves ``problem`` for other amounts; the optimal method keeps its table of choices."""
+    """Return a solver of ``problem`` for other amounts; the optimal method keeps its table of choices."""
     if method == "optimal":
         return optimal_choices(problem)
 
@@ -203,7 +203,7 @@ def _solver(problem: Problem, method: str) -> Callable[[Problem], Mapping[str, C
 
 
 def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
-    """Return figures from the gentlest levels that do something to the strongest, on multiples of ``step``."""
+    """Return targets from the gentlest effective levels to the strongest, on multiples of ``step``."""
     gentlest, strongest = {}, {}
     for curve in problem.curve_set.curves:
         levels = admissible_levels(problem, curve)

@@ -1,4 +1,4 @@
-"""Pruning: whole channels are removed from layers that depend on each other."""
+"""Pruning: whole channels are removed from coupled layers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class PruningConfig(CompressionConfig):
     """Remove the least important output channels of a coupled group. A level is the fraction removed.
 
     ``criterion`` names an importance of torch-pruning: L2 (``magnitude``) or L1 norm of the group, LAMP, FPGM (distance
-    to the geometric median), the scale of the BatchNorm that follows, or seeded random; or ``least_error``, what is
-    left when the layers that read a channel make up for it. Attention heads are removed whole.
+    to the geometric median), the scale of the BatchNorm that follows, or seeded random; or ``least_error``, the error
+    that remains after least-squares compensation in the layers that read a channel. Attention heads are removed whole.
     """
 
     kind: ClassVar[str] = "pruning"

@@ -1,4 +1,4 @@
-"""torch-pruning's graph of one network: which tensors shrink together, and how to put them back."""
+"""torch-pruning's dependency graph of one network: tensors that shrink together, and how to restore them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.networks.profile import CONVOLUTIONS
 
 MAX_STEPS_PER_DEPENDENCY = 4
-"""Wrong reshape maps send torch-pruning round in circles; a sound group visits each edge about once."""
+"""Wrong reshape maps make torch-pruning loop; a correct group visits each edge about once."""
 
 
 MOST_POSITIONS = 2**24
-"""Positions that are followed in all, for all layers of a network; a step counts as many as take the same time."""
+"""Positions that are propagated for all layers of a network; a step counts as the positions of equal run time."""
 
 _POSITIONS_PER_STEP = 2**9
 
@@ -43,7 +43,7 @@ class Untraceable(MeasurementFailed):
 
 
 def why_untraceable(error: Exception) -> str:
-    """Return the sentence on channels that cannot be followed, whatever was raised while they were."""
+    """Return the sentence on channels that cannot be followed, for any exception."""
     if isinstance(error, Untraceable):
         return str(error)
     return f"torch-pruning cannot follow its channels ({type(error).__name__}: {first_line_of(error)})."
@@ -51,12 +51,12 @@ def why_untraceable(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Channels that leave one tensor axis.
+    """Channels to remove from one tensor axis.
 
     Attributes:
         dependency: torch-pruning's edge; its ``handler`` shrinks its ``target``.
         indices: positions on that axis, ascending.
-        root_indices: for each of them, the channel of the group's root that it belongs to.
+        root_indices: for each of them, the channel of the group's root that it corresponds to.
     """
 
     dependency: Any
@@ -77,9 +77,9 @@ class Cut:
 
 
 class ChannelGraph:
-    """torch-pruning's ``DependencyGraph`` of one model, traced once (else Untraceable) and never changed by a prune.
+    """torch-pruning's ``DependencyGraph`` of one model, traced once (else Untraceable); a prune never changes it.
 
-    ``widest`` is the most numbers that any tensor of a pass holds for one image, so that no axis has more positions.
+    ``widest`` is the largest number of elements of any tensor of a pass for one image, which bounds every axis.
     """
 
     def __init__(self, model: nn.Module, example: torch.Tensor, widest: float = math.inf) -> None:
@@ -90,7 +90,7 @@ class ChannelGraph:
         with left_as_found(model):
             try:
                 self._build(example)
-            except Exception as error:  # whatever a foreign forward or the tracer raises is a reason, not a crash
+            except Exception as error:  # the forward and the tracer may raise anything
                 raise Untraceable(
                     f"torch-pruning cannot trace this network ({type(error).__name__}: {first_line_of(error)})."
                 ) from error
@@ -102,7 +102,7 @@ class ChannelGraph:
     def _build(self, example: torch.Tensor) -> None:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a recursion that ends, and of names that torch deprecates
+                warnings.simplefilter("ignore")  # on a recursion that ends, and on deprecated names of torch
                 self._graph.build_dependency(
                     self.model,
                     example.clone(),
@@ -119,7 +119,7 @@ class ChannelGraph:
         return module in self._nodes
 
     def cut(self, module: nn.Module, indices: tuple[int, ...], root_indices: tuple[int, ...], *, outputs: bool) -> Cut:
-        """Return the cut of these input or output channels of one layer, whatever else it is coupled with."""
+        """Return the cut of these input or output channels of one layer, without coupled layers."""
         pruner = self._graph.get_pruner_of_module(module)
         handler = pruner.prune_out_channels if outputs else pruner.prune_in_channels
         node = self._nodes[module]
@@ -143,7 +143,7 @@ class ChannelGraph:
         return bool(self._graph.is_in_channel_pruning_fn(cut.dependency.handler))
 
     def owner(self, cut: Cut) -> nn.Module | None:
-        """Return the module that holds what shrinks; None for torch-pruning's own marks of reshapes and joins."""
+        """Return the module that owns the shrinking tensor; None for torch-pruning's nodes of reshapes and joins."""
         if isinstance(cut.module, nn.Parameter):
             return self.model.get_submodule(self.parameter_name(cut.module).rpartition(".")[0])
         return cut.module if cut.module in self.names else None
@@ -158,10 +158,10 @@ class ChannelGraph:
         return is_output(node) or (not node.outputs and self.is_out_cut(cut))
 
     def cuts(self, root: nn.Module, channels: Sequence[int]) -> tuple[Cut, ...]:
-        """Return everything that must shrink when ``root`` loses these output channels, ``root`` first.
+        """Return all cuts that follow when ``root`` loses these output channels, ``root`` first.
 
         This is torch-pruning's ``get_pruning_group`` without its refresh of the index maps, and with a bound on the
-        work: Untraceable if these lead in circles, or outside a tensor.
+        work: Untraceable if the maps form a cycle, or lead outside a tensor.
         """
         first = self.cut(root, (), (), outputs=True).dependency
         start = Channels(np.asarray(channels, np.int64), np.asarray(channels, np.int64))
@@ -171,7 +171,7 @@ class ChannelGraph:
         return tuple(_merged(dependency, parts) for dependency, parts in merged.values())
 
     def _walk(self, first: Any, start: Channels) -> Iterator[tuple[Any, Channels]]:
-        """Yield each edge that is triggered, with the channels that arrive over it."""
+        """Yield each triggered edge, with the channels that reach it."""
         pending, seen, steps = [(first, start)], set(), 0
         while pending:
             dependency, channels = pending.pop()
@@ -201,7 +201,7 @@ class ChannelGraph:
             raise Untraceable(f"torch-pruning loses track of its channels on the way to {name}.")
 
     def _width(self, dependency: Any) -> float:
-        """Return the number of channels on the axis that a dependency shrinks; infinite where that is not known."""
+        """Return the number of channels on the axis that a dependency shrinks; infinite if unknown."""
         node = dependency.target
         pruner = self._graph.get_pruner_of_module(node.module)
         pruner.pruning_dim = node.pruning_dim
@@ -211,7 +211,7 @@ class ChannelGraph:
 
 
 def _merged(dependency: Any, parts: Sequence[Channels]) -> Cut:
-    """Return what arrives over several edges as one cut; a position belongs to the root channel that came first."""
+    """Return the channels from several edges as one cut; a position belongs to the first root channel to reach it."""
     positions, roots = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
     if len(parts) > 1:
         positions, first = np.unique(positions, return_index=True)
@@ -220,7 +220,7 @@ def _merged(dependency: Any, parts: Sequence[Channels]) -> Cut:
 
 
 def _mapped(dependency: Any, channels: Channels) -> Channels:
-    """Return the positions behind an edge; its maps fail where torch-pruning found too few parts of a concatenation."""
+    """Return the positions after an edge; its maps fail where torch-pruning missed parts of a concatenation."""
     try:
         for index_map in dependency.index_mapping:
             channels = channels if index_map is None else map_channels(index_map, channels)
@@ -232,12 +232,12 @@ def _mapped(dependency: Any, channels: Channels) -> Channels:
 
 
 def mixes_neighbours(module: nn.Module) -> bool:
-    """Return whether a convolution runs along the channel axis, as in ECA; to torch-pruning it is element-wise."""
+    """Return whether a convolution runs along the channel axis, as in ECA; torch-pruning takes it for element-wise."""
     return isinstance(module, nn.Conv1d) and module.in_channels == module.out_channels == 1
 
 
 def _free_parameters(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
-    """Return the position embeddings of shape (1, C, H, W) with their channel axis; torch-pruning takes the last."""
+    """Return the position embeddings of shape (1, C, H, W) with their channel axis; torch-pruning assumes the last."""
     owned = {id(p) for m in model.modules() if isinstance(m, CONVOLUTIONS) for p in m.parameters()}
     parameters = [p for p in model.parameters() if id(p) not in owned]
     return [(p, 1) for p in parameters if p.ndim == 4 and p.shape[0] == 1 and p.shape[2] > 1]
@@ -245,7 +245,7 @@ def _free_parameters(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Let gradients flow from every parameter inside, then put back flags, attributes and the values of buffers."""
+    """Enable gradients of every parameter inside the block; restore flags, attributes and values of buffers on exit."""
     training = {module: module.training for module in model.modules()}
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}

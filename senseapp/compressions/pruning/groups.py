@@ -1,4 +1,4 @@
-"""Coupled channel groups and attention heads: which layers only lose output channels together, and in which steps."""
+"""Coupled channel groups and attention heads: layers that lose output channels together, and in which units."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LAYERS_PER_SENTENCE = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelGroup:
-    """Layers, in execution order, whose output channels are one and the same set of channels.
+    """Layers, in execution order, that share one set of output channels.
 
     Attributes:
-        cuts: everything that shrinks when all of the root's channels go, the root first.
-        units: the smallest sets of root channels that can go by themselves: one channel, one channel of each
-            convolution group, or one attention head.
+        cuts: everything that shrinks when all of the root's channels are removed, the root first.
+        units: the smallest sets of root channels that can be removed: one channel, one channel of each convolution
+            group, or one attention head.
         attention: name of the attention module whose heads the units are; empty for plain channels.
     """
 
@@ -46,7 +46,7 @@ def is_layer(module: object) -> bool:
 
 
 def positions_of(cut: Cut, channels: frozenset[int]) -> tuple[int, ...]:
-    """Return the positions on the axis of ``cut`` that belong to these root channels, ascending."""
+    """Return the positions on the axis of ``cut`` that correspond to these root channels, ascending."""
     return tuple(i for i, root in zip(cut.indices, cut.root_indices, strict=True) if root in channels)
 
 
@@ -68,7 +68,7 @@ def channel_groups(
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
     """Return the groups of ``layers`` (in execution order), and why each layer without a group has none.
 
-    What is coupled with a module of ``blocked``, which must keep its shape for the reason there, is left out. The
+    Groups that contain a module of ``blocked``, which must keep its shape for the given reason, are left out. The
     output channels of ``claimed`` layers belong to groups of another kind.
     """
     groups: list[ChannelGroup] = []
@@ -88,7 +88,7 @@ def channel_groups(
             _require_free(graph, cuts, members, blocked, taken)
             groups.append(ChannelGroup(graph=graph, cuts=cuts, units=_units(graph, cuts), members=members))
             taken.update(members)
-        except Exception as error:  # whatever fails inside torch-pruning concerns this group, not the network
+        except Exception as error:  # a failure inside torch-pruning concerns this group only
             reasons.update(dict.fromkeys({name, *members} - taken, why_untraceable(error)))
     return groups, reasons
 
@@ -96,7 +96,7 @@ def channel_groups(
 def _cuts_from_widest_root(graph: ChannelGraph, module: nn.Module) -> tuple[Cut, ...]:
     """Return the cuts of all output channels of ``module``, from the member that has all channels of the group.
 
-    Where two layers are joined and then added to a third, only the third has them all.
+    If two layers are concatenated and then added to a third, only the third has all of them.
     """
     tried: set[nn.Module] = set()
     while True:
@@ -117,7 +117,7 @@ def _is_partial(graph: ChannelGraph, cut: Cut) -> bool:
 def _require_free(
     graph: ChannelGraph, cuts: Sequence[Cut], members: Sequence[str], blocked: Mapping[str, str], taken: set[str]
 ) -> None:
-    """Raise Untraceable if something that would shrink has to keep its shape."""
+    """Raise Untraceable if anything that would shrink must keep its shape."""
     if any(graph.reaches_output(cut) for cut in cuts):
         raise Untraceable("Its output channels are the model's outputs, or are added to them; none can go.")
     for cut in cuts:
@@ -136,9 +136,9 @@ def _require_free(
 
 
 def _units(graph: ChannelGraph, cuts: Sequence[Cut]) -> tuple[tuple[int, ...], ...]:
-    """Return the sets of root channels that can go together and leave every convolution group and norm even."""
+    """Return the sets of root channels whose removal keeps the groups of every convolution and norm equal in size."""
     width = len(cuts[0].indices)
-    tied = graph.cuts(cuts[0].layer, [0])[0].indices  # a gate ties each channel to one half a layer away
+    tied = graph.cuts(cuts[0].layer, [0])[0].indices  # a gate ties each channel to one in the other half of the layer
     num_sets = math.lcm(len(tied), *(_num_channel_groups(cut.module) for cut in cuts))
     if width % num_sets or tied != tuple(range(0, width, width // len(tied))):
         raise Untraceable("Its channels are tied to one another in a way that leaves no even step.")
@@ -152,7 +152,7 @@ def _units(graph: ChannelGraph, cuts: Sequence[Cut]) -> tuple[tuple[int, ...], .
 
 
 def _num_channel_groups(module: object) -> int:
-    """Return the number of groups whose sizes must stay equal; 1 for a depthwise convolution, whose groups can go."""
+    """Return the number of groups whose sizes must stay equal; 1 for a depthwise convolution, whose groups may go."""
     if isinstance(module, nn.GroupNorm):
         return module.num_groups
     if isinstance(module, CONVOLUTIONS) and not is_depthwise(module):
@@ -208,7 +208,7 @@ def _head_group(graph: ChannelGraph, name: str, module: Any) -> ChannelGroup:
 
 
 def remove_heads(module: nn.Module, heads: Sequence[int], num_heads: int) -> None:
-    """Take ``heads`` out of what an attention module holds per head; its layers are pruned as channels."""
+    """Remove ``heads`` from an attention module's per-head tables; its layers are pruned as channels."""
     layout = head_layout(module)
     assert layout is not None
     keep = [head for head in range(num_heads) if head not in set(heads)]

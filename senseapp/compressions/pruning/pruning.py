@@ -1,4 +1,4 @@
-"""Structural pruning: output channels or attention heads leave a network, with everything coupled to them."""
+"""Structural pruning: output channels or attention heads are removed with all coupled tensors."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _EXAMPLE_IMAGES = 2
 
 
 class PruningCompressor:
-    """A :class:`~senseapp.compressions.base.ChannelCompressor` that removes channels and puts them back.
+    """A :class:`~senseapp.compressions.base.ChannelCompressor` that removes channels and restores them.
 
-    torch-pruning's graph is built once. A prune gives the touched modules new, smaller parameters and the undo gives
-    them the old ones back, so nothing is cloned and the graph stays true.
+    torch-pruning's graph is built once. A prune sets new, smaller parameters in the touched modules and the undo
+    restores the old ones, so nothing is cloned and the graph stays valid.
     """
 
     def __init__(self, config: PruningConfig, request: CompressionRequest) -> None:
@@ -61,7 +61,7 @@ class PruningCompressor:
 
     @contextmanager
     def compress(self, target: Target, level: float) -> Iterator[Applied]:
-        """Remove floor(``level`` · n) of the n units (channels, sets of channels, or heads) of ``target`` inside.
+        """Remove floor(``level`` · n) of the n units (channels, channel sets, heads) of ``target`` inside the block.
 
         ``removed_params`` and ``removed_macs`` count the weights of every layer that shrinks, the readers included.
         """
@@ -77,18 +77,18 @@ class PruningCompressor:
         return tuple(read_channels(self._groups[target.layer], ()))
 
     def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, Tensor]]:
-        """Return what ``level`` would do, and which input channels (indices) each reader would lose."""
+        """Return the effect of ``level``, and the input channels (indices) that each reader would lose."""
         group, units = self._units(target, level)
         read = read_channels(group, units)
         indices = {name: torch.tensor(positions) for name, positions in read.items()}
         return savings(group, units, self._profiles, self._other_macs), indices
 
     def couplings(self) -> tuple[CoupledGroup, ...]:
-        """Return what shrinks with each target."""
+        """Return the axes that shrink with each target."""
         return tuple(coupling_of(group, self._other_macs) for group in self._groups.values())
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
-        """Prune several groups for good; see :meth:`~senseapp.compressions.base.ChannelCompressor.prune`."""
+        """Prune several groups permanently; see :meth:`~senseapp.compressions.base.ChannelCompressor.prune`."""
         removals = self._removals(ratios)
         applied = {name: savings(*removal, self._profiles, self._other_macs) for name, removal in removals.items()}
         with ordinary_tensors():
@@ -96,7 +96,7 @@ class PruningCompressor:
         return applied
 
     def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some."""
+        """Return the output channels that :meth:`prune` would keep, by layer or norm that would lose some."""
         return kept_channels(self._removals(ratios).values())
 
     def _removals(self, ratios: Mapping[str, float]) -> dict[str, Removal]:
@@ -155,7 +155,7 @@ class PruningCompressor:
 
 
 def _require_remaining(group: ChannelGroup, units: Sequence[int]) -> None:
-    """Raise MeasurementFailed if a layer that has only some channels of the group, joined with others, loses all."""
+    """Raise MeasurementFailed if a layer with only some channels of the group, in a concatenation, loses all."""
     graph, channels, most = group.graph, group.channels(units), len(group.cuts[0].indices)
     for cut in group.cuts:
         is_part = is_layer(cut.module) and graph.is_out_cut(cut) and len(cut.indices) < most
@@ -167,7 +167,7 @@ def _require_remaining(group: ChannelGroup, units: Sequence[int]) -> None:
 
 
 def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return the input channels that the units are, by reader; depthwise convolutions only pass theirs on."""
+    """Return the input channels for the units, by reader; depthwise convolutions only pass theirs on."""
     graph, channels = group.graph, group.channels(units)
     return {
         graph.names[cut.layer]: positions_of(cut, channels)
@@ -177,7 +177,7 @@ def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[
 
 
 def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGroup:
-    """Return what shrinks with ``group``, and by which share when all of its units go."""
+    """Return the axes that shrink with ``group``, and their shares if all of its units are removed."""
     graph, channels = group.graph, group.channels(range(len(group.units)))
     axes: dict[tuple[str, Literal["out", "in"]], float] = {}
     for cut in (cut for cut in group.cuts if is_layer(cut.module)):
@@ -193,14 +193,14 @@ def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGr
 
 
 def _macs_of_heads(group: ChannelGroup, other_macs: Mapping[str, int]) -> int:
-    """Return what all heads of an attention module multiply with each other; each head as much as any other."""
+    """Return the activation products of all heads of an attention module; all heads have equally many."""
     return other_macs.get(group.attention, 0) if group.attention else 0
 
 
 def savings(
     group: ChannelGroup, units: Sequence[int], profiles: Mapping[str, LayerProfile], other_macs: Mapping[str, int]
 ) -> Applied:
-    """Return what removing ``units`` saves: weights of every layer that shrinks, and multiply-accumulates.
+    """Return the savings of removing ``units``: weights of every layer that shrinks, and multiply-accumulates.
 
     Biases, norms and free parameters are not counted. A layer of (O, I) channels that loses o and i keeps (O − o)(I −
     i) / (O I) of its weights and of its multiply-accumulates.

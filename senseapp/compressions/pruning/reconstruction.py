@@ -1,9 +1,9 @@
-"""Which channels can go since those that stay tell of them: by the error that is left when readers make up for them.
+"""Channel selection by reconstruction error: the error that remains after the readers' other weights compensate.
 
-A layer that reads channels x multiplies them with W. Without some of them, the weights of the others change so that
-its outputs are off least; what a set c of inputs then costs is tr W_c ([H⁻¹]_cc)⁻¹ W_cᵀ, H being the covariance of the
-inputs. Units go one after the other, each time the one that costs least beside those gone before, as a share of what
-each reader puts out.
+A layer that reads channels x multiplies them by W. Without some of them, the remaining weights are changed to minimise
+the error of its outputs; the error for a set c of inputs is tr W_c ([H⁻¹]_cc)⁻¹ W_cᵀ, with H the covariance of the
+inputs. Units are removed greedily, each time the one with the least additional error, relative to the energy of each
+reader's output.
 
 Source: Frantar and Alistarh 2022, "Optimal Brain Compression", eq. 3 and 4 for groups of weights, here for channels.
 """
@@ -22,7 +22,7 @@ from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_
 from senseapp.core.errors import MeasurementFailed
 from senseapp.networks.layer_product import LayerProduct
 
-_LEAST = 1e-12  # energy of what a reader puts out, which is divided by
+_LEAST = 1e-12  # energy of a reader's output, a divisor
 
 
 @dataclass(slots=True)
@@ -31,10 +31,10 @@ class _Reader:
 
     Attributes:
         weight: (O, K).
-        inverse: of the covariance of what it multiplies, (K, K).
-        units: which it reads, (U,).
-        columns: of each of them, (U, c).
-        energy: the squared size of what it puts out.
+        inverse: of the covariance of its inputs, (K, K).
+        units: the units that it reads, (U,).
+        columns: input columns of each unit, (U, c).
+        energy: squared norm of its output.
     """
 
     weight: Tensor
@@ -44,9 +44,9 @@ class _Reader:
     energy: float
 
     def costs(self, num_units: int) -> Tensor:
-        """Return what each unit costs, (num_units,), as a share of what the reader puts out."""
+        """Return the error of each unit, (num_units,), as a share of the energy of the reader's output."""
         costs = torch.zeros(num_units, dtype=self.weight.dtype)
-        if self.columns.shape[1] == 1:  # what follows, in a hundredth of the time
+        if self.columns.shape[1] == 1:  # equal to the general case, in a hundredth of its time
             each = self.weight.square().sum(0) / self.inverse.diagonal()
             costs[self.units] = each[self.columns[:, 0]] / self.energy
             return costs
@@ -57,7 +57,7 @@ class _Reader:
         return costs
 
     def remove(self, unit: int) -> None:
-        """Take a unit out and let the others make up for it."""
+        """Remove a unit and let the other weights compensate."""
         for gone in self.columns[self.units == unit]:
             across = self.inverse[gone]  # (c, K)
             change = torch.linalg.solve(across[:, gone], across)
@@ -70,10 +70,10 @@ class _Reader:
 
 
 def least_error_order(group: ChannelGroup, moments: InputMoments) -> list[int]:
-    """Return the units of ``group``, those first whose loss the others make up for best.
+    """Return the units of ``group``, ascending by the error after compensation.
 
     Raises:
-        MeasurementFailed: no layer reads the channels whose weights could make up for them.
+        MeasurementFailed: no layer reads the channels with weights that could compensate.
     """
     readers = list(_readers(group, moments))
     if not readers:
@@ -95,7 +95,7 @@ def least_error_order(group: ChannelGroup, moments: InputMoments) -> list[int]:
 
 
 def reading_layers(group: ChannelGroup) -> dict[str, LayerProduct]:
-    """Return the layers that read the channels of ``group`` and whose weights can make up for some of them."""
+    """Return the layers that read the channels of ``group`` and whose weights can compensate for removed ones."""
     graph = group.graph
     cuts = (cut for cut in group.cuts if is_layer(cut.module) and graph.is_in_cut(cut) and not is_depthwise(cut.module))
     return {
@@ -118,7 +118,7 @@ def _readers(group: ChannelGroup, moments: InputMoments) -> Iterator[_Reader]:
         for index, (matrix, second) in enumerate(zip(weight, covariance, strict=True)):
             columns = {unit: _columns(product, positions, index) for unit, positions in enumerate(read)}
             columns = {unit: each for unit, each in columns.items() if each}
-            if len(set(map(len, columns.values()))) != 1:  # units that it does not read alike are not compared by it
+            if len(set(map(len, columns.values()))) != 1:  # skip a reader with unequal columns per unit
                 continue
             yield _Reader(
                 weight=matrix.clone(),
@@ -130,7 +130,7 @@ def _readers(group: ChannelGroup, moments: InputMoments) -> Iterator[_Reader]:
 
 
 def _columns(product: LayerProduct, positions: Sequence[int], group: int) -> list[int]:
-    """Return where the input channels at ``positions`` are in the rows of one group of a layer."""
+    """Return the columns of the input channels ``positions`` in the rows of one group of a layer."""
     channels = product.weight_shape[1]
     kernel = product.width // channels
     own = [position - group * channels for position in positions if position // channels == group]

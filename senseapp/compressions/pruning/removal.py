@@ -1,4 +1,4 @@
-"""Taking channels and heads out of a network's modules, once it is known which."""
+"""Removal of chosen channels and heads from a network's modules."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from senseapp.compressions.pruning.graph import ChannelGraph, Cut
 from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, positions_of, remove_heads
 
 Removal = tuple[ChannelGroup, Sequence[int]]
-"""A group and the indices of the units that leave it."""
+"""A group and the indices of its units to remove."""
 
 
 def remove_units(removals: Iterable[Removal]) -> None:
-    """Prune the model of the groups' graph in place; the graph keeps describing the model as it was.
+    """Prune the model of the groups' graph in place; the graph still describes the unpruned model.
 
-    What several groups take from one axis (layers that read a concatenation) goes at once, so that positions hold.
+    Removals of several groups on one axis (layers that read a concatenation) are made at once, so that positions hold.
     """
     positions: dict[tuple[object, object], tuple[ChannelGraph, Cut, set[int]]] = {}
     for group, units in removals:
@@ -34,7 +34,7 @@ def remove_units(removals: Iterable[Removal]) -> None:
 
 
 def kept_channels(removals: Iterable[Removal]) -> dict[str, tuple[int, ...]]:
-    """Return, by layer or norm that will lose output channels, the positions of those that stay; before they go."""
+    """Return, by layer or norm that will lose output channels, the positions of those kept; call before the removal."""
     kept: dict[str, set[int]] = {}
     for group, units in removals:
         graph, channels = group.graph, group.channels(units)
@@ -46,7 +46,7 @@ def kept_channels(removals: Iterable[Removal]) -> dict[str, tuple[int, ...]]:
 
 
 def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int]) -> None:
-    """Let torch-pruning shrink one module or free parameter, and add what it leaves out."""
+    """Shrink one module or free parameter by torch-pruning, and also the attributes that it misses."""
     before = dict(owner.named_parameters(recurse=False))
     width = graph.width(cut)
     if isinstance(cut.module, nn.Parameter):
@@ -62,7 +62,7 @@ def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int
 
 
 def _take_after(owner: nn.Module, name: str, old: nn.Parameter) -> None:
-    """Give a parameter that shrank the memory order of the old one, without which each pass would convert it anew."""
+    """Give a shrunken parameter the memory order of the old one, without which each pass would convert it."""
     parameter = owner.get_parameter(name)
     if old.dim() == 4 and not old.is_contiguous() and old.is_contiguous(memory_format=torch.channels_last):
         parameter = nn.Parameter(parameter.detach().contiguous(memory_format=torch.channels_last))
@@ -71,7 +71,7 @@ def _take_after(owner: nn.Module, name: str, old: nn.Parameter) -> None:
 
 
 def _write_sizes(owner: nn.Module, width: int, remaining: int) -> None:
-    """Write the new width into the shape that a norm (RMSNorm) or a scale keeps beside its parameter."""
+    """Write the new width into the shape attribute of a norm (RMSNorm) or a scale."""
     for name in ("normalized_shape", "shape"):
         sizes = getattr(owner, name, None)
         if isinstance(sizes, tuple):
@@ -79,7 +79,7 @@ def _write_sizes(owner: nn.Module, width: int, remaining: int) -> None:
 
 
 def _shrink_gains(layer: nn.Module, width: int, positions: list[int]) -> None:
-    """Shrink what a layer holds per output channel besides weight and bias (the gain of a scaled convolution)."""
+    """Shrink per-output-channel tensors of a layer besides weight and bias (the gain of a scaled convolution)."""
     keep = sorted(set(range(width)) - set(positions))
     for name, parameter in list(layer.named_parameters(recurse=False)):
         if name not in ("weight", "bias") and parameter.shape[:1] == (width,):

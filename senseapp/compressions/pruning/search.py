@@ -1,7 +1,7 @@
-"""Which groups of a model's channels or heads can go, checked by gradients, and how their units are ranked.
+"""Prunable groups of a model's channels or heads, verified by gradients, and the ranking of their units.
 
-torch-pruning follows reshapes by their sizes. Where a network shuffles or regroups channels, it can name the wrong
-ones, and the pruned network runs without any error. One forward and two backward passes tell for all groups at once.
+torch-pruning follows reshapes by their sizes. Where a network shuffles or regroups channels, it can select wrong ones,
+and the pruned network runs without any error. One forward and two backward passes verify all groups at once.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def find_groups(
 ) -> tuple[dict[str, ChannelGroup], dict[str, str]]:
     """Return the prunable groups by first member, in execution order, and by layer why its output channels cannot go.
 
-    Here alone it is decided what cannot be pruned: whatever is raised, or takes out of proportion, is a reason.
+    All reasons against pruning are found here: any exception, and any excessive run time, is a reason.
 
     Args:
-        model: the network, in ``eval()`` mode; left as it is.
+        model: the network, in ``eval()`` mode; left unchanged.
         profiles: the layers of ``model`` by name, in execution order.
-        example: images (N, C, H, W) to follow through the network.
-        trace: a watched pass over the first of them.
-        seed: what checks the groups is drawn with it.
-        progress: is told what takes time.
+        example: images (N, C, H, W) to trace the network with.
+        trace: a traced pass over the first of them.
+        seed: of the random numbers in the verification.
+        progress: receives a sentence before each slow step.
     """
     progress("Finding which channels are coupled")
     reasons: dict[str, str] = {}
@@ -75,7 +75,7 @@ def find_groups(
 def _candidates(
     graph: ChannelGraph, profiles: Mapping[str, LayerProfile], reasons: dict[str, str], progress: Callable[[str], None]
 ) -> list[ChannelGroup]:
-    """Return the groups as torch-pruning sees them, and add to ``reasons`` why other layers are in none."""
+    """Return torch-pruning's groups, and add to ``reasons`` why other layers are in none."""
     for name in profiles.keys() - reasons.keys():
         module = graph.model.get_submodule(name)
         if mixes_neighbours(module):
@@ -91,7 +91,7 @@ def _candidates(
 
 
 def _most_numbers(trace: CallTrace) -> float:
-    """Return the most numbers that the output of a call, or the input of one, holds for one image."""
+    """Return the largest number of elements per image of any call's input or output."""
     shapes = (shape for call in trace.calls for shape in (call.input_shape, call.output_shape))
     return max(map(math.prod, shapes), default=1) / trace.batch_size
 
@@ -99,7 +99,7 @@ def _most_numbers(trace: CallTrace) -> float:
 def _miswired(
     graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tensor, trace: CallTrace, seed: int
 ) -> dict[int, str]:
-    """Return what :func:`miswired` does; where it cannot be found out, no group is known to be sound."""
+    """Return the result of :func:`miswired`; if that fails, no group counts as verified."""
     try:
         return miswired(graph, groups, example, trace, seed)
     except Exception as error:
@@ -129,11 +129,11 @@ def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dic
 def miswired(
     graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tensor, trace: CallTrace, seed: int
 ) -> dict[int, str]:
-    """Return, by index into ``groups``, why its channels are not what torch-pruning takes them for.
+    """Return, by index into ``groups``, why its channels are not those that torch-pruning assumes.
 
-    In each group half of the units is chosen at random. A gradient that enters only where readers take in chosen
-    channels must arrive at the producers in chosen channels only; one that enters where readers take in channels of no
-    group must not arrive at all. The first of the images ``example``, (N, C, H, W), are those that ``trace`` watched.
+    In each group half of the units is chosen at random. A gradient that enters only at chosen input channels of readers
+    must arrive at chosen channels of the producers only; one that enters at input channels of no group must not arrive
+    at all. The first of the images ``example``, (N, C, H, W), are those of ``trace``.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = [_half(group, generator) for group in groups]
@@ -164,11 +164,11 @@ def _half(group: ChannelGroup, generator: torch.Generator) -> frozenset[int]:
 def _run_in_segments(
     graph: ChannelGraph, example: Tensor, trace: CallTrace, generator: torch.Generator
 ) -> tuple[_Calls, _Calls]:
-    """Run the model once, with noise in place of every layer's output and nothing in place of every norm.
+    """Run the model once, with noise in place of every layer's output, and every norm as the identity.
 
-    Return by layer what each call was given, as a function of the outputs of earlier layers, and the fresh noise that
-    stands in for what it returned. Norms mix channels by their statistics, never by their wiring; noise keeps
-    activations away from saturation. No layer is computed: ``trace`` knows the shapes of outputs.
+    Returns by layer the input of each call, as a function of the outputs of earlier layers, and the fresh noise that
+    replaces its output. Norms mix channels by their statistics, never by their wiring; noise keeps activations away
+    from saturation. No layer is computed: ``trace`` has the shapes of outputs.
     """
     inputs: _Calls = {}
     outputs: _Calls = {}
@@ -208,7 +208,7 @@ def _read(
 
 
 def _noises(inputs: _Calls, generator: torch.Generator) -> list[tuple[nn.Module, Tensor, Tensor]]:
-    """Return noise for each input that depends on the output of a layer: (reader, input, noise)."""
+    """Return noise for each input that depends on a layer's output: (reader, input, noise)."""
     return [
         (module, tensor, torch.randn(tensor.shape, generator=generator).to(tensor))
         for module, calls in inputs.items()
@@ -289,8 +289,8 @@ def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[in
 def _as_torch_pruning(group: ChannelGroup, *, grouped_readers: bool) -> torch_pruning.Group:
     """Return the group in torch-pruning's own form, with the cuts that hold all channels first.
 
-    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first. Its FPGM fails
-    on grouped convolutions that read the group; without ``grouped_readers`` they have no say.
+    Its importances take their size from the first entry, so a BatchNorm over a part must not come first. Its FPGM fails
+    on grouped convolutions that read the group; without ``grouped_readers`` they are left out.
     """
     cuts = [cut for cut in group.cuts if grouped_readers or not _is_grouped_reader(group, cut)]
     cuts.sort(key=lambda cut: -len(set(cut.root_indices)))

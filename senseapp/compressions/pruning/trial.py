@@ -1,4 +1,4 @@
-"""Which groups a network runs without: some of their channels are removed, and one image goes through it."""
+"""Trial removal: groups without some of whose channels the network does not run, tested with one image."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def unshrinkable(
 ) -> dict[int, str]:
     """Return, by index into ``groups``, why the network does not run without some of its units.
 
-    Buffers with a number per channel, frozen norms and widths that are written into the code are no layers, so that
-    torch-pruning does not shrink them. All groups are tried at once, and halves of those that fail, at most two passes
-    for each group. The first of the images ``example``, (N, C, H, W), are those that ``trace`` watched.
+    torch-pruning does not shrink buffers with one number per channel, frozen norms, or widths that are hard-coded. All
+    groups are tried at once, then halves of those that fail, with at most two passes for each group. The first of the
+    images ``example``, (N, C, H, W), are those of ``trace``.
     """
     images = example[: trace.batch_size]
     expected = [tensor.shape for tensor in tensors_in(trace.output)]
@@ -40,7 +40,7 @@ def unshrinkable(
 
 
 def _some_of(group: ChannelGroup, index: int) -> Removal:
-    """Choose how many units go: not the same for neighbours, so that a coupling that was overlooked shows."""
+    """Choose the number of units to remove: different for neighbours, so that a missed coupling is detected."""
     return group, range(1 + index % max(1, len(group.units) // 2))
 
 
@@ -51,6 +51,6 @@ def _fault(removals: Sequence[Removal], images: Tensor, expected: Sequence[torch
         try:
             remove_units(removals)
             found = [tensor.shape for tensor in tensors_in(model(images.clone()))]
-        except Exception as error:  # whatever a foreign forward raises is the reason
+        except Exception as error:  # the forward may raise anything
             return f"The network does not run without some of its channels: {first_line_of(error)}."
     return "" if found == expected else "The shape of the network's output would change."

@@ -31,7 +31,7 @@ class QuantizationConfig(CompressionConfig):
 
     ``int`` is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output channel
     or one per tensor. ``fp8_e4m3`` is the 8-bit float format with 4 exponent and 3 mantissa bits. Activation ranges
-    come from calibration images, through ``observer``, never from the images measured.
+    come from calibration images, by ``observer``, never from the images measured.
     """
 
     kind: ClassVar[str] = "quantization"
@@ -80,7 +80,7 @@ class QuantizationConfig(CompressionConfig):
 
     @property
     def schedule_notes(self) -> tuple[str, ...]:
-        """What files take for granted: integers, one scale per output channel, and inputs that are left alone."""
+        """Differences from what schedule files assume: integers, one scale per output channel, inputs in float."""
         found = []
         if self.number_format != "int":
             found.append(f"Measured in {self.number_format}; schedule files say 8 bits and mean integers.")
@@ -95,7 +95,7 @@ class QuantizationConfig(CompressionConfig):
 
     @property
     def variants(self) -> tuple[tuple[str, CompressionConfig], ...]:
-        """A scale for each channel; other ranges of the input, or of its channels; a wider input, or one left alone."""
+        """Alternatives: a scale per channel; other input ranges; equalised channels; a wider input, or one in float."""
         found: list[tuple[str, CompressionConfig]] = []
         if self.granularity == "tensor":
             found.append(("One scale per channel", replace(self, granularity="channel")))
@@ -114,20 +114,20 @@ class QuantizationConfig(CompressionConfig):
 
     @property
     def input_bits(self) -> int | None:
-        """Bits of the input of every layer; None for as many as its weight has."""
+        """Bits of the input of every layer; None: the same as its weight."""
         return None if self.number_format != "int" or self.activation_bits == "same" else int(self.activation_bits)
 
     @property
     def scales_per_channel(self) -> bool:
-        """Not where one scale holds for the whole tensor."""
+        """False with one scale for the whole tensor."""
         return self.granularity == "channel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualisedQuantization(QuantizationConfig):
-    """The same, with the channels of each layer's input brought to more equal ranges, and its weights inversely.
+    """The same, with input channels of each layer scaled to more equal ranges, and its weights inversely.
 
-    No setting of runs, as not each network can take it exactly: a remedy that is measured.
+    Not a setting of runs, since not every network can be equalised exactly: a remedy that is measured.
     """
 
 

@@ -1,4 +1,4 @@
-"""Ranges of activations from a fixed amount of state, and hooks that observe or change what flows into a layer."""
+"""Ranges of activations with a fixed amount of state, and hooks that observe or change the inputs of a layer."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ PERCENTILE = 99.99
 # Candidate ends of a range, as shares of the full one: 80 steps of 9 %, down to a thousandth.
 _SHARES = tuple(2.0 ** (-step / 8) for step in range(80))
 _SEARCH_ROUNDS = 2
-_LEAST_SHARE = 1e-9  # of a bin, so that one that is empty but for what was cut off costs much and not everything
+_LEAST_SHARE = 1e-9  # so that an empty bin with clipped values costs much, but not infinitely much
 # histc counts in float32, which stops counting at 2**24.
 _CHUNK = 2**23
 
 
 class MinMaxObserver:
-    """Watches tensors, keeps the smallest and the largest value, and proposes them as the range to quantize over."""
+    """Records the smallest and the largest value of tensors as the range for quantization."""
 
     def __init__(self) -> None:
         self._low, self._high = math.inf, -math.inf
         self._finite = True
 
     def update(self, values: Tensor) -> None:
-        """Take in ``values``, any shape; nothing of them is kept."""
+        """Update the extremes with ``values``, any shape, which are not stored."""
         low, high = extremes_of(values)
         self._finite = self._finite and math.isfinite(high - low)
         self._low, self._high = min(self._low, low), max(self._high, high)
 
     @property
     def extremes(self) -> tuple[float, float] | None:
-        """Smallest and largest value; None if nothing was seen or something was not finite."""
+        """Smallest and largest value; None before any value, or after a non-finite one."""
         return (self._low, self._high) if self._finite and self._low <= self._high else None
 
     def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
-        """Return both ends, None if nothing finite was seen; ``rounding`` quantizes (values, low, high)."""
+        """Return both ends, None without finite values; ``rounding`` quantizes (values, low, high)."""
         return self.extremes
 
 
 class HistogramObserver(MinMaxObserver):
-    """Counts values in a fixed number of bins, over a range that doubles when a value falls outside.
+    """Histogram with a fixed number of bins, over a range that doubles when a value falls outside.
 
-    ``counts``, float64 (NUM_BINS,), stay exact then, as neighbouring bins are added up; the ends ``low`` and ``high``
-    enclose every finite value seen.
+    ``counts``, float64 (NUM_BINS,), then stay exact, since neighbouring bins are added; ``low`` and ``high`` enclose
+    every finite value seen.
     """
 
     def __init__(self) -> None:
@@ -66,14 +66,14 @@ class HistogramObserver(MinMaxObserver):
         self.low, self.high = 0.0, 0.0
 
     def update(self, values: Tensor) -> None:
-        """Take in ``values``, any shape."""
+        """Count ``values``, any shape."""
         flat = in_memory_order(values.detach().float())
         super().update(flat)
         if self.extremes is None:
             return
         low, high = self.extremes
         if self.low == self.high:
-            # Room above a constant, small enough to become fine-grained for whatever comes next.
+            # A narrow range above a constant, so that later values get fine bins.
             self.low, self.high = low, max(high, low + max(abs(low), 1e-12) * 2**-10)
         self._widen_to(low, high)
         for start in range(0, len(flat), _CHUNK):
@@ -118,7 +118,7 @@ class PercentileObserver(HistogramObserver):
 
 
 class SearchingObserver(HistogramObserver):
-    """The range whose rounding harms the histogram least; each end is searched in turn, inwards."""
+    """The range with the least rounding error of the histogram; each end in turn is searched inwards."""
 
     def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
         """Return the best range found; the full one is among the candidates."""
@@ -138,7 +138,7 @@ class SearchingObserver(HistogramObserver):
 
     @abstractmethod
     def harm(self, centres: Tensor, rounded: Tensor, ends: tuple[float, float]) -> float:
-        """Return what to make small: bins in the middle of which is ``centres`` (NUM_BINS,) come to ``rounded``."""
+        """Return the objective to minimise: ``centres`` of bins (NUM_BINS,) are rounded to ``rounded``."""
 
 
 class MseObserver(SearchingObserver):
@@ -150,11 +150,11 @@ class MseObserver(SearchingObserver):
 
 
 class EntropyObserver(SearchingObserver):
-    """The range after which the histogram tells most of what it told (Migacz 2017, "8-bit inference with TensorRT").
+    """The range whose histogram loses the least information (Migacz 2017, "8-bit inference with TensorRT").
 
-    That is the least divergence KL(P‖Q) of P, the histogram with all that is cut off counted in the bins at the ends,
-    from Q, the histogram without it, spread evenly over those bins of each step that are not empty. The bin of 0, of
-    which activations make many and which every range holds exactly, counts no more than the bins beside it.
+    It minimises KL(P‖Q), where P is the histogram with clipped values counted in the outermost bins, and Q the
+    histogram without them, spread evenly over the non-empty bins of each step. The bin of 0, which activations often
+    have and every range represents exactly, counts no more than the bins beside it.
     """
 
     @property
@@ -166,7 +166,7 @@ class EntropyObserver(SearchingObserver):
         return counts
 
     def harm(self, centres: Tensor, rounded: Tensor, ends: tuple[float, float]) -> float:
-        """Return KL(P‖Q) in nats; infinite where a range holds nothing."""
+        """Return KL(P‖Q) in nats; infinite for an empty range."""
         inside, counts = (centres >= ends[0]) & (centres <= ends[1]), self._without_zeros
         kept = counts[inside]
         if not kept.numel() or float(kept.sum()) == 0:
@@ -207,14 +207,14 @@ def _map_inputs(
 ) -> _Arguments:
     """Apply ``change`` to the activations among a call's arguments, once to each tensor.
 
-    Self-attention passes one tensor three times, and torch takes a faster path when it can see that.
+    Self-attention passes one tensor three times, for which torch has a faster path.
     """
     arguments: dict[int | str, Any] = dict(enumerate(args))
     arguments.update(kwargs)
     done: dict[int, Tensor] = {}
     for slot in _input_slots(module, args, kwargs):
         value = arguments[slot]
-        if id(value) not in done:  # a call that is skipped in a replay may be given a shape only
+        if id(value) not in done:  # a call that replay skips may get a tensor without storage
             done[id(value)] = value if isinstance(value, UnreadableTensor) else change(value)
         arguments[slot] = done[id(value)]
     return tuple(arguments[place] for place in range(len(args))), {name: arguments[name] for name in kwargs}
@@ -222,7 +222,7 @@ def _map_inputs(
 
 @contextmanager
 def changed_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Pass the input of each call of ``module`` through ``change`` first; of attention, query, key and value."""
+    """Apply ``change`` to the input of each call of ``module`` inside the block; of attention, to query, key, value."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         return _map_inputs(module, args, kwargs, change)
@@ -232,7 +232,7 @@ def changed_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Ite
 
 
 def watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> RemovableHandle:
-    """Show ``observe`` the inputs of each call, (input,), or (query, key, value) of an attention module; a context."""
+    """Call ``observe`` with the inputs of each call, (input,), or attention's (query, key, value); a context."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         slots = _input_slots(module, args, kwargs)
@@ -242,7 +242,7 @@ def watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) ->
 
 
 def _taken_to(first: Tensor, given: Tensor) -> Tensor:
-    """Return a copy, as some models write into their input; in the model's precision, but for indices."""
+    """Return a copy, as some models write into their input; in the model's precision, except for indices."""
     return given.to(first.device, first.dtype if given.is_floating_point() else given.dtype, copy=True)
 
 
@@ -251,12 +251,12 @@ def observe_inputs(
     observers: Sequence[tuple[nn.Module, Callable[[tuple[Tensor, ...]], None]]],
     batches: Sequence[Tensor],
 ) -> None:
-    """Show each module's inputs to its observer, which keeps none, in one run of ``model`` over ``batches``.
+    """Pass each module's inputs to its observer, in one run of ``model`` over ``batches``; none are kept.
 
-    A batch is what :func:`called` takes, most often (N, C, H, W).
+    A batch is an argument of :func:`called`, usually (N, C, H, W).
 
     An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. A module that is
-    never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) shows nothing.
+    never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) has no inputs to observe.
     """
     first = next(model.parameters())
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""Input channels of a layer brought to more equal ranges, so that one range for all of them leaves each enough steps.
+"""Equalisation of a layer's input channels, so that one range for all of them gives each enough steps.
 
-What is divided out of a channel is multiplied into the weights that read it, which changes nothing in float.
+A channel is divided by a factor by which the weights that read it are multiplied, which changes nothing in float.
 
 Source: Xiao et al. 2023, "SmoothQuant", equations 3 and 4 with α = ½.
 """
@@ -18,12 +18,12 @@ from senseapp.compressions.base import INPUT, LayerWeight
 from senseapp.compressions.quantization.activations import observe_inputs
 from senseapp.networks.profile import CONVOLUTIONS
 
-_MOST = 64.0  # that the largest is divided by more than the least: channels of zeros would go to infinity
+_MOST = 64.0  # ratio of the largest to the least factor, which channels of zeros would make infinite
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelFactors:
-    """What each input channel of a layer is divided by, (C,), and the weights that read it are multiplied by."""
+    """Divisors of a layer's input channels, (C,), by which the weights that read them are multiplied."""
 
     weight: LayerWeight
     factors: Tensor
@@ -44,7 +44,7 @@ class ChannelFactors:
 def equalising(
     model: nn.Module, weights: Mapping[str, LayerWeight], batches: Sequence[Tensor]
 ) -> dict[str, ChannelFactors]:
-    """Return by layer what makes its input channels and the weights that read them as large as each other.
+    """Return by layer the factors that give its input channels and the weights that read them equal maxima.
 
     Layers whose inputs are 0, not finite or read by several weights of one module have none.
     """
@@ -67,7 +67,7 @@ def equalising(
 
 
 def _factors(weight: LayerWeight, inputs: Tensor) -> Tensor:
-    """Return √(r / w) of each channel, whose inputs reach r and whose weights w."""
+    """Return √(r / w) of each channel, with r the maximum of its inputs and w that of its weights."""
     split = weight.layout.split(weight.parameter.detach().float().abs())
     read = split.amax([axis for axis in range(1, split.dim()) if axis != INPUT]).flatten()
     return (_bounded(inputs) / _bounded(read).to(inputs)).sqrt()

@@ -11,16 +11,16 @@ from torch import Tensor
 from senseapp.compressions.quantization import NumberFormat, QuantizationConfig, QuantizationGranularity
 from senseapp.descriptions.levels import FINER_BITS
 
-# The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
+# The smallest normal float32: a channel of zeros gets a valid divisor as scale, and stays zero.
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 _FLOAT8_LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The numbers up to ``largest`` that a format can hold, before they are scaled; symmetric about 0.
+    """The numbers up to ``largest`` that a format represents, before scaling; symmetric about 0.
 
-    ``nearest`` maps a float32 tensor to the nearest of them, elementwise; ties to even, too large ones to ``largest``.
+    ``nearest`` rounds a float32 tensor elementwise to them; ties to even, larger values to ``largest``.
     """
 
     largest: float
@@ -45,12 +45,12 @@ GRIDS: Mapping[NumberFormat, Callable[[int], Grid]] = {"int": _integers, "fp8_e4
 
 
 def extremes_of(values: Tensor) -> tuple[float, float]:
-    """Return the least and the greatest of ``values``, faster than ``torch.aminmax`` does; NaN if one of them is."""
+    """Return the minimum and maximum of ``values``, faster than ``torch.aminmax``; NaN if one of them is NaN."""
     return float(values.amin()), float(values.amax())
 
 
 def in_memory_order(values: Tensor, *, like: Tensor | None = None) -> Tensor:
-    """Return ``values`` in one dimension as ``like``, of the same shape, lies in memory; a view of its own order."""
+    """Return ``values`` as one dimension in the memory order of ``like``, of the same shape; a view if in its own."""
     strides = (values if like is None else like).stride()
     return values.permute(sorted(range(values.dim()), key=strides.__getitem__, reverse=True)).reshape(-1)
 
@@ -63,13 +63,13 @@ def scale_of(
     granularity: QuantizationGranularity = "channel",
     channel_axis: int = 0,
 ) -> Tensor:
-    """Return the distance of neighbouring grid points (of 1 and 0, for floats), float32, zero point 0.
+    """Return the distance of neighbouring grid points (for floats, between 0 and 1), float32, zero point 0.
 
     scale = max |w| / largest grid number. Source: Krishnamoorthi 2018, "Quantizing deep convolutional networks for
     efficient inference", section 2.2, with the grid −(2^(b−1) − 1) … 2^(b−1) − 1.
 
     There is one scale per index of ``channel_axis`` or one for the tensor; the result has the shape of ``weight`` with
-    1 in place of every axis that a scale spans. ``bits`` are 2 to 16, else InvalidSpec, and not used by float formats.
+    1 in place of every axis that a scale spans. ``bits`` are 2 to 16, else InvalidSpec; float formats ignore them.
     """
     axes = [axis for axis in range(weight.dim()) if granularity == "tensor" or axis != channel_axis]
     largest = weight.detach().abs().amax(dim=axes, keepdim=True).float()

@@ -39,7 +39,7 @@ from senseapp.core.errors import InvalidDataset, MeasurementFailed
 class QuantizationCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that rounds a weight, and on request the layer's input.
 
-    Inputs get one scale and zero point for the tensor; of ``nn.MultiheadAttention``, query, key and value share theirs.
+    Inputs get one scale and zero point per tensor; query, key and value of ``nn.MultiheadAttention`` share theirs.
     Their ranges come from the calibration images, in one pass for all layers.
     """
 

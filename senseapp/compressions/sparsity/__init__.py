@@ -32,7 +32,7 @@ _CRITERIA: dict[SparsityCriterion, str] = {
 class SparsityConfig(CompressionConfig):
     """Set the least important weights of one layer to zero. A level is the fraction of zeros.
 
-    For a convolution weight of shape (O, I, kH, kW) the unit that is zeroed whole is, by granularity: ``weight`` one
+    For a convolution weight of shape (O, I, kH, kW) the unit that is zeroed is, by granularity: ``weight`` one
     number; ``kernel`` one (kH, kW) slice; ``filter`` one (I, kH, kW) slice, an output channel; ``channel`` one (O, kH,
     kW) slice, an input channel; ``row`` and ``column`` one row or column inside each kernel; ``2:4`` the two smaller of
     every four weights along the input axis, a level of exactly 0.5. A linear weight (O, I) is treated as (O, I, 1, 1).
@@ -57,12 +57,12 @@ class SparsityConfig(CompressionConfig):
 
     @property
     def only_level(self) -> tuple[float, str] | None:
-        """Half, for 2:4."""
+        """0.5 for 2:4."""
         return (0.5, "2:4 sparsity zeroes exactly half of the weights") if self.granularity == "2:4" else None
 
     @property
     def schedule_notes(self) -> tuple[str, ...]:
-        """The pattern, where it is not single weights."""
+        """The pattern, unless it is single weights."""
         if self.granularity == "weight":
             return ()
         return (f"Measured with {self.granularity} granularity, which most schedule files do not state.",)

@@ -1,4 +1,4 @@
-"""Which weights are zeroed together, with which others they compete, and how important each of them is."""
+"""Units of weights that are zeroed together, the sets in which they compete, and their importance."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from senseapp.compressions.sparsity import SparsityCriterion, SparsityGranularit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreInputs:
-    """What a criterion may look at: float32 ``weight``, (G, O/G, I/G, D, H, W), and a generator seeded for its layer.
+    """Inputs of a criterion: float32 ``weight``, (G, O/G, I/G, D, H, W), and a generator seeded for its layer.
 
-    ``input_norms`` are the L2 norms of the input feature that each weight multiplies, broadcastable to ``weight``.
+    ``input_norms`` are the L2 norms of the input feature of each weight, broadcastable to ``weight``.
     """
 
     weight: Tensor
@@ -29,12 +29,12 @@ class ScoreInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """How important weights are, and which are compared.
+    """Importance of weights, and the set in which they are compared.
 
     Attributes:
         score: importance of each weight, in the weight's shape; that of a larger unit is the mean over it.
         per_output: whether weights are compared within their output channel rather than over the layer.
-        chooses: whether the scores say anything of the weights.
+        chooses: whether the scores depend on the weights.
     """
 
     score: Callable[[ScoreInputs], Tensor]
@@ -44,13 +44,13 @@ class Criterion:
 
 
 def layer_generator(seed: int, layer: str) -> torch.Generator:
-    """Return a generator that depends on ``seed`` and the layer's name only, not on other layers or on the run."""
-    # torch's CPU generator uses 32 bits of its seed only, so both are hashed into them.
+    """Return a generator that depends only on ``seed`` and the layer's name, not on other layers or the run."""
+    # torch's CPU generator uses only 32 bits of its seed, so both are hashed into these.
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} {layer}".encode()))
 
 
 def _random(inputs: ScoreInputs) -> Tensor:
-    # Means over units are exchangeable too, so that units of any size go in random order.
+    # Means over units are exchangeable too, so that units of any size have a random order.
     return torch.rand(inputs.weight.shape, generator=inputs.generator).to(inputs.weight.device)
 
 
@@ -75,7 +75,7 @@ class Granularity:
 
     Attributes:
         axes: axes that one unit spans whole; along the others, each index is another unit.
-        block_size: if above 0, this many consecutive units along the input axis compete with each other only.
+        block_size: if above 0, this many consecutive units along the input axis compete only with each other.
     """
 
     unit: str
@@ -91,7 +91,7 @@ class Granularity:
         return scores.mean(dim=self.axes, keepdim=True) if self.axes else scores
 
     def obstacle(self, shape: torch.Size) -> str:
-        """Say why a split weight of ``shape`` cannot be zeroed unit by unit; empty if it can."""
+        """Return why a split weight of ``shape`` cannot be divided into units; empty if it can."""
         if self.block_size and shape[INPUT] % self.block_size:
             return (
                 f"{self.unit} sparsity takes weights in fours along the input axis, which must be divisible by four; "
@@ -102,10 +102,10 @@ class Granularity:
         return ""
 
     def arrange(self, unit_scores: Tensor, *, per_output: bool) -> Tensor:
-        """Arrange the scores of units as (contests, competitors).
+        """Return the scores of units as (contests, competitors).
 
-        Units compete within their block; else, if ``per_output``, with the units of the same output channel where units
-        lie inside one; else with all units of the layer.
+        Units compete within their block; else, if ``per_output``, with the units of the same output channel where each
+        unit is inside one; else with all units of the layer.
         """
         if self.block_size:
             return unit_scores.movedim(INPUT, -1).reshape(-1, self.block_size)
@@ -114,7 +114,7 @@ class Granularity:
         return unit_scores.reshape(1, -1)
 
     def arrange_back(self, arranged: Tensor, shape: torch.Size) -> Tensor:
-        """Undo :meth:`arrange`: return one entry per unit, broadcastable to a split weight of ``shape``."""
+        """Invert :meth:`arrange`: return one entry per unit, broadcastable to a split weight of ``shape``."""
         if self.block_size:
             *others, inputs = (shape[axis] for axis in (GROUP, OUTPUT, DEPTH, ROW, COLUMN, INPUT))
             return arranged.view(*others, inputs).movedim(-1, INPUT)
@@ -151,9 +151,9 @@ class InputNorms:
         return norms.cpu().double().square()
 
     def matched_to(self, layout: WeightLayout, num_outputs: int) -> Tensor:
-        """Return the norms, float32 (G, O/G, I/G, 1, 1, 1), to multiply a split weight with; ``num_outputs`` is O/G.
+        """Return the norms, float32 (G, O/G, I/G, 1, 1, 1), as factors of a split weight; ``num_outputs`` is O/G.
 
-        Attention's rows for query, key and value follow one another. ValueError if nothing was seen yet.
+        Attention's rows for query, key and value follow one another. ValueError before any input.
         """
         if self.squared is None:
             raise ValueError("no input was seen")

@@ -38,12 +38,12 @@ from senseapp.compressions.sparsity.criteria import (
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from senseapp.networks.profile import acting_zero_share
 
-# What floor() may lose to binary fractions: 0.29 of 100 is 28.999999999999996.
+# Rounding error of binary fractions before floor(): 0.29 of 100 is 28.999999999999996.
 _ROUNDING = 1e-9
 
 
 def num_zeroed(level: float, num_units: int) -> int:
-    """Return floor(``level`` · ``num_units``), unhurt by binary fractions.
+    """Return floor(``level`` · ``num_units``), robust to binary fractions.
 
     >>> num_zeroed(0.29, 100)
     29
@@ -52,22 +52,22 @@ def num_zeroed(level: float, num_units: int) -> int:
 
 
 class Ranking:
-    """Units that compete within contests, sorted as far as the numbers that are asked for need.
+    """Units that compete within contests, sorted only as far as the requested numbers need.
 
-    Each contest loses the same number of units, but for one: the contests whose next unit scores least lose one more.
-    So any number of units can be zeroed exactly, and a larger number zeroes all that a smaller one did. Ties go by
-    position; scores that are not a number count as the most important.
+    Each contest loses the same number of units, or one more for the contests whose next unit scores least. So any
+    number of units can be zeroed exactly, and a larger number includes the zeros of a smaller one. Ties are broken by
+    position; NaN scores count as the most important.
     """
 
     def __init__(self, scores: Tensor) -> None:
-        """Take ``scores``, float32 (contests, competitors)."""
+        """Set the ``scores``, float32 (contests, competitors)."""
         self._scores = scores.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
-        self._ordered = np.array(self._scores.cpu().numpy())  # a copy: it is put in order in place
-        self._settled = [-1, scores.shape[1]]  # columns that hold what a sort would put there, and the two edges
+        self._ordered = np.array(self._scores.cpu().numpy())  # a copy, which is partially sorted in place
+        self._settled = [-1, scores.shape[1]]  # columns that are in sorted position, and the two edges
         self.num_units = scores.numel()
 
     def _column(self, place: int) -> Tensor:
-        """Return the scores (contests,) at ``place`` from the least, in a fifth of the time of a sort."""
+        """Return the ``place``-th smallest score of each contest, (contests,), in a fifth of the time of a sort."""
         right = bisect(self._settled, place)
         low, high = self._settled[right - 1] + 1, self._settled[right]
         if low <= place:
@@ -87,7 +87,7 @@ class Ranking:
             threshold = threshold.index_put((more,), following[more, None])
         kept = self._scores > threshold
         if int(kept.count_nonzero()) == self.num_units - num_lost:
-            return kept  # to count in each contest takes as long as all of the above
+            return kept  # counting per contest takes as long as all of the above
         spared = self._scores.shape[1] - quotas - kept.sum(dim=1, keepdim=True)  # of those at the threshold
         tied = self._scores == threshold
         lost = tied.sum(dim=1, keepdim=True) - spared
@@ -100,8 +100,8 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class SparsityCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that zeroes units of a weight.
 
-    The model's own weights must not change while it lives: importances are sorted once for the layer at hand and used
-    for all its levels.
+    The model's own weights must not change during its lifetime: importances are sorted once for the current layer and
+    used for all its levels.
     """
 
     def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
@@ -147,7 +147,7 @@ class SparsityCompressor(WeightCompressor):
         weight = self._weights[target.layer]
         with ordinary_tensors():
             ranked, kept = self._ranked(weight), self._kept(weight, level)
-            num_zeros = kept.numel() - int((kept & (ranked.values != 0)).count_nonzero())  # those before included
+            num_zeros = kept.numel() - int((kept & (ranked.values != 0)).count_nonzero())  # including zeros before
             sparse = ranked.made_sparse(kept)
             acting = self._acting_zero_share(weight, num_zeros, sparse)
         applied = Applied(
@@ -164,9 +164,9 @@ class SparsityCompressor(WeightCompressor):
         )
 
     def _chooser(self, weight: LayerWeight, level: float, kept: Tensor) -> KeptWeights:
-        """Return what chooses, by other importances than the criterion's, as many units of the same kind.
+        """Return a function that selects as many units of the same kind, by other importances than the criterion's.
 
-        What goes at random, for comparison, is not chosen.
+        Random zeros, for comparison, are not selected.
         """
         if not self._criterion.chooses:
             fixed = weight.layout.split(kept)
@@ -187,7 +187,7 @@ class SparsityCompressor(WeightCompressor):
     def _acting_zero_share(self, weight: LayerWeight, num_zeros: int, sparse: _Sparse) -> float:
         """Return the share of the layer's products that zeros save.
 
-        A standardised weight that is multiplied by zeros to begin with, by a gain of 0, owes them to no compression.
+        Zero operands that a standardised weight has already, from a gain of 0, do not count.
         """
         if weight.profile.keeps_zeros:
             return num_zeros / weight.parameter.numel()
@@ -196,7 +196,7 @@ class SparsityCompressor(WeightCompressor):
             return max(0.0, acting_zero_share(self._model, weight.profile) - before)
 
     def _kept(self, weight: LayerWeight, level: float) -> Tensor:
-        """Return which weights stay: bool, laid out as the weight."""
+        """Return a bool mask of the kept weights, in the weight's layout."""
         ranked = self._ranked(weight)
         ranking = ranked.ranking
         num_lost = num_zeroed(level, ranking.num_units)
@@ -228,7 +228,7 @@ class SparsityCompressor(WeightCompressor):
 
 @dataclass(slots=True)
 class _Ranked:
-    """The layer that was made sparse last: its weight, the shape of that when split, and the order of its units."""
+    """The layer made sparse last: its weight, the split weight's shape, and the order of its units."""
 
     layer: str
     values: Tensor
@@ -244,7 +244,7 @@ class _Ranked:
 
 @dataclass(slots=True)
 class _Marks:
-    """Which values of a weight are left at each of up to eight levels: a bit each."""
+    """Masks of a weight's kept values at up to eight levels: one bit each."""
 
     _bits: Tensor
     _num_levels: int = 0
@@ -254,19 +254,19 @@ class _Marks:
         return self._num_levels == 8
 
     def add(self, kept: Tensor) -> int:
-        """Return the place of the bit that stands for ``kept``."""
+        """Return the index of the bit for ``kept``."""
         self._bits |= kept.view(torch.int8) << self._num_levels
         self._num_levels += 1
         return self._num_levels - 1
 
     def masks(self, place: int) -> Tensor:
-        """Return all bits set, -1, for values that are left, and 0 for the others."""
+        """Return all bits set, -1, for kept values, and 0 for the others."""
         return (self._bits << (7 - place)).__irshift__(7)  # the bit becomes the sign, and spreads
 
 
 @dataclass(slots=True)
 class _Sparse:
-    """A weight that some values of another are left of; it takes a bit for each value until it is asked for."""
+    """A weight with kept values of another; takes one bit per value until it is computed."""
 
     _values: Tensor
     _marks: _Marks

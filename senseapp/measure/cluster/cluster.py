@@ -1,4 +1,4 @@
-"""Joining a Ray cluster: its workers, its errors in one sentence."""
+"""Connection to a Ray cluster: its resources, and its errors as one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster_address() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a cluster offers: workers at the same time, with the processors, cards and memory of each."""
+    """Resources of a cluster: the number of parallel workers, with processors, cards and memory of each."""
 
     workers: int
     cpus: float
@@ -39,7 +39,7 @@ def connected(address: str, *, device: str) -> Iterator[Cluster]:
     """Join the cluster inside the block.
 
     Raises:
-        ClusterFailed: Ray is not installed, nobody answers there, or it has no free worker.
+        ClusterFailed: Ray is not installed, no cluster responds at ``address``, or it has no free worker.
     """
     try:
         import ray
@@ -62,7 +62,7 @@ def connected(address: str, *, device: str) -> Iterator[Cluster]:
 
 
 def look(*, device: str) -> Cluster:
-    """Return what the joined cluster offers now."""
+    """Return the resources that the joined cluster has now."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -80,16 +80,16 @@ def look(*, device: str) -> Cluster:
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Turn what Ray raises inside the block into a sentence.
+    """Convert Ray's exceptions inside the block into one sentence.
 
     Raises:
-        ClusterFailed: always, when Ray raises.
+        ClusterFailed: Ray raised an exception.
     """
     import ray.exceptions as failed
 
     try:
         yield
-    except failed.RayTaskError as error:  # before others: it also is of the type of its cause
+    except failed.RayTaskError as error:  # first, since it is also an instance of its cause's type
         cause = error.cause
         if isinstance(cause, ClusterFailed):
             raise ClusterFailed(f"{cause} {_CHOICE}") from error
@@ -120,7 +120,7 @@ def _cpus_per_worker() -> float:
 
 
 def _require_answer(address: str) -> None:
-    """Ask the port itself first: Ray would wait for minutes."""
+    """Connect to the port first: Ray itself would wait for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

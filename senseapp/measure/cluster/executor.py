@@ -1,4 +1,4 @@
-"""A run's passes on the workers of a Ray cluster."""
+"""Execution of a run's passes by the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from senseapp.metrics.predictions import Predictions, joined, stored
 
 _RETRIES = 3
 _LOOK_SECONDS = 1.0
-_ALONE_SECONDS = 30.0  # without any worker before the run is given up
+_ALONE_SECONDS = 30.0  # without any worker, after which the run fails
 _MOST_HELD_BYTES = 2 * 2**30
-_HELD_SHARE, _STORE_SHARE = 4, 3  # of a worker's memory for kept outputs, of the store for images: one part in ...
+_HELD_SHARE, _STORE_SHARE = 4, 3  # one part in n of a worker's memory for kept outputs, of the store for images
 
 
 @dataclass(slots=True)
 class RayExecutor:
-    """Shares a run out by a plan; a task whose worker was lost is done again by another.
+    """Distributes a run by a plan; a task whose worker is lost is repeated by another worker.
 
-    ``progress`` is told in one short sentence what is being done, at least once a second; it may raise.
+    ``progress`` receives one short sentence on the current work at least once a second; it may raise.
     """
 
     cluster: Cluster
@@ -45,7 +45,7 @@ class RayExecutor:
     _alone_since: float | None = None
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
-        """Send the model to the cluster, and choose a plan unless the run has begun with one."""
+        """Send the model to the cluster, and choose a plan unless the run is resumed with ``span_images``."""
         with cluster_errors():
             self._store = ImageStore(sweep.context.images, most_bytes=self.cluster.store_bytes // _STORE_SHARE)
             self._send(sweep)
@@ -57,7 +57,7 @@ class RayExecutor:
         return self._plan.span_images
 
     def baseline(self, sweep: Sweep) -> Predictions:
-        """Return the predictions of all images, measured in spans by whoever is free, and time the passes."""
+        """Return the predictions of all images, computed span by span by free workers, and time the passes."""
         spans = sweep.chunks()
         parts: dict[int, remote.BaselinePart] = {}
         with cluster_errors():
@@ -81,17 +81,17 @@ class RayExecutor:
         return joined([parts[number].output for number in range(len(spans))])
 
     def _send(self, sweep: Sweep) -> None:
-        """Give the workers all that they need to know of a run, under a new key."""
+        """Put the run's description into the object store, under a new key."""
         self._key = uuid.uuid4().hex
         self._setup = [ray.put(remote.setup_of(sweep))]
 
     def predicted_seconds(self, sweep: Sweep) -> float:
-        """Return the simulated time of the plan, without what is over once the baseline is measured."""
+        """Return the simulated time of the plan without its baseline."""
         assert self._plan is not None
         return self._plan.seconds - self._plan.baseline_seconds
 
     def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
-        """Yield results as they come in, those of a block in the order of its spans."""
+        """Yield results as they arrive, those of one block in the order of its spans."""
         assert self._plan is not None
         waiting, reorder = tasks_of(jobs, self._plan.blocks), ReorderBuffer()
         work = self._task(remote.block_task, num_returns="streaming")
@@ -112,24 +112,24 @@ class RayExecutor:
                     ray.cancel(stream)
 
     def environment(self) -> dict[str, str]:
-        """Say how many workers of which device there were."""
+        """Return the number of workers, their device and Ray's version."""
         return {"cluster": f"Ray {ray.__version__}", "workers": str(self.cluster.workers)} | (
             {"device": self._device} if self._device else {}
         )
 
     @property
     def workers(self) -> int:
-        """How many workers the cluster has."""
+        """Number of workers in the cluster."""
         return self.cluster.workers
 
     @property
     def _most_running(self) -> int:
-        return 2 * self.cluster.workers  # one under way and one at hand for each, also once nodes have joined
+        return 2 * self.cluster.workers  # one running and one queued task for each, also after nodes have joined
 
     def _settle_plan(self, sweep: Sweep, spans: list[tuple[int, int]]) -> None:
-        """Cut the layers into blocks by the speed that the workers were timed at."""
+        """Cut the layers into blocks, by the measured speed of the workers."""
         size = spans[0][1] - spans[0][0]
-        num_images = size if sweep.spec.until_settled else len(sweep.context.images)  # decided upon at a time
+        num_images = size if sweep.spec.until_settled else len(sweep.context.images)  # between checks of the ranking
         costs = costs_of(sweep, num_images=num_images)
         self._plan = choose_plan(costs, self.cluster.workers, most_images=size, span_images=size)
         self.progress(f"The plan: {self._plan.sentence()}")
@@ -184,7 +184,7 @@ class RayExecutor:
             parts[running.pop(reference)] = ray.get(reference)
 
     def _wait(self, running: dict[Any, Any]) -> list[Any]:
-        """Return one that has something to say; before long return anyway, having looked at the cluster."""
+        """Return one reference that is ready; empty after a short wait, in which case the cluster was checked."""
         ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_SECONDS)
         if not ready:
             self._look()

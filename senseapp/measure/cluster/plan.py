@@ -1,4 +1,4 @@
-"""How a run is shared out: blocks of layers times spans of images, chosen by simulated time."""
+"""Plan of a distributed run: blocks of layers times spans of images, chosen by simulated time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ _SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
-    """The work of an exact run, and what sharing it out adds.
+    """The work of an exact run, and the overhead of distributing it.
 
     Attributes:
-        shares: of a forward pass that runs from each target on, by position; never rising.
-        micro_batch: images of one pass; images are shared out in multiples of it.
-        send_seconds_per_image: to prepare one image and bring it to a worker; one after the other, by the machine
-            that asks.
-        task_seconds: that a task takes besides its passes: to be handed out, to fetch its images.
-        measurement_seconds: to compress a target once, and for its statistics, however few images there are.
-        alone_seconds: of work that is not shared out: the trial of layouts and the quick scan.
+        shares: fraction of a forward pass that runs from each target on, by position; non-increasing.
+        micro_batch: images per pass; spans of images are multiples of it.
+        send_seconds_per_image: time in which the driver prepares one image and sends it to a worker, one at a time.
+        task_seconds: overhead of a task besides its passes: dispatch, fetching its images.
+        measurement_seconds: time to compress a target once and to compute statistics, for any number of images.
+        alone_seconds: time of the work that is not distributed: the trial of layouts and the quick scan.
     """
 
     shares: tuple[float, ...]
@@ -53,13 +52,13 @@ class RunCosts:
     def passes(self, first: int, stop: int) -> float:
         """Return the forward passes per image that targets ``first`` to before ``stop`` take as one block.
 
-        Kept outputs are advanced through the network once, up to the last target; each level of each target then runs
-        what follows it: ``1 − share(last) + levels × Σ share``.
+        Kept outputs advance through the network once, up to the last target; each level of each target then runs the
+        suffix: ``1 − share(last) + levels × Σ share``.
         """
         return 1.0 - self.shares[stop - 1] + self.num_levels * sum(self.shares[first:stop])
 
     def block_seconds(self, first: int, stop: int, num_images: int) -> float:
-        """Return how long one task takes: targets ``first`` to before ``stop`` on ``num_images`` images."""
+        """Return the seconds of one task: targets ``first`` to before ``stop`` on ``num_images`` images."""
         measurements = self.num_levels * (stop - first)
         return (
             self.task_seconds
@@ -68,18 +67,18 @@ class RunCosts:
         )
 
     def baseline_seconds(self, num_images: int) -> float:
-        """Return how long one task of the baseline takes."""
+        """Return the seconds of one baseline task."""
         return self.task_seconds + num_images * self.seconds_per_image
 
     @property
     def local_seconds(self) -> float:
-        """How long one machine takes by itself: nothing is sent or started, and all images are one span."""
+        """Seconds on one machine: nothing is sent or started, and all images form one span."""
         sweep = self.num_images * self.seconds_per_image * (1 + self.passes(0, len(self.shares)))
         return self.alone_seconds + sweep + self.num_levels * len(self.shares) * self.measurement_seconds
 
 
 def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
-    """Return what ``sweep`` costs by its timed passes, on all its images unless a number is given."""
+    """Return the costs of ``sweep`` from its timed passes, on ``num_images`` images (None: on all)."""
     context, levels, count = sweep.context, len(sweep.spec.levels), num_images or len(sweep.context.images)
     return RunCosts(
         shares=tuple(1.0 if context.replay_obstacle else item.suffix for item in sweep.planned) or (0.0,),
@@ -92,12 +91,12 @@ def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
 
 
 def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[RunCosts, int]:
-    """Time some passes over a few images, count the rest, and return the costs and the most images a worker can hold.
+    """Time a few passes, count the rest; return the costs and the most images that a worker can hold.
 
     Raises:
         SenseError: as for the run itself.
     """
-    from senseapp.data.pictures import survey_images  # with all that follows, it needs torch
+    from senseapp.data.pictures import survey_images  # imports torch, like the modules below
     from senseapp.measure.session import Session
     from senseapp.tasks import task_named
 
@@ -115,20 +114,19 @@ def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[R
 
 
 Block = tuple[int, int]
-"""Targets from the first to before the last."""
+"""Index of the first target, and of the one after the last."""
 
 _HALVINGS = 50
 
 
 def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
-    """Return at most ``count`` blocks whose costliest is as cheap as any cut into ``count`` blocks allows.
+    """Return at most ``count`` blocks that minimise the cost of the costliest block.
 
-    Early layers are followed by more of the network, so blocks there hold fewer of them. A block only gets costlier
-    when a layer is added, so packing greedily up to a bound uses the fewest blocks; the least bound is found by
-    halving.
+    Targets in early layers have longer suffixes, so blocks there hold fewer of them. Adding a layer never makes a block
+    cheaper, so greedy packing up to a bound needs the fewest blocks; the least bound is found by bisection.
     """
     running = [0.0, *accumulate(costs.num_levels * share for share in costs.shares)]
-    low, high = 0.0, 1.000001 * costs.passes(0, len(costs.shares))  # above it, whatever the rounding
+    low, high = 0.0, 1.000001 * costs.passes(0, len(costs.shares))  # above the cost of one block in spite of rounding
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if _packed(costs, running, middle, count) is None:
@@ -136,12 +134,12 @@ def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
         else:
             high = middle
     packed = _packed(costs, running, high, count)
-    assert packed is not None  # the whole network fits its own cost
+    assert packed is not None  # one block of all layers is within the initial bound
     return packed
 
 
 def _packed(costs: RunCosts, running: list[float], bound: float, count: int) -> tuple[Block, ...] | None:
-    """Fill blocks up to ``bound`` passes; None if a layer alone is costlier, or more than ``count`` are needed."""
+    """Fill blocks up to ``bound`` passes; None if one layer exceeds it or more than ``count`` are needed."""
     blocks, first = [], 0
     for index, share in enumerate(costs.shares):
         if 1 - share + running[index + 1] - running[first] <= bound:
@@ -156,7 +154,7 @@ def _packed(costs: RunCosts, running: list[float], bound: float, count: int) -> 
 
 
 def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] = (), start: float = 0.0) -> float:
-    """Return when the last task ends, if tasks are handed out in their order to whoever is free first.
+    """Return when the last task ends, if tasks are assigned in order to the first free worker (list scheduling).
 
     At least ``start + total / workers`` and at least as long as the longest task; without ready times at most the sum
     of the two (Graham, 1966), and never longer with one worker more.
@@ -179,16 +177,15 @@ def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] =
 _MOST_TASKS = 20_000
 _GROWTH = 1.3  # between the numbers of blocks, and of spans, that are tried
 _WORTH = 0.995  # a plan with more tasks must be faster by this
-_LONGEST_TASK_SECONDS = 600.0  # what a lost worker costs at most, where the layers allow it
+_LONGEST_TASK_SECONDS = 600.0  # the most work lost with a worker, where the layers allow it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One way to share a run out: a task is one block on one span.
+    """One distribution of a run: a task is one block on one span.
 
-    Tasks are handed out span by span, so that the sums of a layer grow in the order of the images, and an image that
-    was sent is soon not needed any more. ``seconds`` are simulated, of which ``baseline_seconds`` pass before
-    measurements.
+    Tasks are issued span by span, so that the sums of a layer grow in the order of the images, and the images of a span
+    are soon released. ``seconds`` is simulated time, of which ``baseline_seconds`` precede the measurements.
     """
 
     costs: RunCosts = field(repr=False)
@@ -200,26 +197,26 @@ class Plan:
 
     @property
     def num_spans(self) -> int:
-        """Spans of images."""
+        """Number of spans of images."""
         return -(-self.costs.num_images // self.span_images)
 
     @property
     def num_tasks(self) -> int:
-        """Tasks that measure; as many as there are spans measure the baseline before."""
+        """Number of tasks that measure; the baseline adds one per span."""
         return len(self.blocks) * self.num_spans
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast as one machine by itself."""
+        """Speed-up over one machine."""
         return self.costs.local_seconds / self.seconds
 
     @property
     def efficiency(self) -> float:
-        """Share of the workers' time that goes into what one machine would have to do as well."""
+        """Share of the workers' time that is spent on work which one machine would do as well."""
         return self.speed_up / self.workers
 
     def sentence(self) -> str:
-        """Return the plan as people read it."""
+        """Return the plan as one sentence."""
         return (
             f"{self.num_tasks} tasks ({len(self.blocks)} blocks of layers × {self.num_spans} spans of "
             f"{self.span_images} images) for {self.workers} workers: about {self.speed_up:.1f} times as fast as one."
@@ -227,9 +224,9 @@ class Plan:
 
 
 def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images: int = 0) -> Plan:
-    """Return the plan that is done first, with the spans of the run that is resumed where ``span_images`` says so."""
+    """Return the fastest plan that avoids too long tasks; ``span_images`` above 0 are those of a resumed run."""
     best: Plan | None = None
-    bar = (math.inf, math.inf)  # seconds by which the best plan's tasks are too long; what a better one must beat
+    bar = (math.inf, math.inf)  # excess seconds of the best plan's longest task; seconds that a better plan must beat
     for images in [span_images] if span_images else _span_sizes(costs, most_images):
         for blocks in _cuts(costs):
             if best is not None and len(blocks) * -(-costs.num_images // images) > _MOST_TASKS:
@@ -245,7 +242,7 @@ def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images:
 
 
 def plan_of(costs: RunCosts, workers: int, *, blocks: tuple[Block, ...], span_images: int) -> Plan:
-    """Return the plan with these blocks and spans, its time simulated."""
+    """Return the plan with these blocks and spans, and its simulated time."""
     sizes = [min(span_images, costs.num_images - low) for low in range(0, costs.num_images, span_images)]
     begin = costs.alone_seconds + costs.start_seconds
     ready = [begin + costs.send_seconds_per_image * sum(sizes[: number + 1]) for number in range(len(sizes))]
@@ -263,7 +260,7 @@ def plan_of(costs: RunCosts, workers: int, *, blocks: tuple[Block, ...], span_im
 
 
 def _least(costs: RunCosts, blocks: tuple[Block, ...], workers: int) -> float:
-    """Return what no plan with these blocks can be faster than."""
+    """Return a lower bound on the seconds of a plan with these blocks."""
     passes = 1 + sum(costs.passes(*block) for block in blocks)
     fixed = costs.alone_seconds + costs.start_seconds
     return fixed + costs.num_images * costs.seconds_per_image * passes / workers
@@ -276,7 +273,7 @@ def _cuts(costs: RunCosts) -> tuple[tuple[Block, ...], ...]:
 
 
 def _span_sizes(costs: RunCosts, most_images: int) -> list[int]:
-    """Return sizes that cut the images evenly, the largest first; none exceeds ``most_images`` but by need."""
+    """Return span sizes that cut the images evenly, largest first, at most ``most_images`` where possible."""
     unit = costs.micro_batch
     batches = -(-costs.num_images // unit)
     most = max(1, most_images // unit)

@@ -1,4 +1,4 @@
-"""What the workers of a shared run do, the tasks and images sent to them, and the order of their results."""
+"""Worker side of a distributed run: its tasks, the images sent to them, and the order of results."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from senseapp.tasks import task_named
 
 
 def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
-    """Return images ``start`` to ``stop`` without labels and names, and without what they share with the others.
+    """Return images ``start`` to ``stop`` without labels, names and data shared with the other images.
 
-    Pictures go as bytes and are normalised by the worker: a quarter of what float32 would take.
+    Pictures are sent as bytes and normalised by the worker: a quarter of the size of float32.
     """
     if isinstance(images, PreparedImages):
         return PreparedImages(images.pixels[images.rows[start:stop]], images.preprocessing)
@@ -39,7 +39,7 @@ def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
 
 
 class ImageStore:
-    """References to spans of images in Ray's object store; those used last are kept, up to ``most_bytes``."""
+    """References to spans of images in Ray's object store; evicts the least recently used above ``most_bytes``."""
 
     def __init__(self, images: ImageSet, *, most_bytes: int) -> None:
         self._images = images
@@ -48,7 +48,7 @@ class ImageStore:
         self.sent = 0
 
     def reference(self, span: Span) -> Any:
-        """Return the reference to the images of ``span``, put there if they are not any more."""
+        """Return the reference to the images of ``span``, storing them again after an eviction."""
         if span not in self._kept:
             part = part_of(self._images, *span)
             self._kept[span] = ray.put(part), _bytes(part)
@@ -67,7 +67,7 @@ def _bytes(part: ImageSet) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSetup:
-    """All that a worker needs to know of a run, but for the images; all must find the same ``targets``."""
+    """Description of a run for workers, without images; each worker must derive equal ``targets``."""
 
     model: nn.Module
     first_images: ImageSet
@@ -83,7 +83,7 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinePart:
-    """What a worker found on a span: the predictions, the seconds it took, where, and any notes.
+    """Baseline of one span: predictions, seconds, device and notes.
 
     ``obstacle`` is why the span cannot be replayed; None if it can.
     """
@@ -96,14 +96,14 @@ class BaselinePart:
 
 
 def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """Return what two machines must agree on."""
+    """Return the layers and position of each target, which must be equal on all machines."""
     return tuple((item.target.members, item.position) for item in planned)
 
 
 def measure_block(
     measurer: Measurer, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
 ) -> Iterator[JobResult | str]:
-    """Yield the result of each job on the images of their span; sentences between them are notes."""
+    """Yield the result of each job on the images of its span, with notes as strings in between."""
     measurer.context.images = images
     asked = {(job.index, job.level): job for job in jobs}
     span = (0, len(images))
@@ -118,7 +118,7 @@ _prepared: dict[str, Measurer] = {}
 
 
 def probe_of(key: str, setup: Any) -> Measurer:
-    """Return this process's measurer of the run ``key``, made on its first task; that of another run is let go.
+    """Return this process's measurer of the run ``key``, built on its first task; releases that of another run.
 
     ``setup`` is a list of one reference to a :class:`RunSetup`, so that it is fetched only where it is needed.
     """
@@ -129,7 +129,7 @@ def probe_of(key: str, setup: Any) -> Measurer:
 
 
 def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
-    """Return the uncompressed model's output for the images of a span, in a worker."""
+    """Return the uncompressed model's predictions of a span, in a worker."""
     measurer = probe_of(key, setup)
     measurer.context.images = images
     started = time.perf_counter()
@@ -147,15 +147,15 @@ def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
 def block_task(
     key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
 ) -> Iterator[JobResult | str]:
-    """Carry out :func:`measure_block` in a worker."""
+    """Run :func:`measure_block` in a worker."""
     yield from measure_block(probe_of(key, setup), images, baseline, jobs)
 
 
 def prepare(setup: RunSetup) -> Measurer:
-    """Make this machine ready for a run.
+    """Prepare this machine for a run.
 
     Raises:
-        ClusterFailed: it has other versions than the machine that asks, or runs the model otherwise.
+        ClusterFailed: the library versions or the order of the layers differ from the driver's.
     """
     different = differences(setup.versions, versions_here())
     if different:
@@ -180,7 +180,7 @@ def prepare(setup: RunSetup) -> Measurer:
 
 
 def setup_of(sweep: Sweep) -> RunSetup:
-    """Return what workers need to know of ``sweep``, on the machine that asks."""
+    """Return the description of ``sweep`` for the workers, on the driver."""
     context = sweep.context
     model = context.model if context.device.type == "cpu" else copy.deepcopy(context.model).cpu()
     return RunSetup(
@@ -199,7 +199,7 @@ def setup_of(sweep: Sweep) -> RunSetup:
 
 @dataclass(slots=True, kw_only=True)
 class RemoteTask:
-    """What one worker is asked for at a time: some jobs of one block on one span, and what it found so far."""
+    """One task of a worker: some jobs of one block on one span, and the results received so far."""
 
     block: int
     jobs: tuple[MeasurementJob, ...]
@@ -208,29 +208,29 @@ class RemoteTask:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Its images."""
+        """Its span of images."""
         return self.jobs[0].span
 
 
 def tasks_of(jobs: Iterable[MeasurementJob], blocks: Sequence[Block]) -> Iterator[RemoteTask]:
-    """Yield the tasks of ``jobs``, which come span by span and by ascending target."""
+    """Yield the tasks of ``jobs``, which are ordered by span, then by target."""
     of_target = {index: number for number, block in enumerate(blocks) for index in range(*block)}
     for (_, block), group in groupby(jobs, key=lambda job: (job.span, of_target[job.index])):
         yield RemoteTask(block=block, jobs=tuple(group))
 
 
 class ReorderBuffer:
-    """Holds results back until those of earlier spans of the same block are through."""
+    """Holds results back until those of earlier spans of the same block are complete."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[RemoteTask]] = {}
 
     def add(self, task: RemoteTask) -> None:
-        """Note that ``task`` was handed out, after all tasks of earlier spans."""
+        """Register ``task`` as issued, after all tasks of earlier spans."""
         self._waiting.setdefault(task.block, deque()).append(task)
 
     def release(self) -> Iterator[JobResult]:
-        """Yield and forget what may be counted now."""
+        """Yield and remove the results that are in order."""
         for queue in self._waiting.values():
             while queue:
                 while queue[0].results:

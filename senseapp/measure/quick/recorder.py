@@ -1,4 +1,4 @@
-"""A differentiable pass that keeps the inputs, outputs and gradients of watched layers."""
+"""Differentiable passes that record the inputs, outputs and gradients of watched layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in
 
 @dataclass(slots=True, weakref_slot=True)
 class LayerCall:
-    """One call of one watched module, detached, and the gradients at its output or through it at its first argument.
+    """One call of a watched module, detached, with gradients at its output, or through it at its first argument.
 
-    ``output`` is that of the last of the ``downstream`` modules that it ran straight into; ``versions`` are the version
-    counters of arguments and output at the call, to notice later overwriting.
+    ``output`` is that of the last of the ``downstream`` modules called in a chain after it; ``versions`` are the
+    version counters of arguments and output at the call, which reveal later writes.
     """
 
     args: tuple[Any, ...]
@@ -33,7 +33,7 @@ class LayerCall:
     input_gradients: list[Tensor] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Let go of all tensors."""
+        """Release all tensors."""
         self.args, self.kwargs, self.output = (), {}, self.output.new_empty(0)
         self.gradients.clear()
         self.input_gradients.clear()
@@ -45,25 +45,24 @@ class LayerCall:
 
     @property
     def output_overwritten(self) -> bool:
-        """Whether the model wrote into the output after the call: calling again gives it."""
+        """Whether the model wrote into the output after the call; a second call recomputes it."""
         return self.versions[1] != self.versions_now()[1]
 
     def versions_now(self) -> tuple[tuple[int, ...], int]:
-        """Return the version counters as they are."""
+        """Return the current version counters."""
         return tuple(version_of(tensor) for tensor in tensors_in((self.args, self.kwargs))), version_of(self.output)
 
 
 Calls: TypeAlias = dict[str, list[LayerCall]]
-"""By the dotted name of the module, in their order."""
+"""Calls by the dotted name of the module, in call order."""
 
 
 class Recorder:
-    """Watches modules during differentiable passes; copies arguments that the model writes into later.
+    """Records watched modules during differentiable passes; copies arguments that the model writes into later.
 
-    Gradients are kept with respect to the output, or with ``inputs`` to the input. The output of a ``downstream``
-    module (by name of the watched one, for each call) takes the place of that before it, if it is called with nothing
-    but that. The passes do without ``norms``, folded into the layers of these names; as downstream modules they return
-    what they get.
+    Gradients are those at the output, or with ``inputs`` at the input. The output of a ``downstream`` module (by name
+    of the watched one, for each call) replaces that of the module before it, if it is called with that tensor only.
+    ``norms`` are folded into the layers of these names during the passes, and are the identity as downstream modules.
     """
 
     def __init__(
@@ -84,11 +83,11 @@ class Recorder:
         self._arrived: Callable[[str], None] = _ignore
 
     def run(self, model: nn.Module, batch: Tensor) -> tuple[Any, Calls]:
-        """Return the differentiable output for ``batch``, and the watched modules' calls on the way."""
+        """Return the differentiable output for ``batch``, and the calls of the watched modules."""
         self._calls = {}
         with torch.enable_grad(), norms_folded(model, self.norms), self._watching():
             output = model(batch.detach().clone())
-        calls, self._calls, self._open = self._calls, {}, _Open()  # they hold on to the graph
+        calls, self._calls, self._open = self._calls, {}, _Open()  # they refer to the graph
         late = {name for name, found in calls.items() if any(call.arguments_overwritten for call in found)}
         if late - self._copied:
             self._copied |= late
@@ -97,10 +96,10 @@ class Recorder:
         return output, calls
 
     def backward(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
-        """Send each of ``directions``, like ``output``, back through the graph of ``output``.
+        """Back-propagate each of ``directions``, which have the shape of ``output``.
 
-        ``seen`` is told the name of each module once all its calls have all their gradients, last modules first. Then
-        these calls are emptied, which spares holding all gradients of the last direction.
+        ``seen`` is called with the name of each module once all its calls have all their gradients, last modules first.
+        These calls are then cleared, so that gradients of the last direction are not all held at once.
         """
         missing = {name: len(found) * len(directions) for name, found in calls.items()}
 
@@ -111,16 +110,16 @@ class Recorder:
                 for call in calls[name]:
                     call.clear()
 
-        if not output.requires_grad:  # nothing that is watched leads to it
+        if not output.requires_grad:  # it depends on no watched module
             return
         self._arrived = arrived
         try:
             for index, direction in enumerate(directions):
-                # A sum needs no gradient of its own: the check of a given one loads sympy, which takes half a second.
+                # A sum needs no gradient argument, whose check would import sympy for half a second.
                 pull = (output * direction.to(output.dtype)).sum()
                 pull.backward(retain_graph=index + 1 < len(directions))  # type: ignore[no-untyped-call]
         finally:
-            self._arrived = _ignore  # it holds on to the calls
+            self._arrived = _ignore  # it refers to the calls
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -138,7 +137,7 @@ class Recorder:
                 handle.remove()
 
     def _branch(self, name: str) -> Any:
-        """Give the module a view of its own, so that the gradient on it passes through this module only."""
+        """Pass the module a view of its own, so that the gradient at that view is the one through this module only."""
 
         def hook(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             taken = args[0].view_as(args[0]) if args[0].requires_grad else _graph_begins(args[0])
@@ -190,7 +189,7 @@ class Recorder:
         return output
 
     def _catch(self, tensor: Tensor, name: str, call: LayerCall, found: list[Tensor]) -> None:
-        """Add gradients at ``tensor`` as it is now to ``found``, unless a downstream module takes its place."""
+        """Add gradients at the current value of ``tensor`` to ``found``, unless a downstream module replaces it."""
         place = len(call.downstream)
 
         def catch(gradient: Tensor) -> None:
@@ -198,14 +197,14 @@ class Recorder:
                 found.append(gradient)
                 self._arrived(name)
 
-        if tensor.requires_grad:  # not where the model itself has switched gradients off
-            # A hook set now belongs to the value as it is now, whatever is written into the tensor later.
+        if tensor.requires_grad:  # False where the model itself disables gradients
+            # A hook belongs to the value at its registration, whatever is written into the tensor later.
             tensor.register_hook(catch)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The latest watched call of a module, what was returned last, and the modules expected to be called with that."""
+    """The latest watched call of a module, the last output, and the modules expected to be called with that output."""
 
     name: str = ""
     call: LayerCall | None = None
@@ -214,10 +213,10 @@ class _Open:
 
 
 def _graph_begins(value: Tensor) -> Tensor:
-    """Return ``value`` asking for gradients, so that a graph exists although no parameter does.
+    """Return ``value`` with ``requires_grad``, so that a graph exists although no parameter requires gradients.
 
-    It begins where gradients are first wanted: nothing before is gone back through. The product may be written into.
-    Whole numbers are returned as they are.
+    The graph begins here: nothing before is back-propagated. The returned product may be written into. Integer tensors
+    are returned unchanged.
     """
     if not value.is_floating_point():
         return value
@@ -231,7 +230,7 @@ def _detached(value: Any, copied: bool) -> Any:
 
 
 def _ignore(_name: str) -> None:
-    """Let gradients go that nobody waits for."""
+    """Discard a gradient outside of :meth:`Recorder.backward`."""
 
 
 _LINEAR = (
@@ -245,7 +244,7 @@ _LINEAR = (
     nn.AdaptiveAvgPool2d,
     nn.Flatten,
 )
-"""Affine in ``eval()`` mode: a chain that ends in one of these is as good without it."""
+"""Affine in ``eval()`` mode: first-order estimates are the same without one of these at the end of a chain."""
 
 
 class DownstreamModule(NamedTuple):
@@ -258,13 +257,13 @@ class DownstreamModule(NamedTuple):
 def downstream_modules(
     trace: CallTrace, model: nn.Module, norms: Mapping[str, nn.Module] = MappingProxyType({})
 ) -> dict[str, list[tuple[DownstreamModule, ...]]]:
-    """Return the chain of modules after each call, by module name and in order of calls, from the trace of one image.
+    """Return the chain of modules after each call, by module name and in call order, from the trace of one image.
 
-    A chain goes on as long as the next call is all that reads the output, takes nothing else, and multiplies by no
-    weights. ``norms`` will be folded into the layers of these names: without these no chain of that layer is as good.
+    A chain continues while the next call is the only reader of the output, has no other input, and multiplies by no
+    weights. ``norms`` will be folded into the layers of these names; they are not dropped from the end of a chain.
     """
     layers = {parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs}
-    within = {name[:end] for name in layers for end in (*_dots(name), len(name))}  # they hold a layer, or are one
+    within = {name[:end] for name in layers for end in (*_dots(name), len(name))}  # layers, and what holds one
     chains: dict[str, list[tuple[DownstreamModule, ...]]] = {}
     for call in trace.calls:
         chain = [DownstreamModule(model.get_submodule(c.module), c.output_shape) for c in _readers(trace, call, within)]
@@ -279,7 +278,7 @@ def _readers(trace: CallTrace, call: Call, within: set[str]) -> Iterator[Call]:
         reader = trace.calls[call.after]
         if reader.module in within or not reader.alone:
             return
-        if call.last_needed > reader.end and not reader.passes_on:  # what reads its output reads this one
+        if call.last_needed > reader.end and not reader.passes_on:  # read later, and not as an alias
             return
         yield reader
         call = reader

@@ -1,4 +1,4 @@
-"""Inner products of layers' responses to compression with the gradients at their outputs, image by image."""
+"""Per-image inner products of layers' responses to compression with the gradients at their outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, float]
 class Responses(Protocol):
     """Inner products of the output's change with the gradients, for one kind of compression.
 
-    ``watched`` modules are recorded, at their inputs where ``at_inputs``, with the ``downstream`` modules of each call.
+    ``watched`` modules are recorded (at their inputs if ``at_inputs``), with the ``downstream`` modules of each call.
     """
 
     watched: dict[str, nn.Module]
@@ -30,20 +30,20 @@ class Responses(Protocol):
     downstream: Mapping[str, Sequence[Sequence[nn.Module]]]
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
-        """Make ready every target and level that can be estimated, and say what each would truly do."""
+        """Prepare every target and level that can be estimated; return what would be applied for each."""
         ...
 
     def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
-        """Take in all calls of the watched module ``name`` for a batch, with their gradients."""
+        """Add all calls of the watched module ``name`` for a batch, with their gradients."""
         ...
 
     def collect(self) -> dict[Key, Tensor]:
-        """Return the batch's inner products of all that the observed calls show, (N, directions), and forget them."""
+        """Return the batch's inner products of all keys with observed calls, (N, directions), and reset."""
         ...
 
 
 def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> int | None:
-    """Return the axis that grew with the number of images; None if that cannot be told."""
+    """Return the axis that grew with the number of images; None if it is ambiguous."""
     if num_images == 1 and tuple(single) == tuple(seen):
         return 0
     grown = [axis for axis, (one, many) in enumerate(zip(single, seen, strict=False)) if one != many]
@@ -53,7 +53,7 @@ def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> i
 
 
 def batch_axes(single: Sequence[Sequence[int]], seen: Sequence[Sequence[int]], num_images: int) -> list[int] | None:
-    """Return the batch axis of each call; None if any cannot be told, or the calls are not those of one image."""
+    """Return the batch axis of each call; None if one is ambiguous, or if the number of calls differs."""
     if len(single) != len(seen):
         return None
     axes = [batch_axis(one, many, num_images) for one, many in zip(single, seen, strict=True)]
@@ -71,11 +71,11 @@ def shapes_in(trace: CallTrace, names: set[str], *, of_inputs: bool) -> dict[str
 
 
 def rows(values: Tensor, order: tuple[int, ...], num_images: int) -> Tensor:
-    """Return ``values``, whose axes are put in this order, as one row for each image."""
+    """Return ``values``, with axes permuted to ``order``, as one row per image."""
     return values.permute(order).reshape(num_images, -1)
 
 
-# From so many values on, to lay gradients side by side takes a processor longer than it spares.
+# Above this many values, copying gradients side by side takes a CPU longer than it saves.
 _LONG = 2**16
 
 
@@ -90,9 +90,9 @@ class SeenCall:
 
     @classmethod
     def of(cls, call: LayerCall, batch: int, num_images: int) -> SeenCall:
-        """Return ``call``, whose output counts images along the axis ``batch``."""
+        """Return ``call`` with its gradients as rows; its output counts images along the axis ``batch``."""
         strides = call.output.stride()
-        # In the order that lies in memory, the many responses to come need no copy, and gradients mostly none.
+        # In memory order, the responses need no copy, and gradients rarely one.
         order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
         gradients = [rows(gradient, order, num_images) for gradient in call.gradients]
         call.gradients.clear()
@@ -101,7 +101,7 @@ class SeenCall:
     def inner_products(self, response: Tensor) -> Tensor:
         """Return the inner product of each image's response with each gradient, (N, directions)."""
         moved = rows(response, self.order, len(self.gradients[0])).to(self.gradients[0].dtype)
-        if moved.dtype is torch.bfloat16:  # four times as fast as the others, which are faster in float32
+        if moved.dtype is torch.bfloat16:  # four times as fast here; the others are faster in float32
             return torch.stack([torch.linalg.vecdot(each, moved) for each in self.gradients], dim=1).float()
         if moved.shape[1] >= _LONG and moved.device.type == "cpu":
             return torch.stack([torch.stack([*map(torch.dot, each, moved)]) for each in self.gradients], dim=1)
@@ -111,11 +111,11 @@ class SeenCall:
 
 
 class ChannelResponses:
-    """Takes channels away at the inputs of the layers that read them.
+    """Removes channels at the inputs of the layers that read them.
 
-    The response at a reader is minus its answer to the removed channels; its inner product with the gradient at
-    the reader's output equals the removed inputs times the gradient there, so one sum per channel serves every
-    level, and the readers of a group add up.
+    The response at a reader is minus its output for the removed channels; its inner product with the gradient at the
+    reader's output equals the removed inputs times the gradient there. So one sum per channel serves every level, and
+    the sums of a group's readers add up.
     """
 
     at_inputs = True

@@ -1,17 +1,17 @@
 """Estimates of the divergence and loss change that each compression causes, for all layers from one pass.
 
-For a layer with input a, let r be the change of its output when its weights are compressed, and g the gradient at
-its output of a direction v of the model's output. Then r·g = v·δz for the change δz of that, to first order.
-A few directions per image, chosen by the task, give its divergence: for class scores (see
-:mod:`senseapp.tasks.classification.directions`) the KL, in nats, which for small changes is the Gauss-Newton estimate
-½ δzᵀ F δz, and for large ones saturates as the KL of the softmax does. Positions are summed before anything is
-squared. Where the layer's output runs straight into an activation, r and g are taken after that (see
-:mod:`senseapp.measure.quick.recorder`), so that its bend is exact. Cost: one forward, a backward pass for each
+For a layer with input a, let r be the change of its output when its weights are compressed, and g the gradient, at
+its output, of the inner product of the model's output with a direction v. Then r·g = v·δz to first order, for the
+change δz of the model's output. A few directions per image, chosen by the task, give its divergence: for class scores
+(see :mod:`senseapp.tasks.classification.directions`) the KL, in nats, which for small changes is the Gauss-Newton
+estimate ½ δzᵀ F δz, and for large ones saturates as the KL of the softmax does. Positions are summed before squaring.
+Where an activation alone reads the layer's output, r and g are taken after it (see
+:mod:`senseapp.measure.quick.recorder`), so that its nonlinearity is exact. Cost: one forward, a backward pass for each
 direction, and one forward of each layer per level, or for some layers less (see
 :mod:`senseapp.measure.quick.weight_responses`).
 
-A tangent says little of a change that wakes silent units up: large estimates are bounded by what these images allow,
-and corrected by true passes over a few of them (see :mod:`senseapp.measure.quick.true_passes`).
+First-order estimates miss units that become active: large estimates are limited to the largest divergence possible on
+these images, and corrected by true passes over a few of them (see :mod:`senseapp.measure.quick.true_passes`).
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 
 _DIRECTIONS = 2
-# About twenty seconds on two cores. Estimates are compared best with measurements on the same images.
+# About twenty seconds on two cores. Estimates agree best with measurements on the same images.
 _MOST_MACS = 4e12
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
-_GRAPH_BYTES = 3 * 2**28  # more is hardly faster, and memory that no pass has used yet is slow
+_GRAPH_BYTES = 3 * 2**28  # more is hardly faster, and the first use of memory is slow
 
 Changes = dict[str, Tensor]
-"""Of each image, (n,), float64, by metric."""
+"""Per-image changes, (n,), float64, by metric."""
 
 
 Scanned = tuple[dict[Key, Changes], bool]
@@ -59,10 +59,10 @@ Preview = Callable[[LayerMeasurement], None]
 
 
 def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMeasurement]:
-    """Yield an estimate (``estimated=True``) of what the task's directions tell, for each target and level.
+    """Yield an estimate (``estimated=True``) of the metrics that the task's directions cover, per target and level.
 
-    What the scan cannot see gets no estimate, and ``sweep.notes`` says how many those are. Where there are more images
-    than one pass holds, ``preview`` is told the estimates from those of the first, not yet corrected by true passes.
+    Targets that cannot be estimated are counted in ``sweep.notes``. If the images take several passes, ``preview``
+    receives the estimates from the first one, before their correction by true passes.
     """
     started = time.perf_counter()
     if not sweep.context.task.divergence:
@@ -130,14 +130,14 @@ def _responses(sweep: Sweep, norms: Mapping[str, nn.BatchNorm2d]) -> Responses:
 
 
 def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:
-    """Return the norms that recorded passes do without: a sixth of their time, a third of what they hold."""
+    """Return the norms to fold in recorded passes, which saves a sixth of their time and a third of their memory."""
     if sweep.context.layout.precision != "fp32":  # folded weights would be rounded in other places
         return {}
     return foldable_norms(sweep.context.trace, sweep.context.model)
 
 
 def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
-    """Correct the divergences of ``found``, return on how many images; if that goes wrong, the estimates stand."""
+    """Correct the divergences of ``found`` and return the images of each true pass; on failure, change nothing."""
     if not found:
         return {}
     try:
@@ -168,17 +168,16 @@ def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
 
 
 def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
-    """Yield the change of each image, for each key that could be estimated on all of them, and whether that is all.
+    """Yield per-image changes, for the keys estimated on all images so far, and whether these are all images.
 
-    It is yielded twice: of the images of the first pass, as soon as they are through, and of all. ``prepared`` is
-    filled before.
+    Yields after the first pass, and at the end. Fills ``prepared`` before.
     """
     norms = _norms_to_fold(sweep)
     responses = _responses(sweep, norms)
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
     stop = _num_images(sweep)
-    # Drawn image by image in their order, so that the cut into batches, which is timed, does not matter.
+    # Drawn image by image in order, so that the batch size, which depends on timing, has no effect.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]
@@ -190,15 +189,15 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
         output, found = _scan_batch(sweep, responses, recorder, signs, low)
         outputs.append(output)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
-        if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has none to compare with yet
+        if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has no baseline to compare with yet
             yield _joined(task, parts, outputs), False
-    if not len(sweep.baseline.outputs):  # what a quick run left to the scan
+    if not len(sweep.baseline.outputs):  # the scan is also the baseline of a quick run
         sweep.baseline.outputs = joined(outputs)
     yield _joined(task, parts, outputs), True
 
 
 def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: list[Predictions]) -> dict[Key, Changes]:
-    """Return the finite changes of all batches together, divergences no larger than they can be."""
+    """Return the finite changes of all batches joined, with divergences limited to the largest possible."""
     most = task.largest_divergence(joined(outputs))
     whole = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
     for changes in whole.values():
@@ -217,7 +216,7 @@ def _passes(sweep: Sweep) -> int:
 
 
 def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
-    """Return how many images a pass may hold: it keeps each output, and gradients there of all directions but one."""
+    """Return the images per pass, limited by the memory of outputs and of gradients for all directions but one."""
     trace = sweep.context.trace
     kept = (c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten)
     held = sum(call.output_bytes for call in kept if call.module not in norms) // trace.batch_size
@@ -228,7 +227,7 @@ def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
 def _scan_batch(
     sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int
 ) -> tuple[Predictions, dict[Key, Changes]]:
-    """Return the uncompressed model's predictions and the changes of each key that was seen."""
+    """Return the uncompressed model's predictions, and the changes of each key with observed calls."""
     high = low + len(signs)
     task, targets = sweep.context.task, sweep.baseline.targets
     with precision_context(sweep.context.layout.precision, sweep.context.device):

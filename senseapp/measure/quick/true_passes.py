@@ -1,8 +1,8 @@
-"""True passes over a few images for the largest estimates, which are those that are off.
+"""True passes over a few images for the largest estimates, which are the least accurate.
 
-An estimate follows the network's tangent at the uncompressed weights. Far from them units that were silent wake up
-and others saturate, which no gradient there can tell, so large estimates are off by factors of five and more, layer by
-layer. A pass from the layer on, over a few images, sees all of it.
+Estimates are first-order at the uncompressed weights. Far from them, inactive units become active and others saturate,
+which no gradient there shows, so large estimates are off by factors of five and more, differently in each layer. A pass
+from the layer on, over a few images, includes these effects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from senseapp.records.measurement import LayerMeasurement
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
-_LARGE_NATS, _NOTABLE_NATS = 0.03, 0.02  # other divergences are scaled so that what is notable is notable here
+_LARGE_NATS, _NOTABLE_NATS = 0.03, 0.02  # other divergences are scaled to the same notable value
 _SHARE = 0.15  # of the scan's own multiply-accumulates
 _FREE_MACS = 2e10  # a second or so, however small the network
 _FEWEST_IMAGES, _MOST_IMAGES = 3, 64
@@ -34,7 +34,7 @@ _PREPARATION = 0.01  # of a whole pass, to compress a layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruePasses:
-    """The passes that are worth their time, by position, and how many images each is made over."""
+    """Selected passes, by position, and the number of images that each runs on."""
 
     jobs: tuple[MeasurementJob, ...]
     num_images: int
@@ -43,9 +43,9 @@ class TruePasses:
     def planned(
         cls, means: Mapping[Key, float], targets: list[PlannedTarget], num_images: int, budget: float
     ) -> TruePasses:
-        """Take each layer's largest estimate first, from as many images as the budget has for these, then the others.
+        """Select each layer's largest estimate first, on as many images as the budget allows for them, then others.
 
-        ``means`` are in nats, or so scaled that 0.02 is notable; ``budget`` counts passes of one image through the
+        ``means`` are in nats, or scaled so that 0.02 is notable; ``budget`` is in passes of one image through the
         network.
         """
         where = {item.target.layer: index for index, item in enumerate(targets)}
@@ -64,7 +64,7 @@ class TruePasses:
 
 
 class _EachImage(BaselineOutputs):
-    """Keeps the divergence of each image in place of sums over images."""
+    """Returns the divergence of each image instead of sums over images."""
 
     def moments(self, output: Predictions, start: int, stop: int) -> dict[str, tuple[float, ...]]:
         before, (name,) = precise(self.outputs[start:stop]), self.metrics
@@ -72,14 +72,14 @@ class _EachImage(BaselineOutputs):
 
 
 Correction = tuple[dict[Key, float], dict[Key, int]]
-"""Factors for estimates, none where none is large, and on how many images each one with a pass was corrected."""
+"""Factors for estimates, empty if none is large, and the number of images of each true pass."""
 
 
 def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: float) -> Correction:
-    """Pass a few images from the layers with large estimates on, and return how that corrects them.
+    """Run true passes over a few images for large estimates, and return the corrections.
 
-    ``found`` holds the estimated divergence of each scanned image, (N,), float64; ``scan_passes`` are the passes of one
-    image through the network that the scan has cost.
+    ``found`` holds the estimated divergence of each scanned image, (N,), float64; ``scan_passes`` is the cost of the
+    scan in passes of one image through the network.
     """
     keys = list(found)
     if not keys:
@@ -105,7 +105,7 @@ def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passe
 
 
 def correction_note(estimates: Iterable[LayerMeasurement]) -> tuple[str, ...]:
-    """Return a sentence on the true passes that corrected ``estimates``; none where there were none."""
+    """Return a sentence on the true passes that corrected ``estimates``; empty without such passes."""
     passed = [item for item in estimates if item.images_passed]
     if not passed:
         return ()
@@ -124,7 +124,7 @@ def _as_run(sweep: Sweep) -> list[PlannedTarget]:
 def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Tensor]:
     """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
     context = replace(sweep.context, layout=replace(sweep.context.layout, levels_per_pass=1))
-    if sweep.spec.mode == "quick" and not sweep.context.replay_obstacle:  # exact runs have checked it before
+    if sweep.spec.mode == "quick" and not sweep.context.replay_obstacle:  # exact runs have checked it already
         positions = representative_positions([sweep.planned[job.index] for job in passes.jobs])
         context.check_replay(positions)
         few = replace(context, images=context.images.subset(indices.tolist()))
@@ -144,18 +144,18 @@ def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Te
 
 
 _TINY = 1e-30
-_KNEES = (1e-3, 1e-2, 1e-1, 1.0)  # nats from where on estimates may be off by a power
+_KNEES = (1e-3, 1e-2, 1e-1, 1.0)  # nats above which the error of estimates may follow a power law
 _LEAST_FITTED = 5
-_SLOPES = (-0.8, 4.0)  # above -1, so that the trend never swaps two estimates
+_SLOPES = (-0.8, 4.0)  # above -1, so that the trend preserves the order of estimates
 _MODEL_VARIANCE = 0.5  # of the log error of estimates far above a tenth of a nat
 _LEAST_SCALE, _LEAST_NOISE = 0.02, 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Images to make true passes over, ascending, (k,); ``weights`` let sums over them stand for sums over all images.
+    """Images for true passes, ascending, (k,); sums over them times ``weights`` estimate sums over all images.
 
-    ``noise`` is the variance of the weighted estimates of each row, relative to its mean squared, (rows,).
+    ``noise`` is the variance of the weighted estimates of each row, relative to its squared mean, (rows,).
     """
 
     indices: Tensor
@@ -164,10 +164,10 @@ class Sample:
 
 
 def draw_sample(divergences: Tensor, count: int) -> Sample:
-    """Choose ``count`` images that represent all: evenly along the order of their damage, hard ones more often.
+    """Choose ``count`` images that represent all: evenly spaced in the order of their damage, hard ones more often.
 
-    Where few images take nearly all damage, a sample that misses them knows nothing. Nothing is random. ``divergences``
-    are estimated, not negative, (rows, N).
+    If few images carry nearly all damage, a sample without them is uninformative. The choice is deterministic.
+    ``divergences`` are estimates, not negative, (rows, N).
     """
     means = divergences.mean(dim=1, keepdim=True)
     importance = _model_variance(means)
@@ -184,7 +184,7 @@ def draw_sample(divergences: Tensor, count: int) -> Sample:
 
 
 def _inclusion(sizes: Tensor, count: int) -> Tensor:
-    """Return chances of at most 1 that sum to ``count``, proportional to ``sizes`` where they are below 1."""
+    """Return inclusion probabilities of at most 1 that sum to ``count``, proportional to ``sizes`` if below 1."""
     if count >= len(sizes):
         return torch.ones_like(sizes)
     chances = count * sizes / sizes.sum()
@@ -198,8 +198,8 @@ def _inclusion(sizes: Tensor, count: int) -> Tensor:
 def composite(estimates: Tensor, rows: Tensor, measured: Tensor, sample: Sample, num_images: int) -> Tensor:
     """Return better estimates of the mean divergences over all ``num_images``, (rows,), never negative.
 
-    ``estimates``, (rows,), are such means; ``measured``, (m, k), what true passes over the sample found for ``rows``,
-    (m,).
+    ``estimates``, (rows,), are the first-order means; ``measured``, (m, k), are the true divergences of the sample for
+    ``rows``, (m,).
     """
     share = sample.weights / sample.weights.sum()
     direct = (measured * share).sum(dim=1)
@@ -224,12 +224,12 @@ def composite(estimates: Tensor, rows: Tensor, measured: Tensor, sample: Sample,
 
 
 def _model_variance(estimates: Tensor) -> Tensor:
-    """Return the expected variance of the log error of ``estimates``: small ones are second-order, and good."""
+    """Return the expected variance of the log error of ``estimates``: second-order, so little for small ones."""
     return _MODEL_VARIANCE * estimates / (estimates + 0.1) + 1e-6
 
 
 def _trend(estimates: Tensor, rows: Tensor, errors: Tensor, precision: Tensor) -> Tensor:
-    """Return by how much the log of an estimate of this size is off, for all of ``estimates``: 0 for small ones."""
+    """Return the fitted log error for the size of each of ``estimates``: 0 for small ones."""
     best, found = float(precision @ errors.square()), torch.zeros_like(estimates)
     for knee in _KNEES if len(rows) >= _LEAST_FITTED else ():
         shape = torch.log1p(estimates / knee)

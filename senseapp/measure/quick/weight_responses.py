@@ -16,7 +16,7 @@ from senseapp.measure.quick.recorder import LayerCall, downstream_modules
 from senseapp.measure.quick.responses import Key, SeenCall, batch_axes, shapes_in
 from senseapp.networks.trace import CallTrace, tensors_in
 
-# About as many weights are multiplied in the time that one is read from memory.
+# Multiplications of weights in about the time of reading one from memory.
 _READ = 20
 _MOST_BYTES = 256 * 2**20
 
@@ -29,13 +29,13 @@ def weight_gradients(
     num_levels: int,
     norm: nn.BatchNorm2d | None,
 ) -> list[Tensor] | None:
-    """Return, for each direction, the gradient of each image's pull with respect to the weight, (N, O, I).
+    """Return the gradient of each image with respect to the weight, (N, O, I), for each direction.
 
     ``gradients`` are those at the output, (N, values) for each direction, whose axes are in ``order``, the batch first.
     ``norm`` was folded into the module, so that it is the call's first downstream module.
 
     Returns:
-        None where the module is none that multiplies position by position, or a pass for each level costs less.
+        None if the module does not multiply position by position, or if a pass for each level costs less.
     """
     num_images, directions = len(gradients[0]), len(gradients)
     inputs = _by_position(module, call, order, num_images)
@@ -58,7 +58,7 @@ def inner_products(gradients: Sequence[Tensor], change: Tensor) -> Tensor:
 
 
 def _by_position(module: nn.Module, call: LayerCall, order: Sequence[int], num_images: int) -> Tensor | None:
-    """Return what was multiplied by the weight at each position of the output, (N, positions, I), in its order."""
+    """Return the inputs that the weight multiplies at each output position, (N, positions, I), in ``order``."""
     channels = _channel_axis(module)
     if channels is None or call.kwargs or len(call.args) != 1:
         return None
@@ -74,7 +74,7 @@ def _by_position(module: nn.Module, call: LayerCall, order: Sequence[int], num_i
 
 
 def _channel_axis(module: nn.Module) -> int | None:
-    """Return the axis of the channels if ``module`` multiplies position by position, and does nothing else."""
+    """Return the channel axis if ``module`` multiplies position by position, and does nothing else; else None."""
     if has_forward_hooks(module):
         return None
     if type(module) is nn.Linear:
@@ -86,9 +86,9 @@ def _channel_axis(module: nn.Module) -> int | None:
 
 
 class WeightResponses:
-    """Runs the layer again with compressed weights (and inputs) on what it took in, and its downstream on the answer.
+    """Reruns each layer with compressed weights (and inputs) on its recorded inputs, then its downstream modules.
 
-    Where nothing bends the answer, :mod:`senseapp.measure.quick.weight_responses` spares a pass for each level.
+    Without a nonlinear module downstream, :func:`weight_gradients` can replace the pass for each level.
     """
 
     at_inputs = False
@@ -113,7 +113,7 @@ class WeightResponses:
             name: [[link.module for link in chain] for chain in found] for name, found in chains.items()
         }
         own = shapes_in(trace, names, of_inputs=False)
-        # Of each call: the shape of its output for one image, then of each downstream module's.
+        # Per call: the shape of its output for one image, then that of each downstream module's.
         self._single = {
             name: [[shape, *(link.shape for link in chain)] for shape, chain in zip(own[name], found, strict=True)]
             for name, found in chains.items()
@@ -143,7 +143,7 @@ class WeightResponses:
             self._products.setdefault(key, {})[name] = torch.stack(parts).sum(dim=0)
 
     def collect(self) -> dict[Key, Tensor]:
-        """Return the inner products of each target whose modules were all seen."""
+        """Return the inner products of each target whose modules were all observed."""
         found, self._products = self._products, {}
         return {
             key: torch.stack([parts[name] for name in self._modules[key[0]]]).sum(dim=0).cpu()
@@ -182,7 +182,7 @@ class WeightResponses:
         return products
 
     def _differences(self, name: str, keys: Sequence[Key]) -> Iterator[Tensor]:
-        """Yield by how much each compressed weight of the module differs from its own."""
+        """Yield the difference of each compressed weight of the module from the original."""
         own = self.watched[name].get_parameter("weight")
         for prepared in (self._prepared[key] for key in keys):
             assert prepared.weight is not None

@@ -1,1 +1,1 @@
-"""Checkpoints that people upload: their tensors, the architecture they belong to."""
+"""Uploaded checkpoints: their tensors, and the architecture that these belong to."""

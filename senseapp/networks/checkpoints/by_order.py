@@ -1,8 +1,8 @@
-"""Weights in the order in which a network of PyTorch holds them, for networks whose names are unknown.
+"""Match of weights with an architecture by order and shape, for checkpoints with unknown names.
 
-This serves networks converted from another framework: signatures of (place, shape) are compared. Neighbours of equal
-shape could be exchanged unseen, so such a match is a guess that the accuracy of the uncompressed network confirms or
-refutes.
+This serves networks converted from another framework: signatures of (place, shape) are compared. Exchanged neighbours
+of equal shape would not be detected, so such a match is a guess that the accuracy of the uncompressed network confirms
+or refutes.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
 
 
 def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
-    """Return the weights in the orders to try: as they are in the file, and with numbers in names ascending.
+    """Return the weights in the orders to try: that of the file, and that of names with numbers ascending.
 
-    Whole numbers (counters and tables of positions) are left out, whatever their names. Each order is tried with the
-    weights of one layer together (weight, bias, running mean, running variance) too, and without vectors and
-    numbers of other names than these, such as the scales of observers. Files that sort by name (``.safetensors``) need
-    the second.
+    Integer tensors (counters and tables of positions) are left out, whatever their names. Each order is also tried with
+    the weights of each layer grouped (weight, bias, running mean, running variance), and without vectors and scalars of
+    other names than these, such as the scales of observers. Files that are sorted by name (``.safetensors``) need the
+    second order.
     """
     names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
     if len(names) > _MOST_WEIGHTS:
@@ -61,7 +61,7 @@ def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]
 
 
 def in_order(names: tuple[str, ...], tensors: Mapping[str, Tensor]) -> OrderedWeights:
-    """Return weights in this order."""
+    """Return names, shapes and signature of the weights in this order."""
     shapes = tuple(tuple(tensors[name].shape) for name in names)
     return OrderedWeights(names, shapes, signature_of(by_place(shapes)))
 
@@ -76,7 +76,7 @@ def _with_numbers(name: str) -> list[tuple[bool, int, str]]:
 
 
 def weights_by_layer(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the weights of each layer, weight, bias, running mean and running variance in this order."""
+    """Return the weights of each layer in the order weight, bias, running mean, running variance."""
     layers: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         found = _ROLE.match(name)
@@ -94,12 +94,12 @@ def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
 def named_by_order(
     module: nn.Module, tensors: Mapping[str, Tensor], order: Sequence[str], *, file_name: str, title: str
 ) -> dict[str, Tensor]:
-    """Return the weights under the names that ``module`` has for those at the same places.
+    """Return the weights under ``module``'s names for the same places in the order.
 
     ``order`` lists the names of ``tensors`` in the architecture's order, see :func:`ordered_weights`.
 
     Raises:
-        InvalidCheckpoint: a weight would become a variance and is negative, so the order is another one.
+        InvalidCheckpoint: a variance would be negative, so the order is wrong.
     """
     own = [name for name in module.state_dict() if not name.endswith(COMPUTED_SUFFIXES)]
     for name, found in zip(own, order, strict=True):

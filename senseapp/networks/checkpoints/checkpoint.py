@@ -1,4 +1,4 @@
-"""Somebody's weights file as named tensors, with what a person should know about it; code in it is never run."""
+"""An uploaded weights file as named tensors, with notes for the user; code in it is never run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from senseapp.networks.checkpoints.weights_file import (
     pickle_in,
 )
 
-_MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor claims far more than it has
+_MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor has far more elements than bytes
 _MAX_DEPTH = 24
 _MAX_VISITS = 300_000
 _MAX_NAME_LENGTH = 500
@@ -50,14 +50,14 @@ class Checkpoint:
     """The tensors of a file.
 
     Attributes:
-        file_name: of the file, without its folder.
-        tensors: by name; keys of dicts and attributes that lead to a tensor stand before its own name, joined by
-            dots (``state_dict.module.conv1.weight``). Mapped from the file where its form allows, and in its number
-            format (they become float32 when they are copied into a network).
-        arch_hint: the architecture's name as the training program wrote it; empty if it did not.
-        other_forms: names of tensors that are not plain and dense, and what they are instead.
-        notes: sentences a person should read.
-        sorted_by_name: whether the file keeps no order of the weights but that of their names.
+        file_name: name of the file, without its folder.
+        tensors: by name, prefixed by the dict keys and attributes that lead to the tensor, joined by dots
+            (``state_dict.module.conv1.weight``). Memory-mapped where the file's form allows, and in the file's number
+            format (converted to float32 when copied into a network).
+        arch_hint: the architecture's name as the training program wrote it; empty without one.
+        other_forms: names of tensors that are not plain and dense, with their form.
+        notes: sentences for the user.
+        sorted_by_name: whether the file sorts the weights by name.
     """
 
     file_name: str
@@ -71,10 +71,10 @@ class Checkpoint:
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a ``.pth .pt .bin .ckpt .tar`` or ``.safetensors`` file; code in it is never run.
 
-    Weights that are kept in parts (masks of pruning, norms and directions) are put together.
+    Weights that are stored in parts (masks of pruning, norms and directions) are composed.
 
     Raises:
-        InvalidCheckpoint: missing, damaged, of another form, or without weights.
+        InvalidCheckpoint: the file is missing, damaged, of another form, or without weights.
     """
     path = Path(path)
     kind = check_weights_file(path)
@@ -98,7 +98,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _are_sorted(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names of each number format ascend, as safetensors' own writers leave them."""
+    """Return whether the names of each number format ascend, as safetensors' own writers sort them."""
     names: dict[torch.dtype, list[str]] = {}
     for name, tensor in tensors.items():
         names.setdefault(tensor.dtype, []).append(name)
@@ -116,7 +116,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor | str]:
 
 
 def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], object, list[str]]:
-    """Return the tensors by name (those of other forms as the form), what they were in, and the classes left out."""
+    """Return the tensors by name (or the form of others), their container, and the classes left out."""
     file = TensorFile(path)
     try:
         root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
@@ -166,9 +166,9 @@ def _read_plain(path: Path, file: TensorFile) -> object:
 
 
 class _Walk:
-    """Finds tensors in dicts, lists, objects and modules, and names them by the way that leads there.
+    """Finds tensors in dicts, lists, objects and modules, and names them by their path.
 
-    What holds no tensor is visited once, so that dicts which hold each other take no time.
+    Values without tensors are visited once, so that dicts that contain each other take no time.
     """
 
     def __init__(self, root: object) -> None:
@@ -180,7 +180,7 @@ class _Walk:
         """Return names and tensors in the order of the file.
 
         Raises:
-            ValueError: there is no end to them.
+            ValueError: there are too many tensors, or containers contain each other.
         """
         found: list[tuple[str, _Found]] = []
         for name, value in self._below(self._root, "", 0):
@@ -204,7 +204,7 @@ class _Walk:
 
 
 def _holders_of_tensors(root: object) -> set[int]:
-    """Return the ids of all values that hold a tensor, at whatever depth."""
+    """Return the ids of all values that contain a tensor, at any depth."""
     within: dict[int, list[int]] = {id(root): []}
     left, reached = [root], []
     while left:
@@ -227,7 +227,7 @@ def _holders_of_tensors(root: object) -> set[int]:
 
 
 def _items(value: object) -> Iterable[tuple[Any, object]]:
-    """Return what a value holds, by key; a module's weights and submodules under their own names."""
+    """Return the entries of a value by key; a module's weights and submodules under their own names."""
     if isinstance(value, dict):
         return ((key, item) for key, item in value.items() if isinstance(key, str | int))
     if isinstance(value, list | tuple):
@@ -246,7 +246,7 @@ def _items(value: object) -> Iterable[tuple[Any, object]]:
 
 
 def _is_name(key: object) -> bool:
-    """Return whether a key can name a layer; half of a character cannot be written anywhere."""
+    """Return whether a key can name a layer; lone surrogates cannot be encoded."""
     if not isinstance(key, str) or len(key) > _MAX_NAME_LENGTH:
         return False
     return not any("\ud800" <= character <= "\udfff" for character in key)
@@ -283,7 +283,7 @@ def _record_note(made: Sequence[str]) -> Iterator[str]:
 
 
 def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield what should be known about the numbers of a network's weights."""
+    """Yield notes on the number formats and non-finite values of a network's weights."""
     formats = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()} - {"float32"}
     if formats:
         yield f"Weights kept as {', '.join(sorted(formats))} are read as float32."
@@ -293,7 +293,7 @@ def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Return whether every number is finite; the extremes tell, and finding them takes no memory."""
+    """Return whether every number is finite; minimum and maximum suffice, and take no memory."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True
     numbers = tensor.float() if tensor.element_size() == 1 else tensor  # 8-bit floats have no arithmetic
@@ -301,6 +301,6 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first few of ``names``, and how many more there are."""
+    """Return the first few of ``names``, and the number of others."""
     more = len(names) - _NAMED_AT_MOST
     return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

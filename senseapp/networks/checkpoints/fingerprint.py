@@ -1,9 +1,9 @@
 """Fingerprints of architectures: hashes of parameter names and shapes, to compare a checkpoint with 1,450 of them.
 
-The *signature* is the sum (modulo 2^64) of one hash per (name, shape): independent of order, and what depends on the
-number of classes, the input channels or the image size can be subtracted. :func:`find_free_dimensions` finds those
-lengths from two builds of an architecture. The *sketch* keeps the smallest hashes, which estimate the Jaccard index.
-``scripts/build_catalogue.py`` writes the fingerprints that ship with senseapp.
+The *signature* is the sum (modulo 2^64) of one hash per (name, shape): independent of order, and weights whose shape
+depends on the number of classes, the input channels or the image size can be subtracted.
+:func:`find_free_dimensions` finds these from two builds of an architecture. The *sketch* holds the smallest hashes,
+which estimate the Jaccard index. ``scripts/build_catalogue.py`` writes the fingerprints that ship with senseapp.
 
 Source: Broder, "On the resemblance and containment of documents" (1997), section 4 (bottom-k sketch).
 """
@@ -27,31 +27,31 @@ import numpy.typing as npt
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 Pattern = tuple[int | None, ...]
-"""A shape, with None for a length that may be any."""
+"""A shape, with None for a free length."""
 Sketch = npt.NDArray[np.uint32]
 SideT = TypeVar("SideT", int, int | None)
 
 RECOGNITION_FILE = Path(__file__).with_name("recognition.json.gz")
 SKETCH_SIZE = 128
 COMPUTED_SUFFIXES = ("num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask")
-"""Endings of what a network counts or computes by itself; older checkpoints have or lack it at random."""
+"""Name endings of buffers that a network computes by itself; older checkpoints may lack them."""
 MODULUS = 1 << 64
 _MAX_EXTRA_TOKENS = 16
 _EXTRA_BIASES = (0, 3)
 
 
 def weights_only(shapes: Shapes) -> dict[str, Shape]:
-    """Leave out what a network counts or computes by itself."""
+    """Return ``shapes`` without the buffers of :data:`COMPUTED_SUFFIXES`."""
     return {name: shape for name, shape in shapes.items() if not name.endswith(COMPUTED_SUFFIXES)}
 
 
 def is_layer(shape: Shape) -> bool:
-    """Return whether a weight of this shape mixes values, as matrices and kernels do and scales and counters do not."""
+    """Return whether a weight of this shape is a matrix or kernel, and not a scale or counter."""
     return sum(length > 1 for length in shape) > 1
 
 
 def entry_hash(name: str, shape: Shape) -> int:
-    """Return 64 bits for one named shape; the same on every machine and in every process."""
+    """Return a 64-bit hash of one named shape; the same on every machine and in every process."""
     text = f"{name}:{','.join(map(str, shape))}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -62,7 +62,7 @@ def signature_of(shapes: Shapes) -> int:
 
 
 def by_place(shapes: Sequence[Shape], places: Iterable[int] | None = None) -> dict[str, Shape]:
-    """Return the shapes (or those at ``places``) named by their place, so that their signature tells their order."""
+    """Return the shapes (or those at ``places``) named by their place, so that their signature covers their order."""
     return {str(place): shapes[place] for place in (range(len(shapes)) if places is None else places)}
 
 
@@ -83,7 +83,7 @@ def resemblance(first: Sketch, second: Sketch) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltWith(Generic[SideT]):
-    """What a network was built for: classes, input channels, and the image side in pixels; None where not known."""
+    """Sizes that a network was built for: classes, input channels, image side in pixels; None if not known."""
 
     num_classes: SideT
     in_chans: SideT
@@ -92,7 +92,7 @@ class BuiltWith(Generic[SideT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRule:
-    """How one length n follows from the image side s.
+    """Law for one length n of a shape as a function of the image side s.
 
     ``area``: n = offset + factor·s² (one token per patch, and class tokens);
     ``side``: n = offset + factor·s;
@@ -107,7 +107,7 @@ class SizeRule:
     extra: int = 0
 
     def side(self, length: int) -> int | None:
-        """Return the image side that gives ``length``; None if no whole number does."""
+        """Return the image side that gives ``length``; None if no integer does."""
         value = math.sqrt(max(length - self.extra, 0)) if self.law == "window" else float(length)
         ratio = (value - self.offset) / self.factor
         if ratio <= 0:
@@ -117,7 +117,7 @@ class SizeRule:
 
 
 def fits_pattern(shape: Shape, pattern: Pattern) -> bool:
-    """Return whether ``shape`` has the lengths of ``pattern``."""
+    """Return whether ``shape`` matches ``pattern``."""
     return len(shape) == len(pattern) and all(a in (None, b) for a, b in zip(pattern, shape, strict=True))
 
 
@@ -126,10 +126,10 @@ class FreeDimensions:
     """The weights of one architecture whose shape is not fixed by its name.
 
     Attributes:
-        patterns: their names, and their shapes with None for the lengths that may vary.
+        patterns: their names, and their shapes with None for free lengths.
         classes: (name, axis) whose length is the number of classes; None without a classifier.
-        channels: (name, axis, length per input channel); None where the channels cannot be chosen.
-        size: how to read the image side; None where nothing depends on it, or in no simple way.
+        channels: (name, axis, length per input channel); None where the channels are fixed.
+        size: rule for the image side; None where no length depends on it, or by no simple law.
     """
 
     patterns: Mapping[str, Pattern]
@@ -138,18 +138,18 @@ class FreeDimensions:
     size: SizeRule | None
 
     def fit(self, shapes: Shapes, names: Iterable[str] | None = None) -> bool:
-        """Return whether these weights (or those of ``names``) are in ``shapes``, alike where they may not vary."""
+        """Return whether these weights (or those of ``names``) are in ``shapes``, equal in their fixed lengths."""
         return all(
             name in shapes and fits_pattern(shapes[name], self.patterns[name])
             for name in (self.patterns if names is None else names)
         )
 
     def fit_somewhere(self, shapes: Collection[Shape]) -> bool:
-        """Return whether each of these weights is among ``shapes``, whatever its name."""
+        """Return whether each of these weights is among ``shapes``, under any name."""
         return all(any(fits_pattern(shape, pattern) for shape in shapes) for pattern in self.patterns.values())
 
     def read_off(self, shapes: Shapes) -> BuiltWith[int | None]:
-        """Return what the network behind ``shapes`` was built for."""
+        """Return the sizes that the network with ``shapes`` was built for."""
         num_classes = in_chans = img_size = None
         if self.classes is not None:
             num_classes = _length(shapes, *self.classes)
@@ -197,7 +197,7 @@ def _changed_lengths(shapes: Shapes, other_shapes: Shapes) -> Iterator[tuple[str
 
 
 def _size_rule(name: str, axis: int, a: int, b: int, side_a: int, side_b: int) -> SizeRule | None:
-    """Return the simplest law through both points whose constants make sense; None if there is none."""
+    """Return the simplest law through both points with plausible constants; None if there is none."""
     factor = (b - a) / (side_b**2 - side_a**2)
     offset = a - factor * side_a**2
     if factor > 0 and _is_whole(offset) and 0 <= round(offset) <= _MAX_EXTRA_TOKENS:
@@ -228,7 +228,7 @@ class OrderedWeights(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What is remembered of one architecture's names and shapes.
+    """Names and shapes of one architecture in compact form.
 
     Attributes:
         library, name: the architecture.
@@ -236,8 +236,8 @@ class Fingerprint:
         fixed_signature: of the weights that are not free.
         sketch: of all weights, as built with the architecture's own settings.
         free: the weights whose shape depends on classes, channels or image size.
-        num_weights: how many there are in its state dict, and
-        ordered_signature: the signature of the fixed ones by place there, whatever their names.
+        num_weights: number of weights in its state dict.
+        ordered_signature: of the fixed weights by place in the state dict, without names.
         free_places: places of the free ones, in the order of their patterns.
     """
 
@@ -252,14 +252,14 @@ class Fingerprint:
     free_places: tuple[int, ...]
 
     def fits(self, shapes: Shapes, signature: int) -> bool:
-        """Return whether ``shapes``, whose whole signature is given, are this architecture's but for the free ones."""
+        """Return whether ``shapes``, whose total is ``signature``, fit this architecture but for free lengths."""
         free = signature_of({name: shapes[name] for name in self.free.patterns if name in shapes})
         return (signature - free) % MODULUS == self.fixed_signature and self.free.fit(shapes)
 
     def free_shapes(self, ordered: OrderedWeights) -> dict[str, Shape] | None:
         """Return the shapes of the free weights among ``ordered`` under this architecture's names.
 
-        None where the shapes are not those of the architecture, in its order.
+        None if the shapes, in this order, are not those of the architecture.
         """
         shapes = ordered.shapes
         if len(shapes) != self.num_weights:
@@ -279,7 +279,7 @@ def fingerprint_of(
     other_shapes: Shapes,
     other: BuiltWith[int],
 ) -> Fingerprint:
-    """Take the fingerprint of an architecture that was built twice, for ``built`` and for ``other``."""
+    """Return the fingerprint of an architecture from two builds, for ``built`` and for ``other``."""
     shapes, other_shapes = weights_only(shapes), weights_only(other_shapes)
     free = find_free_dimensions(shapes, built, other_shapes, other)
     places = {key: place for place, key in enumerate(shapes)}
@@ -298,7 +298,7 @@ def fingerprint_of(
 
 
 def pack_fingerprints(fingerprints: Iterable[Fingerprint]) -> bytes:
-    """Return the content of the index file; the same fingerprints give the same bytes."""
+    """Return the content of the index file; equal fingerprints give equal bytes."""
     rows = []
     for item in fingerprints:
         sketch = base64.b85encode(item.sketch.astype("<u4").tobytes()).decode()
@@ -312,7 +312,7 @@ def pack_fingerprints(fingerprints: Iterable[Fingerprint]) -> bytes:
 def load_fingerprints() -> tuple[Fingerprint, ...]:
     """Return the fingerprints of all architectures, timm's first."""
     rows = json.loads(gzip.decompress(RECOGNITION_FILE.read_bytes()))
-    fingerprints = [_unpack(*row) for row in rows]  # a tuple that grows for long trips over CPython's collector
+    fingerprints = [_unpack(*row) for row in rows]  # list first: growing a long tuple slows the collector
     return tuple(fingerprints)
 
 

@@ -25,7 +25,7 @@ def load_tensors(
 ) -> None:
     """Copy the weights ``tensors`` of a file into ``module``, as float32.
 
-    ``fresh_head`` names a classifier that the checkpoint lacks; it is drawn from a fixed seed.
+    ``fresh_head`` names a classifier that the checkpoint lacks; it is initialised from a fixed seed.
 
     Raises:
         InvalidCheckpoint: a weight is missing, surplus, of another shape or quantized; the module is unchanged.
@@ -67,15 +67,15 @@ _UNITS = {"num_classes": "classes", "in_chans": "input channels", "img_size": "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What to build for a checkpoint.
+    """The architecture to build for a checkpoint.
 
     Attributes:
-        spec: the architecture, sized as the weights say.
+        spec: the architecture, with the sizes of the weights.
         file_name: of the checkpoint.
-        tensors: its weights, under the names that the architecture has.
+        tensors: its weights, under the architecture's names.
         fresh_head: name of the classifier that the checkpoint lacks; empty where it has one.
-        order: the checkpoint's names in the architecture's order, where only order and shapes fit; else empty.
-        notes: sentences on what was chosen and left out.
+        order: the checkpoint's names in the architecture's order, if only order and shapes fit; else empty.
+        notes: sentences on the choice, and on weights left out.
     """
 
     spec: ModelSpec
@@ -86,10 +86,10 @@ class Proposal:
     notes: tuple[str, ...] = ()
 
     def fitted(self, module: nn.Module) -> Mapping[str, Tensor]:
-        """Return the weights under the names that ``module``, the architecture, has.
+        """Return the weights under the names of ``module``, which is the architecture.
 
         Raises:
-            InvalidCheckpoint: order and shapes fit, but a negative number would become a variance.
+            InvalidCheckpoint: order and shapes fit, but a variance would be negative.
         """
         if not self.order:
             return self.tensors
@@ -101,11 +101,11 @@ def load_from_checkpoint(
 ) -> LoadedModel:
     """Return the network of ``spec`` with the weights of ``spec.checkpoint``.
 
-    ``build`` builds a spec without a checkpoint; ``report`` is told one sentence before each long step.
+    ``build`` builds a spec without a checkpoint; ``report`` receives one sentence before each long step.
 
     Raises:
         InvalidCheckpoint: it cannot be read, belongs to no known architecture, or does not fit the one named.
-        InvalidSpec: published weights and a checkpoint were both asked for.
+        InvalidSpec: ``spec`` has published weights and a checkpoint.
     """
     if spec.pretrained:
         raise InvalidSpec("Choose published weights or a checkpoint, not both.")
@@ -129,17 +129,17 @@ def load_from_checkpoint(
 
 
 def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[Network, ...]:
-    """Return the networks in ``checkpoint``; where ``spec`` names an architecture, those of it."""
+    """Return the networks in ``checkpoint``; if ``spec`` names an architecture, only those of it."""
     return find_networks(checkpoint, fingerprint_named(spec.library, spec.name))
 
 
 def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[Network] = ()) -> Proposal:
-    """Return the architecture to build for ``checkpoint``, sized as its weights say.
+    """Return the architecture to build for ``checkpoint``, with the sizes of its weights.
 
-    ``networks`` are those that :func:`networks_in` returns, where they are known already.
+    ``networks`` is the result of :func:`networks_in`, if it is known already.
 
     Raises:
-        InvalidCheckpoint: no known architecture fits, or the weights contradict what ``spec`` asks for.
+        InvalidCheckpoint: no known architecture fits, or the weights contradict the sizes in ``spec``.
     """
     networks, file_name = networks or networks_in(spec, checkpoint), checkpoint.file_name
     network = choose_network(networks, spec.network, file_name=file_name)
@@ -175,12 +175,12 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[Network]
 
 
 def _is_of(candidate: ArchitectureMatch, spec: ModelSpec) -> bool:
-    """Return whether it is the architecture of ``spec``, with whatever tag of weights in its name."""
+    """Return whether it is the architecture of ``spec``, ignoring the weights tag in its name."""
     return (candidate.library, candidate.name) == (spec.library, spec.name.split(".", 1)[0])
 
 
 def _choice_notes(chosen: ArchitectureMatch, network: Network, *, is_said: bool) -> Iterator[str]:
-    """Yield how the network differs from the architecture; ``is_said``: it was recognised, and a note says so."""
+    """Yield differences of the network from the architecture; ``is_said``: a note already says what was recognised."""
     if chosen.by_order and not is_said:
         yield BY_ORDER_NOTE.format(title=chosen.title)
     if chosen.without_head:
@@ -199,12 +199,12 @@ def _choice_notes(chosen: ArchitectureMatch, network: Network, *, is_said: bool)
 
 
 def _left_over(chosen: ArchitectureMatch, network: Network) -> list[str]:
-    """Return the weights that have no place in the order that fits."""
+    """Return the weights without a place in the order that fits."""
     return [name for name, tensor in network.tensors.items() if tensor.is_floating_point() and name not in chosen.order]
 
 
 def _file_notes(network: Network, networks: Sequence[Network]) -> Iterator[str]:
-    """Yield which network was taken, where there are several, and what else is in the file."""
+    """Yield notes on the network used, if there are several, and on other content of the file."""
     titles = [item.title for item in networks]
     if len(titles) > 1:
         yield (
@@ -220,7 +220,7 @@ def _file_notes(network: Network, networks: Sequence[Network]) -> Iterator[str]:
 def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]]:
     """Return the architectures that the checkpoint of ``spec``, whose library is ``auto``, fits equally well.
 
-    The one that :func:`propose` takes comes first; with it, sentences on how it was recognised.
+    The choice of :func:`propose` comes first; the second value is sentences on how it was recognised.
 
     Raises:
         InvalidCheckpoint: it cannot be read, or fits no architecture.
@@ -237,7 +237,7 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
 
 
 def _choose(spec: ModelSpec, network: Network, checkpoint: Checkpoint) -> tuple[ModelSpec, tuple[str, ...]]:
-    """Return ``spec`` with the architecture of ``network``, and how it was recognised."""
+    """Return ``spec`` with the architecture of ``network``, and sentences on how it was recognised."""
     if not network.fits and not (network.candidates and network.candidates[0].without_head):
         raise InvalidCheckpoint(why_nothing_fits(checkpoint, network))
     best = network.candidates[0]
@@ -260,7 +260,7 @@ def _choose(spec: ModelSpec, network: Network, checkpoint: Checkpoint) -> tuple[
 
 
 def _sized(spec: ModelSpec, read: ArchitectureMatch | None, *, own_size: int | None, file_name: str) -> ModelSpec:
-    """Fill in what the weights tell, and refuse what they contradict."""
+    """Return ``spec`` with the sizes of the weights; raises InvalidCheckpoint where they contradict it."""
     changes: dict[str, int] = {}
     for what in _UNITS if read is not None else ():
         found, wanted = getattr(read, what), getattr(spec, what)

@@ -1,4 +1,4 @@
-"""Why the weights in a checkpoint are those of no architecture, or not of the one that was chosen."""
+"""Reasons why the weights in a checkpoint fit no architecture, or not the chosen one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTED_AT_MOST = 3
 
 
 def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_head: str = "") -> MatchReport:
-    """Compare ``tensors`` with the state dict of ``module`` and say why they do not fit, if they do not.
+    """Compare ``tensors`` with the state dict of ``module``; if they do not fit, name the likely cause.
 
     The weights of the layer ``fresh_head`` may be missing.
     """
@@ -75,7 +75,7 @@ def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
 
 
 def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
-    """Return why a checkpoint does not fit the architecture that was chosen, in sentences."""
+    """Return why a checkpoint does not fit the chosen architecture, in sentences."""
     names: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
     for item in report.differences:
         if item.kind == "wrong shape":
@@ -102,7 +102,7 @@ _MERGE_SHARDS = (
 
 
 def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
-    """Return the cause, in sentences, for which ``network`` is of no known architecture."""
+    """Return why ``network`` is of no known architecture, in sentences."""
     for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _other_shapes, _variant):
         if (found := cause(checkpoint, network)) is not None:
             return found
@@ -116,7 +116,7 @@ def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
 
 
 def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
-    """Say that low-rank updates are no network, and that they cannot be added without their factor."""
+    """Return that low-rank updates are no network, and that they cannot be added without their factor."""
     found = [name for name in checkpoint.tensors if _ADAPTER.search(name)]
     if not found:
         return None
@@ -130,7 +130,7 @@ def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
 
 
 def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Say that shapes fit in several orders, and that a file sorted by name does not tell which is right."""
+    """Return that shapes fit in several orders, and that a file sorted by name does not determine the right one."""
     if network.unclear is None:
         return None
     title, first, second = network.unclear
@@ -142,7 +142,7 @@ def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
 
 
 def _part(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Say that the file is one of several, by its name or because all that is in it is a part of an architecture."""
+    """Return that the file is one of several, by its name or because it holds only a part of an architecture."""
     numbered = _SHARD.search(checkpoint.file_name)
     if numbered:
         return (
@@ -165,7 +165,7 @@ def _part(checkpoint: Checkpoint, network: Network) -> str | None:
 
 
 def _other_shapes(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Say which few weights have other shapes, where the names are those of an architecture."""
+    """Return which few weights have other shapes, if the names are those of an architecture."""
     if not network.candidates:
         return None
     closest, shapes = network.candidates[0], weights_only(network.shapes)
@@ -208,7 +208,7 @@ def _unknown_function(checkpoint: Checkpoint, _: Network) -> str | None:
 
 
 def _variant(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Say that an architecture is all there, with further layers inside."""
+    """Return that the file holds all weights of an architecture, with further layers inside."""
     if not network.candidates:
         return None
     closest, shapes = network.candidates[0], weights_only(network.shapes)
@@ -226,7 +226,7 @@ def _variant(checkpoint: Checkpoint, network: Network) -> str | None:
 
 
 def _own_shapes(candidate: ArchitectureMatch) -> tuple[Shapes, Collection[str]]:
-    """Return the shapes of an architecture, and the names of those that depend on classes, channels or image size."""
+    """Return an architecture's shapes, and the names of those that depend on classes, channels or image size."""
     fingerprint = fingerprint_named(candidate.library, candidate.name)
     own = weights_only(architecture_shapes(candidate.library, candidate.name))
     return own, () if fingerprint is None else fingerprint.free.patterns

@@ -1,4 +1,4 @@
-"""Weights that a checkpoint keeps in parts, put together as the layer's own forward pass does in ``eval()`` mode.
+"""Composition of weights that a checkpoint stores in parts, as the layer's forward does in ``eval()`` mode.
 
 ====================================  ==================================  ===========================================
 parts (``w`` is the weight's name)    from                                weight
@@ -27,13 +27,13 @@ from torch import Tensor
 
 _Composed = tuple[str, Tensor, set[str]]
 PARAMETRIZED = "parametrizations."
-"""What stands in the names of weights from which a function computes those of a layer."""
+"""Part of the names of weights that a parametrization computes."""
 
 
 def plain_weights(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return ``tensors`` with one weight in place of its parts, and a sentence on each way in which that was done.
+    """Return ``tensors`` with composed weights in place of their parts, and a sentence on each kind of composition.
 
-    Parts whose shapes do not belong together stay as they are.
+    Parts whose shapes do not match are left unchanged.
     """
     replaced: dict[str, tuple[str, Tensor]] = {}
     used: set[str] = set()
@@ -65,7 +65,7 @@ def _masked_beside(tensors: Mapping[str, Tensor], name: str) -> _Composed | None
             continue
         kept = mask == 1
         if bool(kept.any()) and not bool(weight[kept].any()):
-            kept = ~kept  # it marks what was pruned, and that is zero already
+            kept = ~kept  # it marks pruned weights, which are zero already
         return name, weight * kept.to(weight.dtype), {mask_name}
     return None
 
@@ -77,7 +77,7 @@ def _normed(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
 
 
 def _with_norm(norm: Tensor | None, direction: Tensor) -> Tensor | None:
-    """Return ``g · v / ‖v‖``; the norm is taken over the axes along which ``g`` has one number."""
+    """Return ``g · v / ‖v‖``, with the norm over the axes where ``g`` has length 1."""
     if norm is None or direction.dim() == 0 or norm.dim() not in (0, direction.dim()):
         return None
     if any(length not in (1, whole) for length, whole in zip(norm.shape, direction.shape, strict=False)):
@@ -96,7 +96,7 @@ def _spectral(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
 
 
 def _by_spectral_norm(weight: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """Return ``weight / uᵀ W v``, where W is the weight as a matrix with the axis of ``u`` in front."""
+    """Return ``weight / uᵀ W v``, with W the weight as a matrix whose first axis is that of ``u``."""
     if left is None or right is None or left.dim() != 1 or right.dim() != 1 or weight.dim() < 2:
         return None
     axes = [axis for axis, length in enumerate(weight.shape[:2]) if length == left.numel()]
@@ -107,9 +107,9 @@ def _by_spectral_norm(weight: Tensor, left: Tensor | None, right: Tensor | None)
 
 
 def _orthogonal(original: Tensor, base: Tensor | None) -> Tensor | None:
-    """Return what torch's default map makes of ``original``: exp(L − Lᵀ) if it is square, else Householder's product.
+    """Return torch's default map of ``original``: exp(L − Lᵀ) if it is square, else Householder's product.
 
-    None where another function may have been meant: nothing in the file says which one it was.
+    None if another map may have been used: the file does not record it.
     """
     if original.dim() < 2 or original.numel() > _LARGEST_TURNED:
         return None
@@ -135,7 +135,7 @@ def _orthogonal(original: Tensor, base: Tensor | None) -> Tensor | None:
 
 
 def _parametrized(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
-    """Put a weight together that ``torch.nn.utils.parametrize`` keeps; of several in a row only one is known."""
+    """Compose a weight of ``torch.nn.utils.parametrize``; of several parametrizations in a row only one is known."""
     layer, _, inside = name.rpartition(PARAMETRIZED)
     weight_name, _, _ = inside.rpartition(".")
     stem = name.rpartition(".")[0]
@@ -153,7 +153,7 @@ def _parametrized(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
 
 
 _PARTS = ("original", "original0", "original1", "0._u", "0._v", "0.base", "1._u", "1.base")
-_LARGEST_TURNED = 4096**2  # the exponential of a matrix takes time by the third power of its side
+_LARGEST_TURNED = 4096**2  # the matrix exponential takes time cubic in the side
 _RULES: tuple[tuple[str, str, Callable[[Mapping[str, Tensor], str], _Composed | None]], ...] = (
     ("_orig", "weights and masks of pruning", _masked),
     ("weight", "weights and masks of pruning", _masked_beside),

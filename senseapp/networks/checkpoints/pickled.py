@@ -1,9 +1,9 @@
-"""A pickle read as data: its instructions are followed here, and none can import, call or change anything outside.
+"""Pickle reader that treats a pickle as data: no instruction can import, call or change anything outside of it.
 
-Unpickling builds objects by calling what the file names. Here a name stays a text: dicts, lists, tuples, texts and
-numbers are built, the few functions of ``builders`` (tensors, arrays) stand in for the names they are given under, and
-each object of another class becomes a :class:`Record` of what it was made from. Instructions are counted, so a hostile
-file ends soon, and only short keys of dicts are hashed.
+Unpickling builds objects by calling functions that the file names. Here a name stays a string: dicts, lists, tuples,
+strings and numbers are built, the few functions of ``builders`` (tensors, arrays) replace those of the same names, and
+each object of another class becomes a :class:`Record` of its arguments and state. Instructions are counted, which
+bounds the time for a hostile file, and only short dict keys are hashed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import IO, Any, Protocol, runtime_checkable
 
 MAX_INSTRUCTIONS = 2_000_000
 """A named tensor takes about 40."""
-_MAX_INTEGER_KEY = 2**63  # the hash of a long number takes time at each use
-_MAX_ARGUMENTS = 16  # of a function of ``builders``; passing them on takes time at each use
+_MAX_INTEGER_KEY = 2**63  # hashing a long number takes time at each use
+_MAX_ARGUMENTS = 16  # of a function of ``builders``; passing many takes time at each use
 _MAX_NAME_LENGTH = 300
 _MARK = object()
 _LITERALS = frozenset(
@@ -37,20 +37,20 @@ Builder = Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """The dotted name of a class or function; what has that name is not looked up."""
+    """The dotted name of a class or function, which is not looked up."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """An object of a class that is not needed: its class's name, and the values that it would have been made from.
+    """An object of an unknown class: the name of the class, and the values to build it from.
 
     Attributes:
         arguments: of its constructor.
         state: mostly its attributes, as a dict.
-        items: its entries, if its class is a kind of dict, and
-        values: those if it is a kind of list.
+        items: its entries, if its class is a kind of dict.
+        values: its elements, if it is a kind of list.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Record:
     values: list[object] = field(default_factory=list)
 
     def build(self, state: object) -> None:
-        """Keep the state that an unpickler would set."""
+        """Keep the state that unpickling would set."""
         self.state = state
 
 
 @runtime_checkable
 class Built(Protocol):
-    """A value that takes further state after it was made."""
+    """A value that receives further state after its construction."""
 
     def build(self, state: object) -> None:
-        """Take the state."""
+        """Set the state."""
 
 
 class PickleReader:
@@ -80,7 +80,7 @@ class PickleReader:
     """
 
     def __init__(self, builders: Mapping[str, Builder], persistent: Callable[[object], object]) -> None:
-        """``builders`` make values for some names; ``persistent`` makes those that the file refers to by an id."""
+        """``builders`` build the values of some names; ``persistent`` returns those referred to by an id."""
         self.made: set[str] = set()
         self._builders = builders
         self._persistent = persistent
@@ -89,10 +89,10 @@ class PickleReader:
         self._memo: dict[int, object] = {}
 
     def read(self, file: IO[bytes] | io.BufferedIOBase) -> object:
-        """Return the value of one pickle, from where ``file`` stands up to its end.
+        """Return the value of one pickle, from the position of ``file`` to the pickle's end.
 
         Raises:
-            ValueError: it is not a whole pickle, or has too many instructions.
+            ValueError: the pickle is incomplete, or has too many instructions.
         """
         outer, self._stack, self._memo = (self._stack, self._memo), [], {}
         try:
@@ -132,14 +132,14 @@ class PickleReader:
         return self._stack[-count:]
 
     def _above_mark(self) -> list[Any]:
-        """Take off the uppermost mark and return what lay above it."""
+        """Remove the topmost mark and return the values above it."""
         values: list[Any] = []
         while (value := self._stack.pop()) is not _MARK:
             values.append(value)
         return values[::-1]
 
     def _make(self, maker: object, arguments: object) -> object:
-        """Return what stands for the outcome of calling ``maker``, which is not called."""
+        """Return a replacement for the result of ``maker``, which is not called."""
         name = maker.name if isinstance(maker, Global | Record) else type(maker).__name__
         given = arguments if isinstance(arguments, tuple) else ()
         if isinstance(maker, Global) and name in self._builders and len(given) <= _MAX_ARGUMENTS:
@@ -189,7 +189,7 @@ class PickleReader:
 
 
 def entries(pairs: list[Any]) -> dict[Any, object]:
-    """Return keys and values that alternate in ``pairs`` as a dict; keys that are records name nothing."""
+    """Return the alternating keys and values of ``pairs`` as a dict, without keys that are records."""
     return {key: value for key, value in zip(pairs[::2], pairs[1::2], strict=True) if _is_key(key)}
 
 

@@ -1,4 +1,4 @@
-"""Recognise the architecture of one network by the names and shapes of its weights, or by order and shapes alone."""
+"""Recognition of a network's architecture by names and shapes of its weights, or by order and shapes alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadFit:
-    """How a checkpoint that fits but for its classifier names it.
+    """Name of the classifier in a checkpoint that fits in all other layers.
 
     Attributes:
         own: the classifier's name in the architecture, ``fc``.
@@ -51,7 +51,7 @@ class HeadFit:
         return not self.found
 
     def renamed(self, weights: Mapping[str, T]) -> dict[str, T]:
-        """Return the weights under the names that the architecture has."""
+        """Return the weights under the architecture's names."""
         start = f"{self.found}."
         return {
             f"{self.own}.{name.removeprefix(start)}" if self.found and name.startswith(start) else name: value
@@ -61,18 +61,17 @@ class HeadFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchitectureMatch(BuiltWith[int | None]):
-    """One architecture that a checkpoint may belong to, and what it was built with as read off the shapes.
+    """One architecture that a checkpoint may belong to, with the sizes read off its shapes.
 
     Attributes:
         library, name: the architecture.
-        score: 1 when every name and shape fits at the architecture's own image size, 0.99 when they fit at
-            another one, 0.98 when they fit but for the name of the classifier, 0.975 when there are others beside
-            them, 0.97 when there is no classifier, 0.96 when names are others but order and shapes fit; below that
-            the share of names and shapes in common, roughly.
+        score: 1 if every name and shape fits at the architecture's own image size, 0.99 if they fit at another one,
+            0.98 if all but the name of the classifier fit, 0.975 if there are surplus weights, 0.97 if there is no
+            classifier, 0.96 if only order and shapes fit; below that roughly the share of names and shapes in common.
         exact: whether every name and shape fits.
-        head: how the classifier differs, where all else fits.
-        order: the checkpoint's names in the architecture's order, where these are all that fits; else empty.
-        surplus: names in the checkpoint that the architecture does not have, where it has all others.
+        head: how the classifier differs, if all else fits.
+        order: the checkpoint's names in the architecture's order, if only order and shapes fit; else empty.
+        surplus: names in the checkpoint that the architecture does not have, if it has all others.
     """
 
     library: str
@@ -85,7 +84,7 @@ class ArchitectureMatch(BuiltWith[int | None]):
 
     @property
     def fits(self) -> bool:
-        """Whether the checkpoint has all weights of the architecture, as far as names or order and shapes tell."""
+        """Whether the checkpoint has all weights of the architecture, by names or by order and shapes."""
         return not self.without_head and (self.exact or self.by_order or self.head is not None or bool(self.surplus))
 
     @property
@@ -95,12 +94,12 @@ class ArchitectureMatch(BuiltWith[int | None]):
 
     @property
     def without_head(self) -> bool:
-        """Whether all but the classifier is there."""
+        """Whether all weights but the classifier's are there."""
         return self.head is not None and self.head.missing
 
     @property
     def title(self) -> str:
-        """The name people write, for example ``timm/resnet18``."""
+        """Display name, for example ``timm/resnet18``."""
         return f"{self.library}/{self.name}"
 
 
@@ -108,7 +107,7 @@ class Layers:
     """The names and shapes of a checkpoint, and its layers by the signature of their weights.
 
     Attributes:
-        shapes: by name, without what a network counts or computes by itself.
+        shapes: by name, without buffers that a network computes by itself.
         signature: of all of them.
     """
 
@@ -118,7 +117,7 @@ class Layers:
         self._by_signature: dict[tuple[str, ...], dict[int, str]] = {}
 
     def find(self, signature: int, suffixes: tuple[str, ...]) -> str:
-        """Return the layer whose weights of these names have ``signature``; empty if there is none."""
+        """Return the layer whose weights with these suffixes have ``signature``; empty if there is none."""
         if suffixes not in self._by_signature:
             owners = (name.removesuffix(suffixes[0]) for name in self.shapes if name.endswith(f".{suffixes[0]}"))
             groups = ([owner + suffix for suffix in suffixes] for owner in owners)
@@ -142,11 +141,11 @@ def recognise(
 ) -> tuple[ArchitectureMatch, ...]:
     """Return up to ``limit`` architectures that ``shapes`` resemble, the likeliest first.
 
-    Architectures with identical names and shapes cannot be told apart and have the same score; among them the
-    one named by ``arch_hint`` comes first, then those whose name is in ``file_name`` (the longest such name first),
-    then those with published weights, then shorter names. Where no names fit, those come first whose shapes fit in
-    one of ``orders``. Files with more weights than any network has resemble none. ``known`` are candidates that were
-    found before, ``among`` the architectures to compare with: all of them where it is None.
+    Architectures with identical names and shapes have the same score; among them the one named by ``arch_hint`` comes
+    first, then those whose name is in ``file_name`` (the longest such name first), then those with published weights,
+    then shorter names. Without a fit by names, architectures whose shapes fit in one of ``orders`` come first. Files
+    with more weights than any network match none. ``known`` are candidates found before, ``among`` the architectures to
+    compare with; None: all of them.
     """
     if len(shapes) > _MOST_WEIGHTS and not known:
         return ()
@@ -167,7 +166,7 @@ def recognise(
 
 
 def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if its names and shapes fit, but for its classifier perhaps."""
+    """Return the architecture as a candidate if its names and shapes fit, with or without its classifier."""
     size = fingerprint.free.read_off(layers.shapes).img_size
     size_is_known = (size is None) == (fingerprint.free.size is None)
     if size_is_known and fingerprint.fits(layers.shapes, layers.signature):
@@ -181,9 +180,9 @@ def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> ArchitectureMatch 
 
 
 def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None:
-    """Return how a checkpoint fits the architecture but for its classifier's name.
+    """Return how a checkpoint fits the architecture in all but its classifier's name.
 
-    None where it fits as it is, or differs in more.
+    None if it fits exactly, or differs in more.
     """
     free, shapes = fingerprint.free, layers.shapes
     own = free.classes[0].rpartition(".")[0] if free.classes else ""
@@ -204,7 +203,7 @@ def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None
 
 
 def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if its shapes are those of the checkpoint in one of ``orders``."""
+    """Return the architecture as a candidate if its shapes fit those of the checkpoint in one of ``orders``."""
     for ordered in orders:
         free = fingerprint.free_shapes(ordered)
         if free is not None:
@@ -215,11 +214,11 @@ def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> 
 
 
 def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if the checkpoint has all its weights, and others that can be left out.
+    """Return the architecture as a candidate if the checkpoint has all its weights, and surplus ones.
 
-    ``own`` are the architecture's weights as its library builds it. A classifier of another name is taken for its own
-    where no other layer is left over. None where a weight is missing, or a layer stands between those of the network:
-    that is another architecture.
+    ``own`` are the architecture's weights as its library builds it. A classifier of another name is accepted if no
+    other layer is surplus. None if a weight is missing, or if a surplus layer is inside the network: that is another
+    architecture.
     """
     free, shapes = fingerprint.free, layers.shapes
     missing = [name for name in own if name not in shapes]
@@ -247,7 +246,7 @@ def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> A
 
 
 def _head_in(surplus: Sequence[str], shapes: Shapes, fingerprint: Fingerprint, own: str) -> HeadFit:
-    """Return the one layer of ``surplus`` that has the shapes of the classifier; no name where there is not one."""
+    """Return the only layer of ``surplus`` with the shapes of the classifier; an empty name if not exactly one."""
     patterns = {name.rpartition(".")[2]: name for name in fingerprint.free.patterns if name.startswith(f"{own}.")}
     found = []
     for layer in dict.fromkeys(name.rpartition(".")[0] for name in surplus):
@@ -258,7 +257,7 @@ def _head_in(surplus: Sequence[str], shapes: Shapes, fingerprint: Fingerprint, o
 
 
 def layers_between(surplus: Iterable[str], shapes: Shapes, own: Shapes) -> list[str]:
-    """Return the weights of layers that stand inside the modules of the network, or belong to the network itself."""
+    """Return the surplus weights of layers inside the network's modules, or at its top level."""
     modules = {name[: dot.start()] for name in own for dot in re.finditer(r"\.", name)}
     return [
         name

@@ -1,10 +1,10 @@
-"""Weights of a file that is sorted by name, put into the order of an architecture by their shapes.
+"""Order of the weights in a file that is sorted by name, reconstructed from the shapes of an architecture.
 
-``.safetensors`` files keep no order but that of names. What the names still tell: weights below one prefix belong
-together, siblings that differ in numbers alone (``conv1`` and ``conv2``, or ``conv_a`` and ``conv_b``) ascend, and two
-siblings have the same order below each prefix that has both. Otherwise all orders are tried that give the
-architecture's shapes. One that is alone, or whose names end more like the architecture's than those of all others, is
-taken; else none, because exchanged layers of equal shape would give wrong figures.
+``.safetensors`` files are sorted by name. The names still imply: weights with one prefix belong together, siblings that
+differ in numbers alone (``conv1`` and ``conv2``, or ``conv_a`` and ``conv_b``) ascend, and two siblings have the same
+order below each prefix that has both. Within these constraints, all orders that give the architecture's shapes are
+tried. The result is the only such order, or the one whose names share more endings with the architecture's than all
+others; else none, because exchanged layers of equal shape would give wrong figures.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from itertools import combinations, islice, takewhile
 from senseapp.networks.checkpoints.fingerprint import Pattern, Shape, Shapes, fits_pattern
 
 _NUMBER = re.compile(r"\d{1,18}|(?<![a-z\d])[a-d](?![a-z\d])", re.IGNORECASE)  # not q, k and v
-_MOST_PARTS = 150  # side by side; each takes a frame of Python's stack
+_MOST_PARTS = 150  # siblings; each takes a frame of Python's stack
 _MOST_STEPS = 50_000
 _MOST_ORDERS = 64
 _Layers = Mapping[str, Sequence[str]]
-"""The names of the weights of each layer by its name, in the order in which PyTorch's own layers hold them."""
+"""Names of the weights by layer, in the order of PyTorch's own layers."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """What stands below one prefix: the weights of a layer, and parts by their names."""
+    """Content below one prefix: the weights of a layer, and child nodes by name."""
 
     weights: Sequence[str] = ()
     parts: dict[str, _Node] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Node:
 
 
 def exchangeable(layers: _Layers, shapes: Shapes) -> tuple[str, str] | None:
-    """Return two siblings with equal shapes of which no number says which comes first; None if there are none.
+    """Return two siblings with equal shapes whose order no number determines; None if there are none.
 
     Underscores separate parts of names too, as in files whose names have no dots.
     """
@@ -56,10 +56,10 @@ def exchangeable(layers: _Layers, shapes: Shapes) -> tuple[str, str] | None:
 
 
 def arrangements(layers: _Layers, shapes: Shapes, wanted: Mapping[str, Pattern]) -> list[tuple[str, ...]]:
-    """Return up to two orders of all weights that have the shapes ``wanted``, those of an architecture in its order.
+    """Return up to two orders of all weights with the shapes ``wanted``, those of an architecture in its order.
 
-    Of several orders, the one is taken in which more names end as those of the architecture do. None where there are
-    too many ways to try.
+    Of several orders, only those whose names share the most endings with the architecture's are returned. Empty if
+    there are too many possibilities to try.
     """
     search = _OrderSearch(shapes, list(wanted.values()))
     try:
@@ -76,7 +76,7 @@ def arrangements(layers: _Layers, shapes: Shapes, wanted: Mapping[str, Pattern])
 
 
 def _endings_in_common(order: Sequence[str], own: Iterable[str]) -> int:
-    """Return how many parts at the end of names are those of the names ``own``, in all."""
+    """Return the total number of trailing name parts that equal those of ``own``."""
     pairs = ((_parts(name.lower())[::-1], _parts(known.lower())[::-1]) for name, known in zip(order, own, strict=True))
     return sum(len(list(takewhile(lambda both: both[0] == both[1], zip(*pair, strict=False)))) for pair in pairs)
 
@@ -86,7 +86,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _is_consistent(order: Sequence[str]) -> bool:
-    """Return whether two siblings stand in the same order below each prefix that has both."""
+    """Return whether two siblings have the same order below each prefix that has both."""
     below: dict[tuple[str, ...], dict[str, None]] = {}
     for name in order:
         parts = _parts(name)
@@ -97,14 +97,14 @@ def _is_consistent(order: Sequence[str]) -> bool:
 
 
 class _OrderSearch:
-    """Tries the orders of parts that give the wanted shapes, each place after the one before it."""
+    """Enumerates orders of parts that give the wanted shapes, by backtracking over the places."""
 
     def __init__(self, shapes: Shapes, wanted: Sequence[Pattern]) -> None:
         self._shapes, self._wanted = shapes, wanted
         self.steps = 0
 
     def orders(self, node: _Node, start: int) -> Iterator[tuple[str, ...]]:
-        """Yield the orders of what is below ``node`` that have the shapes wanted from the place ``start`` on."""
+        """Yield the orders of the weights below ``node`` with the shapes wanted from the place ``start`` on."""
         self.steps += 1
         end = start + len(node.weights)
         if len(node.parts) > _MOST_PARTS or not self._fit(node.weights, self._wanted[start:end]):
@@ -118,7 +118,7 @@ class _OrderSearch:
     def _interleaved(
         self, kinds: Sequence[Sequence[_Node]], taken: tuple[int, ...], start: int
     ) -> Iterator[tuple[str, ...]]:
-        """Yield the orders of what is left of each of ``kinds``, whose own order is kept."""
+        """Yield the interleavings of the remaining nodes of ``kinds``, each in its own order."""
         if self.steps > _MOST_STEPS or all(len(parts) == count for parts, count in zip(kinds, taken, strict=True)):
             yield ()
             return
@@ -146,7 +146,7 @@ def _tree(layers: _Layers, separator: str) -> _Node:
 
 
 def _kind(part: str) -> str:
-    """Return a name with a mark in place of its numbers."""
+    """Return a name with its numbers masked."""
     return _NUMBER.sub("#", part)
 
 

@@ -1,8 +1,8 @@
-"""The networks in a checkpoint: each a prefix of names below which the weights of an architecture are.
+"""The networks in a checkpoint: prefixes of names below which all weights of an architecture are found.
 
 All names of a file form one tree (``state_dict.module.conv1.weight``). A prefix below which the names and shapes of an
-architecture are all found holds a network. So no list says what training programs call their dicts and wrappers, and
-two networks in one file (student and teacher, plain and averaged weights) are found as two prefixes.
+architecture are all found holds a network. So no list of names of dicts and wrappers is needed, and two networks in one
+file (student and teacher, plain and averaged weights) are found as two prefixes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_WRAPPERS = 6
 _MOST_WRAPPED = 10_000
 _MOST_COMPARED = 40  # architectures to rank where none fits
 _MOST_BUILT = 12  # architectures to compare with name by name
-_FEWEST_SHARED = 0.5  # of an architecture's sketch, for it to be looked at more closely
+_FEWEST_SHARED = 0.5  # of an architecture's sketch, for a closer comparison
 _SCORE_OF_OUTER_HEAD = 0.98
 _AT_THE_TOP = "top level"
 
@@ -49,11 +49,11 @@ class Network:
     """One network in a file.
 
     Attributes:
-        prefix: what stands before the names of its weights in the file, with the dot behind it.
-        tensors: its weights, and what else stands below the prefix, without it.
+        prefix: common prefix of its weights' names in the file, with the dot at its end.
+        tensors: its weights and all other tensors with the prefix, by the rest of the name.
         candidates: architectures that it may belong to, the likeliest first.
-        beside: names of what else the file holds, in short.
-        unclear: the title of an architecture whose shapes fit in several orders, and two parts that they exchange.
+        beside: short names of other content of the file.
+        unclear: the title of an architecture whose shapes fit in several orders, and two names that these exchange.
     """
 
     prefix: str
@@ -64,7 +64,7 @@ class Network:
 
     @property
     def title(self) -> str:
-        """What people choose it by: its prefix."""
+        """Display name: its prefix."""
         return self.prefix.rstrip(".") or _AT_THE_TOP
 
     @property
@@ -74,14 +74,14 @@ class Network:
 
     @property
     def fits(self) -> bool:
-        """Whether all weights of an architecture are there."""
+        """Whether it has all weights of an architecture."""
         return bool(self.candidates) and self.candidates[0].fits
 
 
 def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tuple[Network, ...]:
-    """Return the networks in a file, in its order; where nothing fits, what comes closest as the one network.
+    """Return the networks in a file, in its order; if nothing fits, one network: the closest.
 
-    ``only`` is the architecture to look for; else all are.
+    ``only`` is the architecture to look for; None: all.
     """
     search = _NetworkSearch(checkpoint, only)
     found = search.by_names()
@@ -95,10 +95,10 @@ def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tu
 def choose_network(networks: Sequence[Network], wanted: str, *, file_name: str) -> Network:
     """Return the network that ``wanted`` names, or the first.
 
-    Its title names it, or a part of the title that no other has.
+    A name is the title of a network, or a part of the title that no other has.
 
     Raises:
-        InvalidCheckpoint: there is none of that name, or several.
+        InvalidCheckpoint: no network has this name, or several have.
     """
     if not wanted:
         return networks[0]
@@ -112,7 +112,7 @@ def choose_network(networks: Sequence[Network], wanted: str, *, file_name: str) 
 
 
 def _without_copies(networks: Sequence[Network]) -> Iterator[Network]:
-    """Leave out networks whose numbers are at the same place in the file as those of one before."""
+    """Yield the networks without those whose numbers are at the same place in the file as an earlier one's."""
     seen = set()
     for network in networks:
         places = tuple(tensor.data_ptr() for tensor in network.tensors.values())
@@ -122,10 +122,10 @@ def _without_copies(networks: Sequence[Network]) -> Iterator[Network]:
 
 
 def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
-    """Yield the checkpoint with names from which wrappers inside a network are taken (``layer1._orig_mod.0.weight``).
+    """Yield the checkpoint with wrappers inside a network removed from names (``layer1._orig_mod.0.weight``).
 
-    A wrapper has one child, so its part of a name is the only one that follows the parts before it, wherever it is.
-    Each such part is taken away by itself, then all together.
+    A wrapper has one child, so wherever its part of a name occurs, it is the only one after the parts before it. Each
+    such part is removed by itself, then all together.
     """
     if len(checkpoint.tensors) > _MOST_WRAPPED:
         return
@@ -150,7 +150,7 @@ def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
 
 
 class _NetworkSearch:
-    """Looks for networks below each prefix of a file's names."""
+    """Searches for networks below each prefix of a file's names."""
 
     def __init__(self, checkpoint: Checkpoint, only: Fingerprint | None, *, built: int = 0) -> None:
         self._checkpoint = checkpoint
@@ -162,7 +162,7 @@ class _NetworkSearch:
         self.built = built
 
     def by_names(self) -> list[Network]:
-        """Return the networks whose weights have the names of an architecture, but perhaps for the classifier."""
+        """Return the networks whose weights have the names of an architecture, except perhaps for the classifier."""
         found = []
         for prefix, names in self._prefixes.items():
             layers = Layers({name.removeprefix(prefix): self._shape(name) for name in names})
@@ -178,7 +178,7 @@ class _NetworkSearch:
         """Return the networks whose weights have the order and shapes of an architecture, under other names."""
         found: dict[tuple[str, ...], Network] = {}
         if any(PARAMETRIZED in name for name in self._checkpoint.tensors):
-            return []  # what computes a weight may have its shape
+            return []  # inputs of a parametrization may have the shape of its weight
         for prefix, names in self._prefixes.items():
             fitting = [item for item in self._known() if item.num_weights <= len(names)]
             orders = ordered_weights(self._tensors(prefix)) if fitting else ()
@@ -221,7 +221,7 @@ class _NetworkSearch:
         return []
 
     def closest(self) -> Network:
-        """Return what is below the prefix that shares most with an architecture."""
+        """Return the network below the prefix that has most in common with an architecture."""
         shared, prefix = self._closest
         if shared <= 0:
             prefix = max(self._prefixes, key=lambda known: (len(self._prefixes[known]), len(known)))
@@ -238,7 +238,7 @@ class _NetworkSearch:
         return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
     def _plausible(self, prefix: str, layers: Layers) -> list[Fingerprint]:
-        """Return the architectures whose sketches are in the weights below ``prefix``, the largest first."""
+        """Return the architectures whose sketches overlap with the weights below ``prefix``, the largest first."""
         sketches, known = _sketches(), load_fingerprints()
         hashes = {entry_hash(name, shape) >> 32 for name, shape in layers.shapes.items()}
         sought = np.fromiter(hashes, np.uint32, len(hashes))
@@ -254,7 +254,7 @@ class _NetworkSearch:
         return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
 
     def _with_surplus(self, plausible: Sequence[Fingerprint], layers: Layers) -> list[ArchitectureMatch]:
-        """Return the largest architecture, and its twins, of which all weights are there beside others."""
+        """Return the largest architecture, and its twins, whose weights are all there besides others."""
         for item in plausible:
             head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
             body = [name for name in item.free.patterns if not head or name.rpartition(".")[0] != head]
@@ -280,7 +280,7 @@ class _NetworkSearch:
         return Network(prefix=prefix, tensors=tensors, candidates=ranked, beside=self._beside(prefix))
 
     def _beside(self, prefix: str) -> tuple[str, ...]:
-        """Return the names of tensors outside ``prefix``, each up to where it parts from it."""
+        """Return the names of tensors outside ``prefix``, each up to the first part that differs from it."""
         names: dict[str, None] = {}
         for name in self._checkpoint.tensors:
             if not name.startswith(prefix):
@@ -290,7 +290,7 @@ class _NetworkSearch:
         return tuple(names)
 
     def _with_outer_head(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> Network | None:
-        """Return the network with a classifier that stands outside its prefix, where it is the only layer there."""
+        """Return the network with a classifier outside its prefix, if that is the only layer there."""
         heads = {fit.head.own for fit in fits if fit.head is not None and fit.head.missing}
         if any(fit.fits for fit in fits) or len(heads) != 1 or not prefix:
             return None
@@ -319,7 +319,7 @@ class _NetworkSearch:
         return Network(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
 
     def _outside(self, prefix: str) -> list[str]:
-        """Return the names at the nearest level around ``prefix`` where there are other layers than those below it."""
+        """Return the names at the nearest level around ``prefix`` that has layers outside of it."""
         around = prefix
         while around:
             around = around.rstrip(".").rpartition(".")[0]
@@ -332,7 +332,7 @@ class _NetworkSearch:
 
 
 def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Return the names below each prefix with as many as the smallest architecture has; of too many the fullest."""
+    """Return the names by prefix, with at least the size of the smallest architecture; at most the fullest prefixes."""
     fewest = min(item.num_weights for item in load_fingerprints()) - 2  # a classifier may be missing
     below: dict[str, list[str]] = {"": []}
     for name in weights_only(dict.fromkeys(tensors, ())):
@@ -350,7 +350,7 @@ def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 class _Sketches(NamedTuple):
-    """The hashes of all sketches, ascending, whose they are; how many each has, and how many of them are needed."""
+    """Hashes of all sketches, ascending, with their owners; the length of each sketch, and the matches it needs."""
 
     hashes: npt.NDArray[np.uint32]
     owners: npt.NDArray[np.intp]

@@ -1,4 +1,4 @@
-"""Tensors and arrays as a pickle describes them, and their numbers, mapped from the file that holds them."""
+"""Tensors and arrays as a pickle describes them; their numbers are memory-mapped from the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from senseapp.networks.checkpoints.pickled import Builder, Global, PickleReader, entries
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-"""What torch's older form begins with, as a pickled number."""
+"""First number of torch's older form, as it is pickled."""
 _STORAGE_DTYPES = {
     **{"Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16},
     **{"Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8},
@@ -25,13 +25,13 @@ _STORAGE_DTYPES = {
 _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _ARRAY_KINDS = "fiub"
 _MOST_AXES = 16
-_MOST_COPIES = 4  # of the bytes of a file, in what is made of them
+_MOST_COPIES = 4  # copied bytes, as a multiple of the file's bytes
 _COPIED_ANYWAY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A run of numbers in the file, by its key; ``start`` and ``length`` (in numbers) say where it is a part of one."""
+    """A range of numbers in the file, by its key; ``start`` and ``length`` (in numbers) select a part of it."""
 
     key: str
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTensor:
-    """A tensor as strides over a storage."""
+    """A tensor as a strided view of a storage."""
 
     storage: Storage
     dtype: torch.dtype
@@ -51,40 +51,40 @@ class StoredTensor:
 
     @property
     def claimed_bytes(self) -> int:
-        """How much memory its numbers would take, each on its own."""
+        """Memory of its numbers if none are shared, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherTensor:
-    """A tensor that is not plain and dense; ``form`` says what it is."""
+    """A tensor that is not plain and dense, with the name of its form."""
 
     form: str
     claimed_bytes: int = 0
 
 
 class StoredArray:
-    """An array of NumPy."""
+    """A NumPy array."""
 
     def __init__(self, *_: object) -> None:
         self._state: tuple[Any, ...] = ()
 
     def build(self, state: object) -> None:
-        """Take ``(version, shape, dtype, is in Fortran order, bytes)``."""
+        """Set the state ``(version, shape, dtype, is in Fortran order, bytes)``."""
         if isinstance(state, tuple) and len(state) == 5:
             self._state = state
 
     @property
     def claimed_bytes(self) -> int:
-        """How many bytes it holds."""
+        """Its size in bytes."""
         content = self._state[4] if self._state else None
         return len(content) if isinstance(content, str | bytes | bytearray) else 0
 
     def tensor(self) -> Tensor | None:
-        """Return its numbers; None where it holds something else.
+        """Return its numbers; None if it holds other objects.
 
         Raises:
-            ValueError: its shape is not that of its bytes.
+            ValueError: its shape does not match its bytes.
         """
         if not self._state:
             return None
@@ -102,7 +102,7 @@ class StoredArray:
 
 
 class _ArrayType:
-    """A dtype of NumPy: its name, and the byte order that its state adds."""
+    """A NumPy dtype: its name, and the byte order from its state."""
 
     def __init__(self, name: object = "", *_: object) -> None:
         self._name, self._order = name, "="
@@ -122,7 +122,7 @@ class _ArrayType:
 
 
 def _lengths(shape: object) -> tuple[int, ...]:
-    """Return ``shape`` if it is a tuple of whole numbers from zero."""
+    """Return ``shape`` if it is a tuple of non-negative integers."""
     if not isinstance(shape, tuple) or len(shape) > _MOST_AXES:
         raise ValueError("a tensor in it has no shape")
     if not all(isinstance(length, int) and 0 <= length < 2**63 for length in shape):
@@ -141,7 +141,7 @@ def _tensor(
 
 
 def _of_type(builder: object = None, _: object = None, arguments: object = (), *__: object) -> object:
-    """Return the tensor that a class of its own is kept around."""
+    """Return the tensor inside an instance of a tensor subclass."""
     found = _TENSORS.get(builder.name) if isinstance(builder, Global) else None
     return found(*arguments[:8]) if found and isinstance(arguments, tuple) else OtherTensor("a tensor of its own class")
 
@@ -189,8 +189,8 @@ class TensorFile:
     """The pickles of one file, and the numbers that they refer to.
 
     Attributes:
-        reader: what reads the pickles.
-        spans: first byte and number of bytes of each storage, by its key.
+        reader: the reader of its pickles.
+        spans: first byte and number of bytes of each storage, by key.
     """
 
     def __init__(self, path: Path) -> None:
@@ -214,20 +214,20 @@ class TensorFile:
         self.reader = PickleReader(builders, self._storage)
 
     def read_legacy(self, file: IO[bytes]) -> object:
-        """Return the value in torch's older form: three pickles about it, its own, the keys of storages, and those.
+        """Return the value in torch's older form: three pickles of header, its own, the keys of storages, their bytes.
 
         Raises:
-            ValueError: it is of another form, or shorter than it says.
+            ValueError: the file has another form, or is truncated.
         """
         spans, value = self._legacy_spans(file)
         self.spans |= spans
         return value
 
     def tensor(self, stored: StoredTensor) -> Tensor:
-        """Return the numbers of ``stored``, a view of the mapped file where its place there allows.
+        """Return the numbers of ``stored``, as a view of the mapped file where its alignment allows.
 
         Raises:
-            ValueError: it reaches beyond its storage, or its storage beyond the file.
+            ValueError: the tensor exceeds its storage, or its storage the file.
         """
         storage, dtype = stored.storage, stored.dtype
         width = storage.dtype.itemsize
@@ -274,7 +274,7 @@ class TensorFile:
         return spans, value
 
     def _embed(self, content: object = b"") -> object:
-        """Return the storage that plain ``pickle`` keeps as a file of its own, in torch's older form."""
+        """Return the storage that plain ``pickle`` embeds as a file in torch's older form."""
         if not isinstance(content, bytes):
             raise ValueError("a tensor in it has no numbers")
         self._spend(content)
@@ -289,7 +289,7 @@ class TensorFile:
         return Storage(key, storage.dtype, storage.length)
 
     def _storage(self, found: object) -> object:
-        """Return the storage behind ``("storage", type, key, device, length[, view])``."""
+        """Return the storage for ``("storage", type, key, device, length[, view])``."""
         if not isinstance(found, tuple) or len(found) < 5 or found[0] not in ("storage", b"storage"):
             return found[1] if isinstance(found, tuple) and len(found) > 1 else None  # a class, with its source
         kind, key, _, length = found[1:5]
@@ -304,7 +304,7 @@ class TensorFile:
         return Storage(str(key), dtype, *_lengths((length,)))
 
     def _spend(self, content: object) -> None:
-        """Count what is copied out of a pickle, so that one text cannot be copied over and over."""
+        """Count bytes copied out of a pickle, so that one string cannot be copied without limit."""
         self._left -= len(content) if isinstance(content, str | bytes | bytearray | list) else 0
         if self._left < 0:
             raise ValueError("it uses the same bytes over and over")

@@ -1,4 +1,4 @@
-"""What form a weights file has, judged by its content before any of it is read."""
+"""Form of a weights file, detected from its content before it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESAVE_ADVICE = (
     "or safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
 )
 MAX_TENSORS = 30_000
-"""No architecture has 3,000 weights; averaged copies and an optimizer keep four more of each."""
+"""No architecture has 3,000 weights; averaged copies and an optimizer add four more of each."""
 _SNIFFED_BYTES = 4096
 _MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 _TAR_MAGIC = slice(257, 262)
@@ -38,7 +38,7 @@ _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
 
 
 class FileKind(enum.Enum):
-    """The three forms that PyTorch weights are kept in."""
+    """The three forms of PyTorch weights files."""
 
     ZIP = "zip"
     PICKLE = "pickle"
@@ -46,7 +46,7 @@ class FileKind(enum.Enum):
 
 
 def check_weights_file(path: Path) -> FileKind:
-    """Return the form of the file at ``path``, judged by its content.
+    """Return the form of the file at ``path``, by its content.
 
     Raises:
         InvalidCheckpoint: missing, empty, of another suffix or form, truncated, TorchScript, another program's
@@ -130,7 +130,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _check_archive(path: Path) -> None:
-    """Require a zip archive to hold plain weights, uncompressed, in no more bytes than the file has."""
+    """Require that a zip archive holds plain weights, uncompressed, in no more bytes than the file has."""
     try:
         with closing(ForeignZip(path, most_members=MAX_TENSORS)) as archive:
             _check_entries(path, archive)
@@ -159,7 +159,7 @@ def _check_entries(path: Path, archive: ForeignZip) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Require a safetensors file to name no more tensors than a network has."""
+    """Require that a safetensors file names no more tensors than a network has."""
     with path.open("rb") as file:
         header = file.read(int.from_bytes(file.read(8), "little"))
     if (count := header.count(b'"data_offsets"')) > MAX_TENSORS:
@@ -169,7 +169,7 @@ def _check_header(path: Path) -> None:
 
 
 def pickle_in(path: Path, archive: ForeignZip) -> zipfile.ZipInfo:
-    """Return the entry that is the pickle, of an archive that torch.save wrote."""
+    """Return the pickle's entry in an archive written by torch.save."""
     names = {entry.filename for entry in archive.members}
     pickles = [
         entry for entry in archive.members if entry.filename.count("/") == 1 and entry.filename.endswith("/data.pkl")

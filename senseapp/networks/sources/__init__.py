@@ -1,1 +1,1 @@
-"""Where networks come from: catalogues, checkpoints, demos."""
+"""Sources of networks: catalogues, checkpoints, demos."""

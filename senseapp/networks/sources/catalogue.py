@@ -1,6 +1,6 @@
-"""The index of timm's and torchvision's architectures: search, and from the name of a model to its spec.
+"""The index of timm's and torchvision's architectures: search, and model specs by name.
 
-Needs neither library nor torch. ``scripts/build_catalogue.py`` writes the index.
+Imports neither library nor torch. ``scripts/build_catalogue.py`` writes the index.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ class CatalogueEntry:
     Attributes:
         library: ``timm`` or ``torchvision``.
         name: its name there, without a weights tag.
-        num_params: trainable numbers.
+        num_params: number of trainable parameters.
         macs: multiply-accumulates for one image, products of two activations (inside attention) included; None
             where they could not be counted.
         input_shape: one image, (C, H, W).
         num_layers: compressible layers.
         num_classes: width of the output; 0 for an architecture without a classifier of its own.
-        weights: what its library downloads by default, a repository of the Hub or a file; empty where nothing was
-            published.
+        weights: the library's default download, a repository of the Hub or a file; empty where nothing was published.
     """
 
     library: str
@@ -51,7 +50,7 @@ class CatalogueEntry:
 
     @property
     def title(self) -> str:
-        """The name people write, for example ``timm/resnet18``."""
+        """Display name, for example ``timm/resnet18``."""
         return f"{self.library}/{self.name}"
 
     @property
@@ -61,7 +60,7 @@ class CatalogueEntry:
 
     @property
     def classifies(self) -> bool:
-        """Whether its output are classes; others give features, for texts or for further layers."""
+        """Whether its outputs are classes; others return features, for texts or for further layers."""
         return self.num_classes in _CLASSES
 
 
@@ -91,7 +90,7 @@ def _by_title() -> dict[str, CatalogueEntry]:
 
 
 def find_entry(library: str, name: str) -> CatalogueEntry | None:
-    """Return the architecture of that name (a weights tag after a dot is ignored), or None."""
+    """Return the architecture of that name, ignoring a weights tag after a dot, or None."""
     return _by_title().get(f"{library}/{name.split('.', 1)[0]}")
 
 
@@ -100,11 +99,11 @@ POPULAR = (
     *("timm/vit_small_patch16_224", "timm/convnext_tiny", "torchvision/mobilenet_v2", "timm/deit_tiny_patch16_224"),
     *("timm/swin_tiny_patch4_window7_224", "timm/densenet121", "timm/vit_base_patch16_224", "timm/vgg16"),
 )
-"""Architectures that many people start from, by title."""
+"""Popular architectures, by title."""
 
 
 def suggest(text: str, fits: Callable[[CatalogueEntry], bool], limit: int = 50) -> list[CatalogueEntry]:
-    """Return up to ``limit`` architectures that fit: that ``text`` may mean, or popular ones first."""
+    """Return up to ``limit`` architectures that ``fits`` accepts: matches of ``text``, or popular ones first."""
     if text.strip():
         return [entry for entry in search(text, limit=len(load_catalogue())) if fits(entry)][:limit]
     popular = [_by_title()[title] for title in POPULAR]
@@ -112,11 +111,11 @@ def suggest(text: str, fits: Callable[[CatalogueEntry], bool], limit: int = 50) 
 
 
 def search(text: str, library: str | None = None, limit: int = 50) -> list[CatalogueEntry]:
-    """Return up to ``limit`` architectures that ``text`` may mean, the likeliest first.
+    """Return up to ``limit`` architectures that match ``text``, the likeliest first.
 
-    In order: the exact name, names that start with the text, names that contain it, names that contain each of
-    its words in any order. Capitals and separators do not matter (``ResNet-18``), and a library may stand in
-    front (``timm/vit``). Within each of these the shorter name comes first.
+    In order: the exact name, names that start with the text, names that contain it, names that contain each of its
+    words in any order. Capitals and separators are ignored (``ResNet-18``), and the text may start with a library
+    (``timm/vit``). Within each of these the shorter name comes first.
     """
     first, slash, second = text.strip().lower().partition("/")
     start, name = (first, second) if slash else ("", first)
@@ -131,7 +130,7 @@ def search(text: str, library: str | None = None, limit: int = 50) -> list[Catal
     return [load_catalogue()[position] for *_, position in sorted(found)[:limit]]
 
 
-@lru_cache(maxsize=8192)  # the names of the catalogue, and not all that was ever typed
+@lru_cache(maxsize=8192)  # enough for the catalogue, but bounded for typed texts
 def _compact(text: str) -> str:
     return _SEPARATORS.sub("", text.lower())
 
@@ -173,14 +172,14 @@ def parse_model(text: str) -> ModelSpec:
 
 
 def _written() -> str:
-    """Return how models are written: ``demo, auto, timm/NAME or torchvision/NAME``."""
+    """Return the accepted forms of a model's name: ``demo, auto, timm/NAME or torchvision/NAME``."""
     found = [each.name + "/NAME" * each.needs_name for each in SOURCES.values() if each.is_runnable]
     *others, last = sorted(found, key=lambda text: text.endswith("/NAME"))
     return f"{', '.join(others)} or {last}"
 
 
 def closest_names(name: str, *, library: str = "", count: int = 3) -> tuple[str, ...]:
-    """Return the ``count`` most similar titles of the catalogue, of ``library`` if given, the closest first."""
+    """Return the ``count`` most similar titles of the catalogue, of ``library`` if given, the most similar first."""
     titles = {
         entry.title: difflib.SequenceMatcher(None, name.lower(), entry.name).ratio()
         for entry in load_catalogue()
@@ -190,7 +189,7 @@ def closest_names(name: str, *, library: str = "", count: int = 3) -> tuple[str,
 
 
 def unknown_model(name: str, *, library: str = "") -> UnknownModel:
-    """Return the error that names the closest architectures."""
+    """Return the error, with the closest names."""
     where = f"{library} has no architecture" if library else "Neither timm nor torchvision has an architecture"
     closest = ", ".join(closest_names(name, library=library))
     return UnknownModel(f"{where} named {name!r}. The closest names are {closest}.")

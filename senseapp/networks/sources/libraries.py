@@ -1,4 +1,4 @@
-"""Build classification networks of timm and torchvision, with published or seeded random weights."""
+"""Classification networks of timm and torchvision, with published or seeded random weights."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _CONNECT_SECONDS = 3.0
 
 
 def is_reachable(url: str) -> bool:
-    """Return whether the server of ``url`` answers; True behind a proxy, where only the request itself can tell.
+    """Return whether the server of ``url`` responds; True behind a proxy, where only the request itself shows it.
 
-    Asked first because the libraries' own calls retry for most of a minute before they give up.
+    This comes first because the libraries' own calls retry for most of a minute before they fail.
     """
     address = urlsplit(url)
     if address.scheme in urllib.request.getproxies():
@@ -47,7 +47,7 @@ def is_reachable(url: str) -> bool:
 
 
 def unavailable(title: str) -> InvalidCheckpoint:
-    """Return the error that offers the ways that work offline."""
+    """Return the error, with the alternatives that work offline."""
     return InvalidCheckpoint(
         f"The published weights of {title} could not be downloaded, and they are not in this machine's cache. "
         "Upload a checkpoint of it, measure with random weights, or try the demo, which needs no network."
@@ -64,10 +64,10 @@ def check_side(side: int | None, *, title: str) -> None:
 
 
 def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title: str) -> None:
-    """Run the network's shapes, not its numbers: weights and one image on torch's ``meta`` device.
+    """Propagate shapes only, with weights and one image on torch's ``meta`` device.
 
     Raises:
-        InvalidSpec: an operation refuses the shapes that images of ``input_shape`` (C, H, W) lead to.
+        InvalidSpec: an operation rejects the shapes for images of ``input_shape`` (C, H, W).
     """
     on_meta = {
         name: tensor.to("meta")
@@ -90,7 +90,7 @@ def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title
 
 
 def channel_statistics(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return the mean (or std) for ``channels`` channels: as given, or the average over the given ones for each."""
+    """Return the mean (or std) of ``channels`` channels: ``values``, or their average for each."""
     if len(values) == channels:
         return values
     return (sum(values) / len(values),) * channels
@@ -165,7 +165,7 @@ def _create_timm(spec: ModelSpec, settings: dict[str, Any]) -> nn.Module:
 
 
 def _check_classes(spec: ModelSpec, published_classes: int) -> tuple[str, ...]:
-    """Refuse to lose a trained head; a network published without one gets a random one, and a note."""
+    """Refuse to discard a trained head; a network published without one gets a random one, and a note."""
     if spec.num_classes in (None, published_classes):
         return ()
     if published_classes == 0:
@@ -177,7 +177,7 @@ def _check_classes(spec: ModelSpec, published_classes: int) -> tuple[str, ...]:
 
 
 def _weights_source(spec: ModelSpec, published: PretrainedCfg) -> dict[str, Any]:
-    """Return the arguments that make timm read its cache when the server cannot be reached.
+    """Return the arguments for timm, which make it read its cache if the server cannot be reached.
 
     Raises:
         InvalidCheckpoint: neither the server nor the cache has the file.
@@ -209,7 +209,7 @@ def _timm_preprocessing(spec: ModelSpec, module: nn.Module) -> Preprocessing:
 
 
 def input_configuration(module: nn.Module) -> dict[str, Any]:
-    """Return what timm says about the images of a network it built: ``input_size`` (C, H, W), ``mean``, ``std``, …."""
+    """Return timm's image configuration of a network it built: ``input_size`` (C, H, W), ``mean``, ``std``, …."""
     configuration: dict[str, Any] = resolve_model_data_config(module)  # type: ignore[no-untyped-call]
     return configuration
 
@@ -293,7 +293,7 @@ def _create_torchvision(spec: ModelSpec, weights: WeightsEnum, num_classes: int)
 
 
 def _size_argument(spec: ModelSpec) -> dict[str, Any]:
-    """Return how the architecture is told its image size; nothing for a size-free network."""
+    """Return the keyword argument of the architecture for its image size; empty for a size-free network."""
     if spec.img_size is None:
         return {}
     if spec.name.startswith("vit_"):
@@ -337,7 +337,7 @@ def architecture_shapes(library: str, name: str) -> dict[str, tuple[int, ...]]:
 
 
 def build_on_meta(library: str, name: str, **overrides: int) -> nn.Module:
-    """Build an architecture on torch's ``meta`` device: its weights have shapes, and take no memory."""
+    """Build an architecture on torch's ``meta`` device: its weights have shapes, but no storage."""
     try:
         with torch.device("meta"):
             return _build(library, name, overrides)

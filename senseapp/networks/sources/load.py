@@ -1,4 +1,4 @@
-"""From a :class:`ModelSpec` to a network that is ready to be measured."""
+"""Networks from a :class:`ModelSpec`, ready for measurement."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
     """Return the network of ``spec`` in ``eval()`` mode, float32, on the CPU, without gradients.
 
     Args:
-        spec: which architecture, and which weights. Without ``pretrained`` and without ``checkpoint`` the weights
-            are random but seeded: the same spec gives the same weights. With a checkpoint, classes, channels and
-            image size are read off its shapes, and library ``auto`` recognises the architecture.
-        progress: called with one short sentence before each long step.
+        spec: the architecture and its weights. Without ``pretrained`` and without ``checkpoint`` the weights are random
+            but seeded: the same spec gives the same weights. With a checkpoint, classes, channels and image size are
+            read off its shapes, and library ``auto`` recognises the architecture.
+        progress: receives one short sentence before each long step.
 
     Raises:
         UnknownModel: no architecture of that name (the message names the three closest), or an imported table.
@@ -35,7 +35,7 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
         UnsupportedModel: the architecture has no classifier.
     """
     report = progress or (lambda _: None)
-    PROCESS_CACHE.drop()  # before there are two networks in memory
+    PROCESS_CACHE.drop()  # never two networks in memory
     source = SOURCES.named(spec.library)
     if not source.is_runnable:
         raise UnknownModel(

@@ -1,1 +1,1 @@
-"""Weights that make up, in closed form, for what compression took from a network."""
+"""Closed-form weight updates that compensate for compression."""

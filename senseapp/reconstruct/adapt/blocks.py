@@ -1,12 +1,12 @@
-"""After the closed forms, block by block: a block is tuned until its outputs are the original's.
+"""Block-wise tuning after the closed forms: each block's outputs are fitted to the uncompressed network's.
 
-What compression fixes stays fixed: rounded weights stay on their grid, and zeros that were chosen stay zeros. All else
-is found by descent on the squared error of the block's outputs, for inputs as they arrive in the compressed network:
-first the affine parts of norms and the biases of compressed layers, then their weights too. Gradients never leave a
-block, and what is found is kept only if it is better on images that the descent has not seen.
+Constraints of the compression hold: rounded weights stay on their grid, and chosen zeros stay zero. All other
+parameters are optimised by gradient descent on the squared error of the block's outputs, for inputs as they arrive in
+the compressed network: first the affine parameters of norms and the biases of compressed layers, then their weights
+too. Gradients stay within a block, and a result is kept only if it is better on images held out from the descent.
 
 Sources: Li et al. 2021, "BRECQ", algorithm 1, for the order; Nagel et al. 2020, "Up or down? Adaptive rounding for
-post-training quantization" (AdaRound), eq. 21 to 25, for weights that choose between two grid points.
+post-training quantization" (AdaRound), eq. 21 to 25, for weights that move between two grid points.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from senseapp.reconstruct.repair import Repair
 
 _IMAGES = 16  # of each step
 _STEPS = {False: 80, True: 300}  # for each block, by whether weights change
-_HELD_BACK = 4  # one image in so many, to judge on
+_HELD_BACK = 4  # one image in so many, for validation
 _RATE = 3e-3  # of the mean size of the block's norms and biases, at first
 _FREE_RATE = 3e-3  # of the mean size of weights that are on no grid, at first
-_ROUNDING_RATE = 0.1  # of what the sigmoid is given, at first
+_ROUNDING_RATE = 0.1  # of the sigmoid's argument, at first
 _STRETCH = 0.1  # of the sigmoid on both sides of 0 and 1, so that both are reached
 _UNDECIDED = 0.02  # from 0 and 1 at least, at first
 _SOFT = 0.2  # share of the steps in which weights may stay between grid points
@@ -43,9 +43,9 @@ class _FreeWeight(Protocol):
     """The weight of an adapted layer while it is tuned.
 
     Attributes:
-        parameter: what the layer multiplies by.
-        value: what descent changes.
-        rate: of that change, at first.
+        parameter: the layer's parameter.
+        value: the optimised variable.
+        rate: its learning rate, at first.
     """
 
     parameter: nn.Parameter
@@ -53,16 +53,16 @@ class _FreeWeight(Protocol):
     rate: float
 
     def take_gradient(self, penalty: float, sharpness: float) -> None:
-        """Pass the gradient of ``parameter`` to ``value``."""
+        """Propagate the gradient of ``parameter`` to ``value``."""
         ...
 
     def put(self, *, settled: bool = False) -> None:
-        """Set ``parameter`` to what ``value`` stands for; if ``settled``, to what compression allows."""
+        """Set ``parameter`` from ``value``; if ``settled``, to a value that satisfies the constraint."""
         ...
 
 
 class _WithZeros:
-    """A weight on no grid, whose zeros stay."""
+    """A weight without a grid, whose zeros are fixed."""
 
     def __init__(self, layer: LayerVisit) -> None:
         self.parameter = layer.weight.parameter
@@ -84,7 +84,7 @@ class _WithZeros:
 
 
 class _Rounded:
-    """A weight on a grid of integers, each of which moves between the two that are nearest to what is best for it."""
+    """A weight on a grid of integers, each of which moves between the two nearest to its unrounded optimum."""
 
     rate = _ROUNDING_RATE
 
@@ -99,7 +99,7 @@ class _Rounded:
         self.value = nn.Parameter(torch.logit((share + _STRETCH) / (1 + 2 * _STRETCH)))
 
     def take_gradient(self, penalty: float, sharpness: float) -> None:
-        """See :class:`_FreeWeight`; the ``penalty`` is for each weight that is between grid points."""
+        """See :class:`_FreeWeight`; the ``penalty`` is for each weight between grid points."""
         if self.parameter.grad is None:
             return
         share = self._share()
@@ -114,7 +114,7 @@ class _Rounded:
         self.parameter.data.copy_(self._weight(share.round() if settled else share))
 
     def _share(self) -> Tensor:
-        """Return how far each is from the grid point below to that above."""
+        """Return the position of each weight between the grid points below and above it, 0 to 1."""
         return (torch.sigmoid(self.value) * (1 + 2 * _STRETCH) - _STRETCH).clamp(0, 1)
 
     def _weight(self, share: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class _Rounded:
 
 
 def _free_weight(layer: LayerVisit) -> _FreeWeight | None:
-    """Return what is free in the weight of ``layer``; None of grids whose points are not integers."""
+    """Return the tunable form of the weight of ``layer``; None for grids whose points are not integers."""
     grid, found = layer.constraint.grid, layer.found
     if grid is None:
         return _WithZeros(layer)
@@ -133,9 +133,9 @@ def _free_weight(layer: LayerVisit) -> _FreeWeight | None:
 
 
 class _Descent:
-    """Changes ``affine`` parameters and ``weights`` of a block whose error at first is ``error``.
+    """Optimiser of ``affine`` parameters and ``weights`` of a block whose initial error is ``error``.
 
-    A context in which they take gradients; after it, weights are what compression allows.
+    A context in which these take gradients; on exit, weights satisfy the constraint of the compression.
     """
 
     def __init__(self, affine: Sequence[nn.Parameter], weights: Sequence[_FreeWeight], error: float) -> None:
@@ -164,7 +164,7 @@ class _Descent:
             weight.put(settled=True)
 
     def step(self, loss: Tensor) -> None:
-        """Go down one step."""
+        """Make one descent step."""
         for parameter in self.parameters:
             parameter.grad = None
         torch.autograd.backward(loss)
@@ -180,7 +180,7 @@ class _Descent:
 
 
 class TunedBlocks(Repair):
-    """Fits an :class:`Adaptation`, then tunes its network block by block, and undoes both; a form of repair."""
+    """Fits an :class:`Adaptation`, then tunes its network block by block; can undo both."""
 
     def __init__(self, adaptation: Adaptation, progress: Callable[[str], None]) -> None:
         self._adaptation, self._progress = adaptation, progress
@@ -190,7 +190,7 @@ class TunedBlocks(Repair):
         self._old = [(parameter, parameter.detach().clone()) for parameter in affine]
 
     def fit(self, batches: Sequence[int] | None = None) -> bool:
-        """Adapt and tune the network as it was at first; if not finite, undo and return False."""
+        """Adapt and tune the initial network; if the result is not finite, undo it and return False."""
         self.undo()
         if not self._adaptation.fit(batches):
             return False
@@ -208,13 +208,13 @@ class TunedBlocks(Repair):
         return finite
 
     def undo(self) -> None:
-        """Put the network back as it was."""
+        """Restore the initial network."""
         for parameter, old in self._old:
             parameter.data.copy_(old)
         self._adaptation.undo()
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
-        """Return sentences on what was done."""
+        """Return sentences on the adaptation and the tuning."""
         done = (
             f"Then {len(self._blocks)} blocks were tuned to the original's outputs: norms, biases, and weights within "
             "what the compression allows."
@@ -222,7 +222,7 @@ class TunedBlocks(Repair):
         return (*self._adaptation.sentences(fitted=fitted), *((done,) if fitted else ()))
 
     def _tune(self, block: nn.Module, inputs: Tensor, wanted: Tensor, generator: torch.Generator) -> None:
-        """Descend, without weights and with them; keep what is best on images that are held back."""
+        """Run the descent without and with weights; keep the best result on the held-out images."""
         held_back = max(1, len(inputs) // _HELD_BACK)
         judge = partial(_error, block, inputs[:held_back], wanted[:held_back])
         inputs, wanted = inputs[held_back:], wanted[held_back:]
@@ -246,7 +246,7 @@ class TunedBlocks(Repair):
         return [layer for layer in self._adaptation.layers.values() if id(layer.weight.module) in inside]
 
     def _affine(self, block: nn.Module) -> list[nn.Parameter]:
-        """Return the affine parts of the norms of ``block``, and the biases of its adapted layers."""
+        """Return the affine parameters of the norms of ``block``, and the biases of its adapted layers."""
         norms = [module for module in block.modules() if isinstance(module, _NORMS)]
         biases = [layer.bias for layer in self._layers_in(block)]
         found = [*(each for norm in norms for each in norm.parameters(recurse=False)), *biases]
@@ -259,9 +259,9 @@ def _error(block: nn.Module, inputs: Tensor, wanted: Tensor) -> float:
 
 
 def _blocks(adaptation: Adaptation) -> Iterator[Call]:
-    """Yield, in order, the modules that adapted layers are directly in, but for those inside another of them.
+    """Yield, in order, the direct parents of adapted layers, without those inside another one.
 
-    Only modules that are called once with one tensor and return one; other layers are left to the closed forms.
+    Only modules that are called once with one tensor and return one; other layers keep their closed-form update.
     """
     calls: dict[str, list[Call]] = defaultdict(list)
     for call in adaptation.trace.calls:

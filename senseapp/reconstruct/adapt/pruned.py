@@ -1,12 +1,12 @@
-"""After channels went, let the layers that read them take over what the channels that stayed tell of them.
+"""Least-squares compensation in the consumers of pruned channels.
 
-A layer that lost input channels gets the weights with which its outputs come nearest to those of the uncompressed
-network on the same images, by least squares with ridge towards its own weights: what the removed channels contributed
-is predicted from those kept, and what earlier layers got wrong is made up for. Norms and biases are matched in between
-(:class:`~senseapp.reconstruct.repair.Matching`): least squares takes spread away, which they give back.
+A layer that lost input channels gets new weights, which minimise the error of its outputs relative to the uncompressed
+network on the same images, by least squares with a ridge towards its own weights: the contribution of the removed
+channels is predicted from those kept, and errors of earlier layers are compensated. Norms and biases are matched in
+between (:class:`~senseapp.reconstruct.repair.Matching`), since least squares reduces the spread of outputs.
 
 Source: Luo et al. 2017, "ThiNet", eq. 7, and He et al. 2017, "Channel Pruning", eq. 1 without its mask; here towards
-the outputs of the uncompressed network, and with the strength of the ridge found on images that it is not fitted to.
+the outputs of the uncompressed network, and with the strength of the ridge found on held-out images.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair import Matching
 from senseapp.reconstruct.repair_sites import LayerSite, NormSite, pooled
 
-# Of the inputs' mean variance, the strongest first. On EfficientNet-Lite0 with 30 % of its MACs pruned, photographs
-# that nothing was fitted to lost .28 nats so, .39 from 10 on, and .47 from .1 on: layers alone ask for too much ridge.
+# Of the inputs' mean variance, the strongest first. On EfficientNet-Lite0 with 30 % of its MACs pruned, held-out
+# photographs lost .28 nats so, .39 from 10 on, and .47 from .1 on: single layers select too strong a ridge.
 _RIDGES = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
-_ROWS = 4096  # of inputs, that a layer is fitted to
+_ROWS = 4096  # rows of inputs for the fit of a layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class _Products:
         )
 
     def centred(self) -> _Products:
-        """Return the sums about the means, which stay sums about zero."""
+        """Return the sums about the means; those about zero stay as they are."""
         return _Products(
             count=self.count,
             x=self.x,
@@ -77,21 +77,21 @@ class _Products:
         return float(self.yy - 2 * (weight.T * self.xy).sum() + ((weight @ self.xx) * weight).sum())
 
     def fitted(self, weight: Tensor, ridge: float) -> Tensor:
-        """Return the weights (O, K) of least squared error, drawn towards ``weight`` by ``ridge``."""
+        """Return the weights (O, K) of least squared error, with a ``ridge`` towards ``weight``."""
         strength = ridge * self.xx.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
         damped = self.xx + strength * torch.eye(len(self.xx), dtype=self.xx.dtype, device=self.xx.device)
         factor, failed = torch.linalg.cholesky_ex(damped)
-        if int(failed):  # singular to rounding
+        if int(failed):  # singular up to rounding
             return weight
         return weight + torch.cholesky_solve(self.xy - self.xx @ weight.T, factor).T
 
 
 def taken_over(inputs: Tensor, wanted: Tensor, weight: Tensor, *, intercept: bool = True) -> tuple[Tensor, Tensor]:
-    """Return new weights (O, K) and bias (O,), float64, for a layer whose outputs are to be ``wanted``.
+    """Return new weights (O, K) and bias (O,), float64, for a layer whose target outputs are ``wanted``.
 
-    ``inputs`` (N, P, K) and ``wanted`` (N, P, O) are those of N images at P positions, and ``weight`` (O, K) is what
-    the ridge draws towards. Its strength is the one that does best on every other image when fitted to the rest, and
-    the other way round; where none does, the weights stay. Without ``intercept`` the bias is 0.
+    ``inputs`` (N, P, K) and ``wanted`` (N, P, O) are those of N images at P positions; the ridge is towards ``weight``
+    (O, K). Its strength is chosen by cross-validation on every other image; if no strength improves on ``weight``, the
+    weights do not change. Without ``intercept`` the bias is 0.
     """
     halves = [
         _Products.of(inputs[first::2].flatten(0, 1), wanted[first::2].flatten(0, 1))
@@ -106,7 +106,7 @@ def taken_over(inputs: Tensor, wanted: Tensor, weight: Tensor, *, intercept: boo
 
 
 def _best_ridge(halves: Sequence[_Products], weight: Tensor) -> float:
-    """Return the ridge of least error on the halves it is not fitted to; infinite where that of no change is least."""
+    """Return the ridge of least error on the halves not used for the fit; infinite if no change is best."""
     if len(halves) < 2:
         return math.inf
     best, least = math.inf, sum(half.error(weight) for half in halves)
@@ -116,12 +116,12 @@ def _best_ridge(halves: Sequence[_Products], weight: Tensor) -> float:
         if error < least:
             best, least = ridge, error
         elif best > ridge and not math.isinf(best):
-            break  # weaker ones fit more of what the other half does not have
+            break  # weaker ones overfit more
     return best
 
 
 def readers(applied: AppliedModel, dense: nn.Module) -> dict[str, LayerProduct]:
-    """Return the layers that read fewer channels than in ``dense`` and whose weights nothing else compresses."""
+    """Return the layers that read fewer channels than in ``dense`` and are not compressed otherwise."""
     found = {}
     others = [entry for entry in applied.reached if not get(entry.compression).removes_channels]
     compressed = {name for entry in others for name in entry.members}
@@ -136,13 +136,13 @@ def readers(applied: AppliedModel, dense: nn.Module) -> dict[str, LayerProduct]:
 
 @dataclass(slots=True)
 class _ReaderVisit:
-    """A layer that reads removed channels gets new weights, and a bias, so that it puts out what ``dense`` did.
+    """A reader of removed channels, whose new weights and bias approximate its outputs in ``dense``.
 
     Attributes:
-        module, product: the layer as it is.
+        module, product: the layer in its current state.
         dense: the layer in the uncompressed network.
-        kept: its output channels that stayed, where some went.
-        intercept: whether a mean that is off does not matter, since a bias or a norm makes up for it.
+        kept: its kept output channels, if some were removed.
+        intercept: whether the mean of its outputs is free, as a bias or a norm corrects it.
     """
 
     name: str
@@ -198,7 +198,7 @@ class _ReaderVisit:
 
 @dataclass(frozen=True, slots=True)
 class _CorrectedVisit:
-    """The outputs of a layer with a bias get back the mean, and the spread, that they had in ``dense``."""
+    """A layer with a bias, whose outputs get back the mean and the spread that they had in ``dense``."""
 
     module: nn.Module
     site: LayerSite
@@ -225,17 +225,17 @@ class _CorrectedVisit:
 
 
 class Reconstruction(SequentialPass):
-    """Gives the readers of removed channels new weights, and matches norms and biases in between.
+    """Fits new weights for the readers of removed channels, and matches norms and biases in between.
 
     Args:
-        dense: the network before, watched.
+        dense: the uncompressed network, traced.
         applied: the pruned network.
-        batches: images (N, C, H, W) to fit to.
-        matching: knows the norms and the layers of the pruned network that are matched.
-        progress: is told each stop; may stop the work by raising, since the network is a copy.
+        batches: images (N, C, H, W) for the fit.
+        matching: the norms and layers of the pruned network to match.
+        progress: receives the name of each visited module; may raise to stop, since the network is a copy.
 
     Attributes:
-        readers: the layers that get new weights, by name.
+        readers: the layers with new weights, by name.
     """
 
     title = "Weights that read removed channels fitted anew, statistics matched"
@@ -268,7 +268,7 @@ class Reconstruction(SequentialPass):
                 self.stop(name, _CorrectedVisit(module, site, before, kept))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
-        """Return sentences on what was done."""
+        """Return sentences on the changes."""
         own = f"The weights of {plural(len(self.readers), 'layer')} that read removed channels were fitted anew."
         return (*((own,) if fitted else ()), *self._matching.sentences(fitted=fitted))
 

@@ -1,8 +1,8 @@
 """Sequential reconstruction pass over the layers of a compressed network.
 
-The compressed and the uncompressed network advance side by side over the same images and stop before each module that
-is to be changed. The compressed one's inputs there come from changed modules only. Each image passes through each
-network once, however many modules are changed.
+The compressed and the uncompressed network advance together over the same images and stop before each module to be
+changed, so the compressed network's inputs there come from changed modules only. Each image passes through each network
+once, for any number of changed modules.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from senseapp.reconstruct.repair import Repair
 from senseapp.reconstruct.repair_sites import NormSite, pooled
 
 _MOST_IMAGES = 128
-_PREFIX_BYTES = 2 * 2**30  # of what both networks keep
+_PREFIX_BYTES = 2 * 2**30  # of the prefixes of both networks
 
 
 class ModuleVisit(Protocol):
-    """The change of one module during the pass."""
+    """The change of one module in the pass."""
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """Change the module, given what arrives there, batch by batch, in the uncompressed network and in this one."""
+        """Change the module, given its inputs, by batch, in the uncompressed network and in this one."""
         ...
 
     def undo(self) -> None:
-        """Put the module back as it was."""
+        """Restore the module."""
         ...
 
     def is_finite(self) -> bool:
-        """Whether what was changed holds numbers only."""
+        """Return whether all changed values are finite."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NormVisit:
-    """The statistics of a BatchNorm are matched; ``kept`` are the channels that stayed, where some went."""
+    """Matches the statistics of a BatchNorm; ``kept`` are its kept channels, if some were removed."""
 
     site: NormSite
     kept: Sequence[int] | None = None
@@ -65,13 +65,13 @@ class NormVisit:
 
 
 class SequentialPass(Repair):
-    """Changes a compressed network stop by stop, and undoes it.
+    """Changes a compressed network module by module, and can undo it.
 
     Args:
-        dense: the uncompressed network, watched.
+        dense: the uncompressed network, traced.
         model: the compressed one, which calls its modules in the same order; a copy, since ``progress`` may raise.
-        batches: images (N, C, H, W) to fit to.
-        progress: is told each stop.
+        batches: images (N, C, H, W) for the fit.
+        progress: receives a sentence at each visit.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class SequentialPass(Repair):
         self._stops: list[tuple[int, str, ModuleVisit]] = []
 
     def stop(self, name: str, at: ModuleVisit, position: int | None = None) -> None:
-        """Stop where the module called ``name`` is first called, or at that ``position``; never if it is not called."""
+        """Visit the module ``name`` at its first call, or at ``position``; never if it is not called."""
         starts = (call.start for call in self.trace.calls if call.module == name)
         place = next(starts, None) if position is None else position
         if place is not None:
             self._stops.append((place, name, at))
 
     def fit(self, batches: Sequence[int] | None = None) -> bool:
-        """Change the network as it was at first on all or some batches; if not finite, undo and return False.
+        """Change the initial network on all or some batches; if the result is not finite, undo it and return False.
 
-        So too if the model calls its layers in another order than when it was watched.
+        The same if the model calls its layers in another order than in its trace.
         """
         self.undo()
         try:
@@ -112,30 +112,30 @@ class SequentialPass(Repair):
         return finite
 
     def is_finite(self) -> bool:
-        """Whether all that was changed holds numbers only."""
+        """Return whether all changed values are finite."""
         return all(stop.is_finite() for _, _, stop in self._stops)
 
     def undo(self) -> None:
-        """Put the network back as it was."""
+        """Restore the initial network."""
         with torch.no_grad():
             for _, _, stop in reversed(self._stops):
                 stop.undo()
 
     @property
     def num_images(self) -> int:
-        """How many images a fit to all batches looks at."""
+        """Number of images in a fit to all batches."""
         return sum(map(len, self._images(range(len(self._batches)))))
 
     @contextmanager
     def streams(self, batches: Sequence[int] | None = None) -> Iterator[tuple[Stream, Stream]]:
-        """Give the uncompressed network and this one, before all or some batches, as many as memory allows."""
+        """Yield streams of the uncompressed network and this one over all or some batches, limited by memory."""
         chosen = self._images(range(len(self._batches)) if batches is None else batches)
         original, changed = (Stream(network, chosen) for network in self._networks)
         with original.installed(), changed.installed():
             yield original, changed
 
     def _images(self, chosen: Sequence[int]) -> list[Tensor]:
-        """Return the images of these batches, as many as memory allows, in micro-batches."""
+        """Return the images of these batches, limited by memory, in micro-batches."""
         dense = self._networks[0]
         positions = [position for position, _, _ in self._stops]
         most = _PREFIX_BYTES // (2 * max(1, prefix_bytes_per_image(dense.trace, positions)))
@@ -150,7 +150,7 @@ class SequentialPass(Repair):
 
 
 class Stream:
-    """One network on its way over batches of images, which it passes through once, inside :meth:`installed`."""
+    """A single pass of one network over batches of images, which stops at positions, inside :meth:`installed`."""
 
     def __init__(self, context: MeasurementContext, batches: Sequence[Tensor]) -> None:
         self._model, self._replay = context.model, Replay(context.model, context.trace)
@@ -158,15 +158,15 @@ class Stream:
         self._here: tuple[str, int, list[Tensor]] = "", -1, []
 
     def installed(self) -> AbstractContextManager[None]:
-        """Let the network go on from where it stopped inside."""
+        """Enable continuation from the last position inside the block."""
         return self._replay.installed()
 
     def module(self, name: str) -> nn.Module:
-        """Return a part of the network."""
+        """Return a submodule of the network."""
         return self._model.get_submodule(name)
 
     def inputs(self, module: str, position: int) -> list[Tensor]:
-        """Go on to the call of ``module`` that starts at ``position``; return what each batch brings to it."""
+        """Continue to the call of ``module`` that starts at ``position``; return its input in each batch."""
         if self._here[:2] != (module, position):
             found: list[Tensor] = []
             with watched(self.module(module), lambda given: found.append(given[0])), torch.inference_mode():

@@ -1,10 +1,10 @@
-"""Compressed layers get, one after the other, the weights that make up best for what they lost.
+"""Closed-form weight updates of the compressed layers, one after the other.
 
-A layer's new weights do the least squared error at some positions of the images, see :mod:`senseapp.compressions.obs`;
-they stay on the grid, or keep as many zeros in the same pattern, as the schedule says. In between, the statistics of
-BatchNorms and the means that biases set are matched to the uncompressed network's.
+A layer's new weights minimise the squared error at some positions of the images, see :mod:`senseapp.compressions.obs`;
+they stay on the grid, or keep as many zeros in the same pattern, as the schedule requires. In between, statistics of
+BatchNorms and output means (by biases) are matched to the uncompressed network's.
 
-Sources: Frantar and Alistarh 2022 and 2023, see there; for aiming at the uncompressed network's outputs, Li et al.
+Sources: Frantar and Alistarh 2022 and 2023, see there; for the uncompressed network's outputs as target, Li et al.
 2025, "GPTAQ", eq. 5, here as a change of the weights beforehand.
 """
 
@@ -34,12 +34,12 @@ _RIDGE = 0.1  # of the mean diagonal; see _aimed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """How new weights are found.
+    """Method of a weight update.
 
     Attributes:
-        title: of the step that this is, as a person reads it.
-        aimed: fit the weights to the uncompressed network's outputs rather than to what its weights make of the
-            inputs that are left; not those of grouped convolutions, which have too few inputs to tell.
+        title: display name of the step.
+        aimed: fit the weights to the uncompressed network's outputs rather than to the products of its weights with the
+            compressed network's inputs; not for grouped convolutions, which have too few inputs.
     """
 
     title: str
@@ -54,12 +54,12 @@ UPDATES = (
 
 @dataclass(slots=True, kw_only=True)
 class LayerVisit:
-    """One layer gets new weights, and a bias that keeps the mean of its outputs.
+    """One layer with new weights, and a bias that keeps the mean of its outputs.
 
     Attributes:
         dense: its weight before compression.
-        constraint: what its new weights may be.
-        found: what they are.
+        constraint: of its new weights.
+        found: the new weights.
     """
 
     name: str
@@ -102,13 +102,13 @@ class LayerVisit:
 
 
 class Adaptation(SequentialPass):
-    """Gives the compressed layers of ``applied`` new weights.
+    """Fits new weights for the compressed layers of ``applied``.
 
     ``dense``, ``batches`` and ``progress`` are those of a :class:`SequentialPass`.
 
     Attributes:
-        layers: those that are adapted, by name.
-        left: why others are not, by name.
+        layers: the adapted layers, by name.
+        left: reasons why other layers are not adapted, by name.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Adaptation(SequentialPass):
             self.stop(name, NormVisit(NormSite(module)))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
-        """Return sentences on what was done, and on layers that were left as they were."""
+        """Return sentences on the update, and on layers that were not changed."""
         if not fitted:
             return ("Nothing was adapted: the new weights are not finite, or layers are called in varying order.",)
         notes = [f"{self.title}: {plural(len(self.layers), 'layer')}, fitted to {self.num_images} unlabelled images."]
@@ -142,7 +142,7 @@ class Adaptation(SequentialPass):
         return tuple(notes)
 
     def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, LayerVisit]]:
-        """Yield the layers that can be adapted, each with where it is called; note why others cannot be."""
+        """Yield the adaptable layers, each with the position of its call; record why others are not."""
         weights, left = find_weights(applied.model, applied.after.layers)
         self.left = {name: reason for name, reason in left.items() if name in applied.constraints}
         calls: dict[str, list[int]] = defaultdict(list)
@@ -175,12 +175,12 @@ class Adaptation(SequentialPass):
 
 
 def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
-    """Return what ``matrix`` (G, O, K) makes of mean inputs (G, K): (G O,)."""
+    """Return the outputs of ``matrix`` (G, O, K) for mean inputs (G, K): (G O,)."""
     return torch.einsum("gok,gk->go", matrix, mean).flatten()
 
 
 def _aimed(dense: Tensor, sums: InputSums) -> Tensor:
-    """Return weights (G, O, K) whose outputs come nearest to the uncompressed network's; ridge towards ``dense``."""
+    """Return weights (G, O, K) whose outputs are nearest to the uncompressed network's; ridge towards ``dense``."""
     ridged = obs.damped(sums.second, sums.count, least=_RIDGE)
     change: Tensor = torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2))
     return dense + change.transpose(1, 2)

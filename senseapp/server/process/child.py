@@ -1,9 +1,9 @@
-"""The process that works for the app: ``python -m senseapp.server.process.child``, started by the app.
+"""Worker process of the app: ``python -m senseapp.server.process.child``, started by the app.
 
-It carries out a task and tells what it finds line by line (``protocol.py``); then it waits for the next. The
-interpreter that makes the pages is not the one that measures, and what takes too much memory, or crashes in a library,
-takes only this process with it. So does Ray, which ends the process that asks when the head of its cluster is gone.
-It ends when the app does.
+It carries out a task and reports results line by line (``protocol.py``); then it waits for the next. Measurements do
+not share an interpreter with the pages, and a job that exhausts memory, or crashes in a library, ends only this
+process. So does Ray, which ends the process connected to it when the head of its cluster is lost. The process ends with
+the app.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 _ORPHANED = 3
-_GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
-_AHEAD_SECONDS = 2.0  # after which a process that has nothing to do loads more
+_GRACE_SECONDS = 5  # after which a request that takes too long ends the process, if the app has not
+_AHEAD_SECONDS = 2.0  # after which an idle process loads more
 _FOR_FILES = ("senseapp.prove.deliver", "torch.onnx", "onnxscript")
-_IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
+_IDLE_SECONDS = 60.0  # for which memory is kept: page faults cost a histogram .3 to 2.4 s
 
 
 class _Conversation(logging.Handler):
-    """Takes the app's requests, in the order in which they come, and passes on what is logged meanwhile."""
+    """Receives the app's requests in order, and forwards log records meanwhile."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         super().__init__(logging.INFO)
@@ -57,7 +57,7 @@ class _Conversation(logging.Handler):
             write_line(self._answers, kind, body)
 
     def next(self, *idle: tuple[float, Callable[[], None]]) -> Line:
-        """Return the next request; should none come for the seconds given, call what stands beside them, one by one."""
+        """Return the next request; after the idle seconds of each pair, call its function, one by one."""
         for seconds, act in idle:
             with suppress(queue.Empty):
                 return self._requests.get(timeout=seconds)
@@ -70,11 +70,11 @@ class _Conversation(logging.Handler):
     def _listen(self, requests: BinaryIO) -> None:
         while (line := read_line(requests)) is not None:
             self._requests.put(line)
-        os._exit(_ORPHANED)  # the app is gone, or wants no more
+        os._exit(_ORPHANED)  # the app has ended or closed the stream
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer the app until it leaves; what goes wrong is told to it."""
+    """Serve requests of the app until it closes the stream; errors are reported to it."""
     talk = _Conversation(requests, answers)
     logging.getLogger("senseapp").addHandler(talk)
     logging.getLogger("senseapp").setLevel(logging.INFO)
@@ -85,14 +85,14 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             _ANSWERS[request.kind](talk, request.body)
         except SenseError as error:
             talk.say("refused", [type(error).__name__, str(error)])
-        except BaseException:  # an exit of some library too: it is the app that ends this process
+        except BaseException:  # includes SystemExit of a library: only the app ends this process
             talk.say("crashed", traceback.format_exc())
 
 
 def _load_ahead() -> None:
-    """Import what files that run are made with, once the engine is there and nothing else is to be done."""
+    """Import the modules for files of runtimes, once the engine is loaded and the process is idle."""
     if "torch" in sys.modules:
-        with suppress(ImportError):  # whoever wants a file is told
+        with suppress(ImportError):  # reported when a file is requested
             for module in _FOR_FILES:
                 import_module(module)
 
@@ -119,24 +119,24 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
 
 
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
-    from senseapp.server.file_requests import answer_here  # what runs do without
+    from senseapp.server.file_requests import answer_here  # not needed by runs
 
-    signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that lets no thread run
+    signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that holds the GIL
     try:
         with MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"]).job():
             talk.say("answer", answer_here(request["question"]))
     finally:
         signal.alarm(0)
-        give_back_freed_memory()  # the next question is of another file
+        give_back_freed_memory()  # the next request is about another file
 
 
 @contextmanager
 def _executor(app: AppObserver, address: str, device: str) -> Iterator[Executor]:
-    """Make passes on the cluster at ``address`` inside the block."""
+    """Run passes on the cluster at ``address`` inside the block."""
     from senseapp.measure.cluster.cluster import connected
 
     with connected(address, device=device) as cluster:
-        from senseapp.measure.cluster.executor import RayExecutor  # a cluster that does not answer needs no torch
+        from senseapp.measure.cluster.executor import RayExecutor  # an unreachable cluster needs no torch
 
         yield RayExecutor(cluster, app.phase)
 
@@ -149,7 +149,7 @@ _ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {
 
 
 def main() -> None:
-    """Serve the app at the other end of standard input and output; what libraries print goes to standard error."""
+    """Serve the app over standard input and output; prints of libraries go to standard error."""
     os.umask(PRIVATE)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

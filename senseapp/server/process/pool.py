@@ -1,4 +1,4 @@
-"""The processes that are kept with the engine loaded, and lent out."""
+"""Pool of worker processes that have loaded the engine."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
-_MOST_QUESTIONS, _MOST_OF_ONE_PERSON = 4, 2  # at a time: each takes memory
-_MOST_ANSWERS = 100  # of one process: what libraries keep of each file is some 200 kB
-_ANSWER_SECONDS = 1.0  # for which work waits for a process that answers a question with the engine loaded
+_MOST_QUESTIONS, _MOST_OF_ONE_PERSON = 4, 2  # at a time, as each takes memory
+_MOST_ANSWERS = 100  # of one process: libraries leak some 200 kB per file
+_ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
 
 
 class JobProcesses:
-    """Lends processes out, one piece of work each at a time.
+    """Assigns processes, each to one piece of work at a time.
 
     Args:
-        most: processes that are kept while they have nothing to do.
+        most: idle processes that are kept.
         job_mb: see :class:`~senseapp.server.memory.MemoryGuard`.
         start: starts a process.
     """
@@ -43,22 +43,22 @@ class JobProcesses:
         self._slots = Slots(_MOST_QUESTIONS, _MOST_OF_ONE_PERSON)
         self._idle: list[JobProcess] = []
         self._busy: set[JobProcess] = set()
-        self._asked: set[JobProcess] = set()  # of the busy ones, those that answer questions
+        self._asked: set[JobProcess] = set()  # busy processes that answer requests
         self._closed = False
 
     def pids(self) -> tuple[int, ...]:
-        """Return the numbers of the processes that live now."""
+        """Return the ids of the running processes."""
         with self._lock:
             return tuple(process.pid for process in (*self._idle, *self._busy) if process.alive)
 
     def warm_up(self) -> None:
-        """Start a process that has the engine loaded when it is first asked; returns at once."""
+        """Start a process and load the engine in it; returns at once."""
         with self._lock:
             if not self._closed and sum(process.successor is None for process in self._idle) < self._most:
                 self._start_ahead()
 
     def machine_speed(self) -> MachineSpeed | None:
-        """Return how fast a process found this machine to be, once one has loaded the engine; None if none is to."""
+        """Return the speed of this machine, once a process has loaded the engine; None if none will."""
         with self._lock:
             known = [process for process in (*self._idle, *self._busy) if process.warms]
         for process in known:
@@ -66,7 +66,7 @@ class JobProcesses:
         return next((process.speed for process in known if process.speed), None)
 
     def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
-        """Do a task in one of the processes, see :func:`carry_out_in`."""
+        """Carry out a task in one of the processes, see :func:`carry_out_in`."""
         self._wait_for_answers(context.observer.phase)
         process, done = self._take(), False
         try:
@@ -76,7 +76,7 @@ class JobProcesses:
             self._give_back(process, done)
 
     def answer(self, question: WorkerRequest[AnswerT], asker: Requester = ANYBODY) -> AnswerT:
-        """Answer a question in one of the processes, see :func:`answer_in`; may wait."""
+        """Answer a request in one of the processes, see :func:`answer_in`; may wait."""
         with self._slots.hold(asker, question.subject):
             process = self._take_for_answer(asker, question.subject)
             process.answered += 1
@@ -86,7 +86,7 @@ class JobProcesses:
                 self._give_back(process, process.alive)
 
     def close(self) -> None:
-        """End all processes, those at work too."""
+        """End all processes, busy ones included."""
         with self._lock:
             self._closed = True
             ended = [*self._idle, *self._busy]
@@ -95,7 +95,7 @@ class JobProcesses:
             process.close()
 
     def _wait_for_answers(self, progress: Callable[[str], None]) -> None:
-        """Wait for a process that is only asked something: it is free sooner than another has loaded the engine."""
+        """Wait for a process that answers a request: it is free sooner than another can load the engine."""
         end = math.inf
         while True:
             with self._lock:
@@ -105,13 +105,13 @@ class JobProcesses:
                 if any(process.warm.is_set() for process in asked):
                     end = min(end, time.monotonic() + _ANSWER_SECONDS)
                 self._given_back.wait(ASK_SECONDS)
-            progress("")  # where a cancel takes effect
+            progress("")  # may raise to cancel
 
     def _take_for_answer(self, asker: Requester, subject: str) -> JobProcess:
         """Return the process that can answer soonest.
 
-        Most answers take less time than to load the engine: they are waited for, and after a second also for one
-        process more, whichever is ready first.
+        Most answers take less time than loading the engine, so this waits for a busy process, and after a second also
+        for a new one, whichever is ready first.
         """
         alone_until = time.monotonic() + _ANSWER_SECONDS
         while True:
@@ -148,7 +148,7 @@ class JobProcesses:
         return process
 
     def _best_place(self) -> int:
-        """Return the place among the idle of the last one that is warm and is not to end, or nearly so."""
+        """Return the index of the last idle process, preferring a loaded engine, then no successor."""
         idle = self._idle
         return max(range(len(idle)), key=lambda at: (idle[at].warm.is_set(), idle[at].successor is None, at))
 
@@ -170,23 +170,23 @@ class JobProcesses:
             self._given_back.notify_all()
         for ended in dropped if keep else (*dropped, process):
             ended.close()
-        with suppress(OSError, SenseError):  # what ended the work is told; the next piece starts one, or says why not
+        with suppress(OSError, SenseError):  # not the work's error; the next work tries again
             if not keep:
                 self.warm_up()
             elif process.answered >= _MOST_ANSWERS and successor is None:
                 self._replace(process)
 
     def _spare(self) -> JobProcess | None:
-        """Return an idle process beyond those that are kept that has not loaded the engine yet, if there is one."""
+        """Return an idle process beyond the kept number that has not loaded the engine yet, if there is one."""
         following = [other.successor for other in (*self._idle, *self._busy)]
         staying = [other for other in self._idle if other.successor is None]
         cold = (other for other in staying if not other.warm.is_set() and other not in following)
         return next(cold, None) if len(staying) >= self._most else None
 
     def _replace(self, worn: JobProcess) -> None:
-        """Start the successor of an idle process; whoever asks before that one is warm need not wait for the engine."""
+        """Start the successor of an idle process, which stays available until the successor has loaded the engine."""
         with self._lock:
-            if worn not in self._idle or worn.successor:  # closed, or lent already: it comes back
+            if worn not in self._idle or worn.successor:  # closed, or busy: replaced when it is returned
                 return
             worn.successor = successor = self._start_ahead()
         threading.Thread(target=self._end_after, args=(worn, successor.warm), daemon=True).start()
@@ -194,7 +194,7 @@ class JobProcesses:
     def _end_after(self, worn: JobProcess, warm: threading.Event) -> None:
         warm.wait()
         with self._lock:
-            if worn not in self._idle:  # at work: ends when it is given back
+            if worn not in self._idle:  # busy: ends when it is returned
                 return
             self._idle.remove(worn)
         worn.close()

@@ -1,4 +1,4 @@
-"""A process that works for the app, and the messages exchanged with it."""
+"""A worker process of the app, and the exchange of messages with it."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ AnswerT = TypeVar("AnswerT")
 
 _TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
 _log = logging.getLogger(__name__)
-ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
+ASK_SECONDS = 0.25  # interval of checks for a cancel while no message comes
 MOST_DELAY = 4
-"""How many times as long as its processor time a question may take, where other processes are busy."""
-_LEAVE_SECONDS = 2.0  # a server that is asked to end has five for everything
-_HEAD_LOST_SECONDS = "20"  # Ray's own patience with a head that does not answer is a minute
+"""Limit of a request's wall time, as a multiple of its processor time, where other processes are busy."""
+_LEAVE_SECONDS = 2.0  # a server has five seconds for its whole shutdown
+_HEAD_LOST_SECONDS = "20"  # Ray's default timeout for an unresponsive head is a minute
 _KEPT = "What was measured is kept"
 
 
 def cluster_lost(status: int) -> ClusterFailed:
-    """Return what to say of a process that talked to a cluster, and ended."""
+    """Return the error for a lost process that was connected to a cluster."""
     return ClusterFailed(
         f"The connection to the cluster was lost. {_KEPT}: try again once it is back, or go on on this machine alone."
     )
 
 
 def process_lost(status: int) -> ProcessLost:
-    """Return what to say of a process that worked on this machine, and ended with ``status``."""
+    """Return the error for a lost process on this machine with exit status ``status``."""
     if status == -signal.SIGKILL:
         reason, advice = "was killed, most often because memory ran out", "with fewer images or a smaller input size"
     else:
@@ -62,18 +62,18 @@ def process_lost(status: int) -> ProcessLost:
 
 
 class JobProcess:
-    """One such process.
+    """One worker process.
 
     Args:
-        lost: returns what to raise once the process has ended by itself, from its exit status (negative for a signal).
+        lost: returns the error for a process that ended by itself, from its exit status (negative for a signal).
     """
 
     def __init__(self, lost: Callable[[int], SenseError] = process_lost) -> None:
-        self.warm = threading.Event()  # set once the engine is loaded, or never will be
-        self.warms = False  # whether it was asked to load the engine
-        self.speed: MachineSpeed | None = None  # of this machine, known with that
-        self.answered = 0  # questions
-        self.successor: JobProcess | None = None  # at the end of its time: ends it once that one has the engine loaded
+        self.warm = threading.Event()  # set once the engine is loaded, or cannot be
+        self.warms = False  # whether loading the engine was requested
+        self.speed: MachineSpeed | None = None  # of this machine, known once it is loaded
+        self.answered = 0  # number of requests
+        self.successor: JobProcess | None = None  # replaces this one once it has loaded the engine
         self._lost_with = lost
         self._heard: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
@@ -82,12 +82,12 @@ class JobProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked anything."""
+        """Whether it can receive requests."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its number in the system."""
+        """Its process id."""
         return self._process.pid
 
     @property
@@ -113,31 +113,31 @@ class JobProcess:
             raise self._lost() from error
 
     def receive(self, *wanted: str, progress: Callable[[str], None]) -> Line:
-        """Return the next message of a wanted kind; the others are dealt with on the way.
+        """Return the next message of one of the ``wanted`` kinds; others are handled meanwhile.
 
-        ``progress`` is told what begins, and several times a second "" for nothing new; it may raise. What the process
-        refuses, and its loss, is raised as a SenseError; what nobody foresaw as a RuntimeError.
+        ``progress`` receives each step as it begins, and several times a second "" for nothing new; it may raise. A
+        refusal by the process, and its loss, is raised as a SenseError; an unexpected error as a RuntimeError.
         """
         while True:
             try:
                 line = self._heard.get(timeout=ASK_SECONDS)
             except queue.Empty:
-                progress("")  # where a cancel takes effect
+                progress("")  # may raise to cancel
                 continue
             if line is None:
-                self._heard.put(None)  # for whoever asks next: nothing will be heard any more
+                self._heard.put(None)  # end marker for the next reader
                 raise self._lost()
             if line.kind in wanted:
                 return line
             self._deal_with(line, progress)
 
     def kill(self) -> None:
-        """End the process at once; one that computes in C would not hear that it should."""
+        """Kill the process at once; one that runs C code would not read a request to stop."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, also if it is busy."""
         self._end()
         self._errors.close()
 
@@ -155,7 +155,7 @@ class JobProcess:
             raise RuntimeError(f"the process that works for the app failed:\n{line.body}")
 
     def _end(self) -> int:
-        """Return the exit status of the process, which ends by itself once it can hear nothing more."""
+        """Return the exit status of the process, which ends by itself once its input is closed."""
         process = self._process
         assert process.stdin is not None
         try:
@@ -188,7 +188,7 @@ class JobProcess:
 
 @cache
 def _folder_of_locks() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder of the locks with which processes of this server leave each other quiet moments."""
+    """Return the folder of the locks by which processes of this server pause for each other's timing."""
     return tempfile.TemporaryDirectory(prefix="senseapp-")
 
 
@@ -209,11 +209,11 @@ def _started(errors: Any) -> subprocess.Popen[bytes]:
 def carry_out_in(
     process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
 ) -> None:
-    """Have ``process``, which does nothing else meanwhile, do the task; its outcome is in the folder.
+    """Let the idle ``process`` carry out the task; its outcome is in the folder.
 
-    How a session is opened is for the process to know; everything else of ``context`` counts. The memory of runs on
-    this machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures.
-    Raises as :meth:`JobProcess.receive` does.
+    The process opens sessions in its own way; everything else of ``context`` applies. The memory of runs on this
+    machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures. Raises
+    as :meth:`JobProcess.receive` does.
     """
     process.send(
         "task",
@@ -231,9 +231,9 @@ def carry_out_in(
 
 
 def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
-    """Return whether a question has used up its ``limit``, in seconds of processor time.
+    """Return whether a request has used up its ``limit``, in seconds of processor time.
 
-    Where its process rarely gets a processor, or waits for a disk, it ends after ``MOST_DELAY`` times as long.
+    If its process rarely gets a processor, or waits for a disk, the limit is ``MOST_DELAY`` times as much wall time.
 
     >>> [takes_too_long(elapsed=9, processor=spent, limit=8) for spent in (8.5, 2)]
     [True, False]
@@ -244,10 +244,10 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
 def answer_in(
     process: JobProcess, question: WorkerRequest[AnswerT], *, asker: Requester = ANYBODY, job_mb: int = 0
 ) -> AnswerT:
-    """Have ``process`` answer a question, and end it where that takes too long or nobody waits for it any more.
+    """Let ``process`` answer a request, and end it if that takes too long or the requester is gone.
 
     Raises:
-        ReadingStopped: the process was busy for too long, or ended; Abandoned where the asker is gone.
+        ReadingStopped: the process was busy for too long, or ended; Abandoned if the requester is gone.
     """
     begun, spent = math.inf, 0.0
 
@@ -294,6 +294,6 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
 
 
 def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:
-    """Do a task on the cluster at ``address``, in a process that Ray may end when the cluster is gone."""
+    """Carry out a task on the cluster at ``address``, in a process that Ray may end if the cluster is lost."""
     with closing(JobProcess(cluster_lost)) as process:
         carry_out_in(process, task, context, device=device, address=address)

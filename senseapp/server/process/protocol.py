@@ -1,9 +1,9 @@
-"""The protocol of job processes: lines of strict JSON, never pickle; a task goes in, what it finds comes back.
+"""Protocol of worker processes: lines of strict JSON, never pickle; tasks in, results out.
 
-The app sends ``["task", {...}]``. The process says ``phase``, ``opened``, ``estimated`` and ``measured`` as they come,
-asks ``find`` and ``taken`` about earlier runs, each of which the app answers with ``["answer", ...]``, and ends with
-``done``, ``refused`` (an error with a sentence) or ``crashed`` (a trace). To cancel, the app ends the process: whatever
-was measured is on the disk.
+The app sends ``["task", {...}]``. The process sends ``phase``, ``opened``, ``estimated`` and ``measured`` as they
+occur, requests ``find`` and ``taken`` about earlier runs, to each of which the app responds with ``["answer", ...]``,
+and ends with ``done``, ``refused`` (an error with a sentence) or ``crashed`` (a trace). To cancel, the app ends the
+process: all measurements are on disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS: dict[str, type[Any]] = {
 
 
 class Line(NamedTuple):
-    """One message; records in its body are as :func:`senseapp.core.codec.encode` gives them."""
+    """One message; records in its body are encoded by :func:`senseapp.core.codec.encode`."""
 
     kind: str
     body: Any = None
@@ -48,7 +48,7 @@ def write_line(stream: IO[bytes], kind: str, body: Any = None) -> None:
 
 
 def read_line(stream: IO[bytes]) -> Line | None:
-    """Return the next message, or None once the other side is gone."""
+    """Return the next message, or None once the stream is closed."""
     text = stream.readline()
     if not text.endswith(b"\n"):
         return None
@@ -56,15 +56,15 @@ def read_line(stream: IO[bytes]) -> Line | None:
 
 
 def decode_task(payload: dict[str, Any]) -> RunTask:
-    """Return the task that :func:`senseapp.core.codec.encode` was given."""
+    """Return the task from its encoding by :func:`senseapp.core.codec.encode`."""
     task: RunTask = decode(payload, _KINDS[payload["type"]])
     return task
 
 
 class AppObserver:
-    """The app as a task in another process sees it: ``say`` tells it something, ``answer`` waits for its answer.
+    """Observer of a task in a worker process that forwards to the app: ``say`` sends, ``answer`` waits for a response.
 
-    Where progress is told, another process of the server may time something before the task goes on.
+    Each progress report is also a point at which another process of the server may time something first.
     """
 
     def __init__(self, say: Callable[[str, Any], None], answer: Callable[[], Any]) -> None:
@@ -72,39 +72,39 @@ class AppObserver:
         self._answer = answer
 
     def phase(self, sentence: str) -> None:
-        """Tell what begins."""
+        """Send the step that begins."""
         if sentence:
             self._say("phase", sentence)
         pause()
 
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """Tell what is known before the first measurement."""
+        """Send what is known before the first measurement."""
         self._say("opened", [encode(head), {"done": done, "total": total, "predicted_seconds": predicted_seconds}])
 
     def estimated(self, estimate: LayerMeasurement) -> None:
-        """Tell one estimate."""
+        """Send one estimate."""
         self._say("estimated", encode(estimate))
         pause()
 
     def measured(self, measurement: LayerMeasurement) -> None:
-        """Tell one measurement."""
+        """Send one measurement."""
         self._say("measured", encode(measurement))
         pause()
 
     def find(self, content_key: str) -> RunResult | None:
-        """Ask for an earlier run."""
+        """Request an earlier run."""
         self._say("find", content_key)
         found = self._answer()
         return None if found is None else decode(found, RunResult)
 
     def taken(self, count: int, total: int) -> Reused:
-        """Tell how much was taken from it, and ask for the record of that."""
+        """Report how many measurements were reused, and request the record of that."""
         self._say("taken", [count, total])
         return decode(self._answer(), Reused)
 
 
 def carry_out_here(request: dict[str, Any], app: AppObserver, **session: Any) -> None:
-    """Do the task of a request in this process; ``session`` are further arguments of how a session is opened."""
+    """Carry out the task of a request in this process; ``session`` are further arguments for opening a session."""
     context = TaskContext(
         folder=RunFolder(Path(request["folder"])),
         observer=app,

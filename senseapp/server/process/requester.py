@@ -1,6 +1,6 @@
-"""Owners of requests to worker processes, and the number of requests that are answered at the same time.
+"""Requesters of worker processes, and limits on the number of simultaneous requests.
 
-A hostile file keeps its process busy until its time limit. So that others do not wait for it, each person has a few of
+A hostile file keeps its process busy until its time limit. So that others do not wait for it, each user has a few of
 all slots, and a request ends once its page is closed.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from senseapp.core.errors import Abandoned
 
-_ASK_SECONDS = 0.25  # how often a waiting question looks whether its page is still open
+_ASK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
 
 
 def _stays() -> bool:
@@ -23,18 +23,18 @@ def _stays() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
-    """Who asks.
+    """Origin of a request.
 
     Attributes:
-        person: whose slots the question takes.
-        is_gone: tells whether nobody waits for the answer any more, because the page was closed.
+        person: the user whose slots it takes.
+        is_gone: returns whether the requesting page was closed.
     """
 
     person: str = ""
     is_gone: Callable[[], bool] = field(default=_stays)
 
     def check(self, subject: str) -> None:
-        """Raise Abandoned once nobody waits any more."""
+        """Raise Abandoned once the requester is gone."""
         if self.is_gone():
             raise Abandoned(
                 f"{subject} was not read to its end, as the page that needs it was closed. Open the page again."
@@ -42,15 +42,15 @@ class Requester:
 
 
 ANYBODY = Requester()
-"""Waits for every answer: the command line, and the server itself."""
+"""Never gone: the command line, and the server itself."""
 
 
 class Slots:
-    """Limits how many questions are answered at once, in all and of one person; safe to use from any thread.
+    """Limits how many requests are answered at once, in total and per user; safe to use from any thread.
 
     Args:
-        most: in all.
-        most_each: of one person. Whoever has fewer goes first, then whoever waits longer.
+        most: in total.
+        most_each: per user. Users with fewer slots go first, then those who wait longer.
     """
 
     def __init__(self, most: int, most_each: int) -> None:
@@ -58,12 +58,12 @@ class Slots:
         self._most_each = most_each
         self._changed = threading.Condition()
         self._held: Counter[str] = Counter()
-        self._waiting: dict[int, str] = {}  # persons by ticket, in the order in which they came
+        self._waiting: dict[int, str] = {}  # users by ticket, in order of arrival
         self._tickets = 0
 
     @contextmanager
     def hold(self, asker: Requester, subject: str) -> Iterator[None]:
-        """Wait for a slot and keep it inside the block; Abandoned where the page of ``subject`` closes before."""
+        """Wait for a slot and hold it inside the block; Abandoned if the page of ``subject`` closes before."""
         self._take(asker, subject)
         try:
             yield
@@ -87,7 +87,7 @@ class Slots:
                 self._changed.notify_all()
 
     def _next(self) -> int | None:
-        """Return the ticket that may go now; None while there is no slot for any that waits."""
+        """Return the ticket that may go next; None while no waiting one has a slot."""
         if self._held.total() >= self._most:
             return None
         may_go = (item for item in self._waiting.items() if self._held[item[1]] < self._most_each)
