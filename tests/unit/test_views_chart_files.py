@@ -20,8 +20,7 @@ from senseapp.views.charts.quantization_bars import bin_frame, mark_frame, quant
 from senseapp.views.frames.levels import marked
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame
-from tests.pages.records import NAMES, profile, result
-from tests.unit.test_app_histograms import a_histogram
+from tests.pages.records import NAMES, a_histogram, profile, result
 
 TOP1 = METRICS["top1"]
 FRAME = measurement_frame(result(), "top1")
