@@ -27,8 +27,7 @@ from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import select_layers
-from senseapp.records.ranking import undecided
-from senseapp.records.resolution import default_metric
+from senseapp.records.resolution import default_metric, undecided
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import Task
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from senseapp.data.images import ImageSet
-from senseapp.records.file_answers import UNKNOWN, FileAnswers
+from senseapp.records.answers import UNKNOWN, FileAnswers
 from senseapp.tasks import Task
 
 _DIGITS = 3  # of a probability

@@ -17,7 +17,7 @@ from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
-from senseapp.records.model_files import ONNX, PROGRAM
+from senseapp.records.deployment import ONNX, PROGRAM
 from senseapp.records.schedule import ValidationResult
 
 WRITTEN_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -28,7 +28,7 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
 
     The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
     ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
-    :mod:`senseapp.records.model_files` for what reads it. A structurally pruned network no longer fits its
+    :mod:`senseapp.records.deployment` for what reads it. A structurally pruned network no longer fits its
     architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
     Return the files written, the state dict first, and sentences on those that could not be.
 

@@ -84,7 +84,7 @@ def ours(network: str, compression: str) -> AppliedModel:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory):
-    """Return what a library did to each layer, by network, compression and target; each environment is asked once for each."""
+    """Return what a library did to each layer, by network, compression and target; it is asked once for a network."""
     folder, known = tmp_path_factory.mktemp("targets"), {}
 
     def read(network: str, compression: str, target: str) -> dict[str, int]:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from senseapp.cli.main import main
-from senseapp.cli.progress_bar import ProgressBar
+from senseapp.cli.output import ProgressBar
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import MeasurementFailed, NotFound
 from senseapp.records.histogram import QuantizationHistogram

@@ -13,17 +13,16 @@ from senseapp.metrics import METRICS
 from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.views.charts.axes import cut_labels, value_scale
-from senseapp.views.charts.bars import schedule_bars, sensitivity_bars
-from senseapp.views.charts.curves import level_line, sensitivity_curves
-from senseapp.views.charts.heatmap import sensitivity_heatmap
-from senseapp.views.charts.network import network_bars
-from senseapp.views.charts.quantization_bars import (
+from senseapp.views.charts.histograms import (
     bin_frame,
     cell_profile_chart,
     mark_frame,
     profile_frame,
     quantization_bars,
 )
+from senseapp.views.charts.layers import schedule_bars, sensitivity_bars
+from senseapp.views.charts.levels import level_line, sensitivity_curves, sensitivity_heatmap
+from senseapp.views.charts.network import network_bars
 from senseapp.views.frames.levels import CURVE_AXES, EXTREMES, curve_rows, cut_short, drop_domain, marked
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame, schedule_frame
