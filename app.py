@@ -5,8 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.account import admit
-from senseapp.app.common.sidebar import sidebar
+from senseapp.app.common.account import admit, sidebar
 
 ASSETS = Path(__file__).parent / "assets"
 

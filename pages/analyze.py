@@ -2,8 +2,7 @@
 
 import streamlit as st
 
-from senseapp.app.analyze.address import follow_address, keep_address
-from senseapp.app.analyze.blocks import Block, compression_line, images_line, model_line
+from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
 from senseapp.app.analyze.compression import UNSURE, choose_goal, choose_sensitivity, say_what_pays
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card

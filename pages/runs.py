@@ -3,8 +3,8 @@
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.account import no_login_line
 from senseapp.app.common.notices import empty_state, errors_here
-from senseapp.app.common.share import no_login_line
 from senseapp.app.runs.imports import import_button
 from senseapp.app.runs.list import disk_line, run_list, undo_deletions
 

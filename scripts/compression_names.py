@@ -17,7 +17,7 @@ from senseapp import descriptions
 _ROOT = Path(__file__).resolve().parent.parent
 _SEARCHED = ("senseapp", "pages", "app.py")
 _OWN_FOLDERS = {"compressions", "descriptions"}
-_OTHER_TOOLS = {"config_formats", "distiller_reading", "distiller_table", "fraction_formats"}
+_OTHER_TOOLS = {"config_formats", "distiller", "fraction_formats"}
 """Folders and modules that read or write files of other tools."""
 _TYPE_TESTS = {"isinstance", "issubclass"}
 

@@ -30,8 +30,8 @@ from senseapp.server.demos import PHOTOGRAPHS_DEMO
 from senseapp.server.leaderboard import headline
 from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import Service
-from senseapp.views.report.chart_data import ReportContents
 from senseapp.views.report.document import build_report
+from senseapp.views.report.figures import ReportContents
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"

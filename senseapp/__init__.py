@@ -14,7 +14,7 @@ _HOMES = {
     "SensitivityResult": "senseapp.notebook.level_result",
     "SensitivityAnalyzer": "senseapp.notebook.analyzer",
     "analyze_sensitivity": "senseapp.notebook.analyzer",
-    "histogram": "senseapp.views.charts.histogram_wall",
+    "histogram": "senseapp.views.charts.histograms",
     "measure": "senseapp.measure.sweep",
     "make_schedule": "senseapp.solve.methods",
 }

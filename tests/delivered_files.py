@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.records.candidate import Candidate
-from senseapp.records.model_files import model_file
+from senseapp.records.deployment import model_file
 
 _BATCH = 50  # images at once, where the file does not say
 

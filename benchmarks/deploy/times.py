@@ -17,7 +17,7 @@ from senseapp.core.errors import InfeasibleBudget
 from senseapp.descriptions.levels import BitScale
 from senseapp.prove.timed import TimedNetwork, measured_schedule
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.layer_times import MILLISECONDS, LayerTimes
+from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine, times
 from senseapp.runtimes.onnxruntime.timing import time_layers

@@ -29,7 +29,7 @@ from benchmarks.real.small_checkpoints import HALF, IMAGENET, NONE, RAW, Trained
 from senseapp.data.load import load_images
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.sources.load import load_model
-from senseapp.records.preparation import PreparationChoice
+from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import CLASSIFICATION
 

@@ -14,7 +14,7 @@ from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
-from senseapp.records.ranking import spearman
+from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 

@@ -18,7 +18,7 @@ from benchmarks.real.photographs import MADE_FROM, write_photographs
 from benchmarks.real.rows import Row
 from senseapp.cli.main import main
 from senseapp.descriptions import BudgetKind
-from senseapp.records.model_files import CHECKPOINT, model_file, small_form
+from senseapp.records.deployment import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import ResourceBudget, ValidationResult
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.tasks import RunObserver, TaskContext

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from senseapp.core.home import SITE
 from senseapp.core.markdown import md
-from senseapp.core.site import SITE
 
 PICTURES = SITE / "assets" / "screenshots"
 """Made by ``scripts/take_screenshots.py``."""

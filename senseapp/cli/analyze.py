@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
-from senseapp.cli.progress_bar import ProgressBar, phases
+from senseapp.cli.output import ProgressBar, phases
 from senseapp.cli.run_arguments import add_compression_arguments, print_outputs, run_spec_from
 from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS

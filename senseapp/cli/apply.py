@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from senseapp.cli.figures import candidate_json, changes_json, number
-from senseapp.cli.progress_bar import phases
+from senseapp.cli.output import candidate_json, changes_json, number, phases
 from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
 from senseapp.metrics import MetricChange
+from senseapp.records.deployment import small_form
 from senseapp.records.measurement import RunResult, change_in
-from senseapp.records.model_files import small_form
 from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.schedule_tasks import Verification
 from senseapp.store.run_folder import RunFolder

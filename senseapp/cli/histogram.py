@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from senseapp.cli.analyze import add_data_arguments, add_model_arguments
-from senseapp.cli.progress_bar import phases
+from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import data_from, model_from, run_folder
-from senseapp.core.csv_cells import safe_cell
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.texts import safe_cell
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.profile import select_layers
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     )  # fmt: skip
     patterns = patterns_in(arguments.layers)
     found = _of_model(arguments, spec, patterns) if arguments.model else _of_run(arguments.run_folder, spec, patterns)
-    from senseapp.views.charts.histogram_wall import parted  # loads pandas, which most commands do without
+    from senseapp.views.charts.histograms import parted  # loads pandas, which most commands do without
 
     made, refusals = parted(found)
     print("\n".join(_lines(made)))
@@ -117,7 +117,7 @@ def _lines(made: Sequence[QuantizationHistogram]) -> Iterator[str]:
 
 def _write(made: Sequence[QuantizationHistogram], folder: Path) -> None:
     from senseapp.views.charts.files import picture_png, picture_svg
-    from senseapp.views.charts.histogram_wall import colours_text, picture_of, wall_frame
+    from senseapp.views.charts.histograms import colours_text, picture_of, wall_frame
 
     frame = wall_frame(made)
     table = frame.assign(layer=frame["layer"].map(safe_cell)).to_csv(index=False, lineterminator="\n")

@@ -15,7 +15,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import load_card
 from senseapp.server.outputs import write_outputs
-from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.run_folder import RunFolder
 
 NAME = "import"

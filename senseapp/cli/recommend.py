@@ -7,14 +7,13 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from senseapp.cli.figures import candidate_json
-from senseapp.cli.progress_bar import ProgressObserver, phases
+from senseapp.cli.output import ProgressObserver, candidate_json, phases
 from senseapp.cli.run_arguments import loss_from, run_folder
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.records.candidate import offered, recommended
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal
-from senseapp.server.graph_files import write_target_file
+from senseapp.server.outputs import write_target_file
 from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder

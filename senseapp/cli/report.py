@@ -7,7 +7,7 @@ from pathlib import Path
 
 from senseapp.cli.run_arguments import run_folder, schedule_at
 from senseapp.core.disk import replace_file, storage_errors
-from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
     schedules = (schedule_at(arguments.schedule, result),) if arguments.schedule else ()
-    from senseapp.views.report.chart_data import ReportContents  # loads pandas, which most commands do without
     from senseapp.views.report.document import build_report
+    from senseapp.views.report.figures import ReportContents  # loads pandas, which most commands do without
 
     contents = ReportContents(
         title=arguments.title or f"{result.profile.title} · {result.compression.kind}",

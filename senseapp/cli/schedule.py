@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from senseapp.cli.progress_bar import phases
+from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import add_run_arguments, loss_from, partner_of
 from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.metrics import METRICS
-from senseapp.records.layer_times import MILLISECONDS, LayerTimes
+from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.server.graph_files import write_target_file
+from senseapp.server.outputs import write_target_file
 from senseapp.store.run_folder import RunFolder
 
 NAME = "schedule"

@@ -1,4 +1,4 @@
-"""The folder of senseapp's runs, and its lock, which allows one server at a time."""
+"""Where senseapp keeps its runs, the lock by which one server at a time serves them, and the app's own files."""
 
 from __future__ import annotations
 
@@ -113,3 +113,10 @@ def _holder(file: TextIO) -> str:
         f"Another senseapp server works in this folder already: {who}. "
         "Stop it first, or set SENSEAPP_HOME to another folder."
     )
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = _PACKAGE / "site"
+
+SITE = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent
+"""The top of the clone; in an installed package, a folder of its own that the build has filled (``setup.py``)."""

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from senseapp.core.csv_cells import plain_cell
 from senseapp.core.tables import MOST_BYTES, Table, TableError, read_table
-from senseapp.core.wording import listed, plural, printable
+from senseapp.core.texts import listed, plain_cell, plural, printable
 
 _NUMERIC = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
 _PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)

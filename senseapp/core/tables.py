@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeAlias
 
-from senseapp.core.wording import plural, printable
+from senseapp.core.texts import plural, printable
 
 MOST_BYTES: Final = 64_000_000
 _MOST_CELLS = 5_000_000

@@ -18,7 +18,7 @@ from zipfile import ZipInfo
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers, ZipRefused
-from senseapp.core.wording import printable
+from senseapp.core.texts import printable
 from senseapp.data.contents import Contents, Entry, Unreadable, safe_member_name
 
 _MB = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from senseapp.core.wording import listed, plural
+from senseapp.core.texts import listed, plural
 from senseapp.data.contents import Contents, Entry, PictureSource
 from senseapp.data.label_columns import single_labels
 from senseapp.data.label_sets import says_several, several_labels

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.data.contents import Unreadable
 
 Values = npt.NDArray[np.uint16]

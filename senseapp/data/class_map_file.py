@@ -9,7 +9,7 @@ from typing import Any
 from senseapp.core.errors import InvalidDataset, first_line_of
 from senseapp.core.table_records import column_key
 from senseapp.core.tables import Table, TableError, decoded_text, read_table
-from senseapp.core.wording import listed, printable
+from senseapp.core.texts import listed, printable
 
 _NAME_WORDS = frozenset(("folder", "foldername", "label", "labelname", "name", "classname"))
 _CLASS_WORDS = frozenset(("class", "classid", "classindex", "id", "index", "idx", "output"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import listed, plural, printable
+from senseapp.core.texts import listed, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
     (

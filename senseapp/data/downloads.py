@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from senseapp.core.home import home, make_private
-from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.descriptions.sources import IMAGE_SETS
 
 _MB = 1_000_000
 _UNDER_WAY_SECONDS = 60.0

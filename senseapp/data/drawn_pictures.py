@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from senseapp.core.wording import listed, plural, printable
+from senseapp.core.texts import listed, plural, printable
 from senseapp.data.bit_depth import Depth, depth_note, mixed_depths_note
 from senseapp.data.decoding import Decoded, Remark
 

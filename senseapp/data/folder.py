@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import listed, plural, printable
+from senseapp.core.texts import listed, plural, printable
 from senseapp.data.archives import ArchiveLimits
 from senseapp.data.bands import is_tiff
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable

@@ -24,8 +24,8 @@ from senseapp.core.home import private_files
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
+from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.networks.sources.libraries import is_reachable
-from senseapp.records.image_sets import IMAGE_SETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ TORCHVISION_SETS: Mapping[str, TorchvisionSet] = {
     "flowers102": TorchvisionSet(kind=datasets.Flowers102, options={"split": "test"}),
     "oxford_pets": TorchvisionSet(kind=datasets.OxfordIIITPet, options={"split": "test"}),
 }
-"""By the names of :data:`senseapp.records.image_sets.IMAGE_SETS`."""
+"""By the names of :data:`senseapp.descriptions.sources.IMAGE_SETS`."""
 
 
 def open_image_set(name: str) -> ImageSetSource:

@@ -16,7 +16,7 @@ from timm.data import create_transform
 from torchvision.transforms import Resize
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.data.bands import MAX_CHANNELS
 from senseapp.data.decoding import ChannelMode, Resizing
 from senseapp.networks.loaded import Preprocessing

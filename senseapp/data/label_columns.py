@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.table_records import column_key
-from senseapp.core.wording import listed, plural, printable
+from senseapp.core.texts import listed, plural, printable
 from senseapp.data.label_tables import LABEL_WORDS, LabelTable
 
 _WHOLE = re.compile(r"\+?(-?\d+)(?:[.,]0*)?", re.ASCII)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.table_records import column_key
-from senseapp.core.wording import listed, printable
+from senseapp.core.texts import listed, printable
 from senseapp.data.label_columns import BLANK, truth_in
 from senseapp.data.label_tables import LABEL_WORDS, LabelTable
 from senseapp.tasks import LabelTruth

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.table_records import column_key
 from senseapp.core.tables import Table, TableError, read_table
-from senseapp.core.wording import listed, plural, printable
+from senseapp.core.texts import listed, plural, printable
 from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.picture_names import SPELLINGS, Matched, PictureNames, Spelling, has_picture_suffix
 

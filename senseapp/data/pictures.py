@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabelsError
-from senseapp.core.wording import printable
+from senseapp.core.texts import printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange
 from senseapp.data.contents import Entry, PictureSource

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import printable
+from senseapp.core.texts import printable
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import PixelSemaphore
 from senseapp.data.drawn_pictures import DrawnPictures
@@ -14,7 +14,7 @@ from senseapp.data.folder import PIXELS_IN_FLIGHT, read_picture
 from senseapp.data.images import PreparedImages, allocate_pixels, channel_mode, cropping
 from senseapp.data.picture_process import DECODERS
 from senseapp.networks.loaded import Preprocessing
-from senseapp.records.picture_answers import MOST_PICTURE_MEGABYTES
+from senseapp.records.answers import MOST_PICTURE_MEGABYTES
 
 
 def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool = False) -> PreparedImages:

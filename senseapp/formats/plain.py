@@ -15,11 +15,10 @@ from typing import Any
 
 import yaml
 
-from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InvalidSchedule, InvalidSpec, first_line_of
 from senseapp.core.table_records import TableRecord, column_key, read_records
 from senseapp.core.tables import TableError, decoded_text
-from senseapp.core.wording import printable
+from senseapp.core.texts import csv_text, printable
 from senseapp.descriptions import get, names
 from senseapp.formats.base import ExportFormat, json_text
 from senseapp.records.profile import ModelProfile

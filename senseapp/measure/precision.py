@@ -17,7 +17,7 @@ from senseapp.measure.prefix import Prefix, ReplayMismatch
 from senseapp.measure.replay import Replay
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions
-from senseapp.records.ranking import spearman
+from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 
 _TIMED_IMAGES = 2

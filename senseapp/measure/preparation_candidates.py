@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.data.images import PreparedImages
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.networks.sources.libraries import channel_statistics
-from senseapp.records.preparation import PreparationTrial
+from senseapp.records.inputs import PreparationTrial
 from senseapp.records.spec import ChannelOrder, DataSpec, ModelSpec
 
 _USUAL_MACS = 4e9

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import load_images
 from senseapp.measure.preparation_candidates import NumTried, PreparationCandidate, Preparations, macs_of, verdict
@@ -30,7 +30,7 @@ from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_
 from senseapp.networks.checkpoints.fitting import look_alikes
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.load import load_model
-from senseapp.records.preparation import PreparationChoice, PreparationTrial
+from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, task_named
 

@@ -28,8 +28,7 @@ from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import LayerMeasurement, PassSettings, RunResult, Status, latest
 from senseapp.records.profile import ModelProfile, counting_notes
-from senseapp.records.ranking import spearman
-from senseapp.records.resolution import visible_words
+from senseapp.records.resolution import spearman, visible_words
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import MULTILABEL, task_named
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from senseapp.compressions.base import CompressionRequest, Compressor
 from senseapp.core.errors import InvalidSpec, SenseError, is_about_memory
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
@@ -29,8 +29,7 @@ from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import select_layers
-from senseapp.records.ranking import undecided
-from senseapp.records.resolution import default_metric
+from senseapp.records.resolution import default_metric, undecided
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import Task
 

@@ -18,7 +18,7 @@ from senseapp.data.pictures import png_of
 from senseapp.metrics.intervals import discordant_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.records.changed_answers import ChangedAnswers, ChangedPicture, ClassDrop
+from senseapp.records.answers import ChangedAnswers, ChangedPicture, ClassDrop
 
 _MOST_PICTURES = 12
 _MOST_CLASSES = 20

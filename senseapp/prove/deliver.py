@@ -13,10 +13,9 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_answers import file_answers
 from senseapp.prove.prove import Proof
 from senseapp.prove.source import Source
+from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form
-from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
-from senseapp.records.file_answers import FileAnswers
-from senseapp.records.model_files import CHECKPOINT, model_file, small_form
+from senseapp.records.deployment import CHECKPOINT, DeploySettings, Median, RuntimeFigures, model_file, small_form
 from senseapp.records.schedule import ValidationResult
 from senseapp.runtimes.onnxruntime.runtime import ratio
 

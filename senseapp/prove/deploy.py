@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from senseapp.core.steps import OptionalSteps
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.levels import BitScale
@@ -23,10 +23,10 @@ from senseapp.prove.file_answers import file_answers
 from senseapp.prove.file_judge import FileJudge
 from senseapp.prove.findings import advice, findings
 from senseapp.prove.source import Source
+from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
-from senseapp.records.file_answers import FileAnswers
-from senseapp.records.rounding import LayerRounding, RoundingSettings
+from senseapp.records.diagnosis import LayerRounding, RoundingSettings
 from senseapp.runtimes.onnxruntime.float_nodes import Mixed, mixed
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes, layers_of_nodes

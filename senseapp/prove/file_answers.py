@@ -9,7 +9,7 @@ from torch import Tensor
 
 from senseapp.data.images import ImageSet
 from senseapp.metrics.predictions import Predictions
-from senseapp.records.file_answers import UNKNOWN, FileAnswers
+from senseapp.records.answers import UNKNOWN, FileAnswers
 from senseapp.tasks import Task
 
 _DIGITS = 3  # of a probability

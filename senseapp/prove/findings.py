@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
 from senseapp.records.measurement import change_in

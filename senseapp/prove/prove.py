@@ -21,7 +21,7 @@ from senseapp.prove.repair_choice import Measured, measured
 from senseapp.prove.strongest import couplings_of
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import latency, pass_seconds, sizes_of
-from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.measurement import RunResult, change_in, loss_with_interval
 from senseapp.records.recommendation import saving_text
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult

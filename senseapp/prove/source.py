@@ -15,7 +15,7 @@ from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import Proof
-from senseapp.records.model_files import ONNX
+from senseapp.records.deployment import ONNX
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 
 

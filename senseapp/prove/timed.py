@@ -10,11 +10,11 @@ from typing import Protocol
 from torch import Tensor
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.timed_widths import TimedWidths
 from senseapp.reconstruct.write import onnx_copy
-from senseapp.records.layer_times import INT8_BITS, MILLISECONDS, LayerTimes
+from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTimes
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, time_ratio

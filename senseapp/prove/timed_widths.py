@@ -16,7 +16,7 @@ from torch import Tensor
 
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.reconstruct.write import onnx_copy
-from senseapp.records.layer_times import LayerTime, LayerTimes
+from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine, time_ratio, times

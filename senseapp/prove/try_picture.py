@@ -13,7 +13,7 @@ from senseapp.data.images import effective_preprocessing
 from senseapp.data.pictures import png_of, preview
 from senseapp.data.single_picture import prepared_picture
 from senseapp.networks.sources.load import load_model
-from senseapp.records.picture_answers import ClassShare, PictureAnswer, PictureAnswers
+from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
 from senseapp.records.spec import RunSpec
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair_sites import (
     LayerSite,

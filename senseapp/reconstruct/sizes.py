@@ -21,7 +21,7 @@ from senseapp.compressions.quantization.grid import GRIDS
 from senseapp.descriptions import BudgetKind, Effect
 from senseapp.networks.profile import acting_zero_share
 from senseapp.reconstruct.apply import AppliedModel
-from senseapp.records.model_files import INTEGERS, SPARSE
+from senseapp.records.deployment import INTEGERS, SPARSE
 from senseapp.solve.curves import weight_bytes
 
 _PASSES = 21

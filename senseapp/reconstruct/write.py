@@ -17,7 +17,7 @@ from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
-from senseapp.records.model_files import ONNX, PROGRAM
+from senseapp.records.deployment import ONNX, PROGRAM
 from senseapp.records.schedule import ValidationResult
 
 WRITTEN_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -26,11 +26,11 @@ WRITTEN_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Write the state dict to ``path``, next to it a small file of it, and the network if channels were removed.
 
-    The state dict has the keys of the model; if shapes did not change, the same architecture loads it with
-    ``strict=True``. The small file holds it with zeros compressed and quantized weights as integers; see
-    :mod:`senseapp.records.model_files` for its readers. A structurally pruned network no longer fits its architecture,
-    so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W). Returns the
-    files written, the state dict first, and sentences on files that could not be written.
+    The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
+    ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
+    :mod:`senseapp.records.deployment` for what reads it. A structurally pruned network no longer fits its
+    architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
+    Return the files written, the state dict first, and sentences on those that could not be.
 
     Raises:
         InvalidSpec: the suffix of ``path`` is not one of :data:`WRITTEN_SUFFIXES`.

@@ -14,12 +14,11 @@ from typing import Literal
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.wording import bytes_size, plural
+from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions import get
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.deployment import Deployment, RuntimeFigures
+from senseapp.records.deployment import Deployment, RuntimeFigures, model_file
 from senseapp.records.measurement import change_in
-from senseapp.records.model_files import model_file
 from senseapp.records.schedule import Delivered, Schedule
 from senseapp.records.spec import Goal
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
-from senseapp.records.ranking import mean_ranks, rank_intervals, spearman
+from senseapp.records.resolution import mean_ranks, rank_intervals, spearman
 
 
 class ComparedPart(enum.StrEnum):

@@ -1,16 +1,149 @@
-"""The file that a runtime runs: how it is asked for, and what was measured of it, beside what it competes with."""
+"""Files of a compressed model: their forms, the one that a runtime runs with its figures, and times of its layers."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions import LevelScale
 from senseapp.metrics import MetricChange
 from senseapp.records.schedule import Adapting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """One form of a compressed model.
+
+    Attributes:
+        reading: Python that binds its state dict to ``weights``, with ``{name}`` for the file's name; empty where
+            the suffix says how it is read.
+    """
+
+    suffix: str
+    title: str
+    reading: str = ""
+
+    @property
+    def label(self) -> str:
+        """What stands before its size."""
+        return self.title[0].upper() + self.title[1:]
+
+    def reader(self, name: str) -> str:
+        """Return the Python that reads the file called ``name``."""
+        return self.reading.replace("{name}", name)
+
+
+CHECKPOINT = ModelFile(suffix=".safetensors", title="weights")
+SPARSE = ModelFile(
+    suffix=".sparse.safetensors.gz",
+    title="weights with zeros compressed",
+    reading='import gzip, safetensors.torch\nweights = safetensors.torch.load(gzip.open("{name}").read())\n',
+)
+INTEGERS = ModelFile(
+    suffix=".int.safetensors.gz",
+    title="weights as integers",
+    reading="import gzip, safetensors.torch\n"
+    'stored = safetensors.torch.load(gzip.open("{name}").read())\n'
+    'weights = {k: (v.float() - stored[k + ".zero_point"]) * stored[k + ".scale"] if k + ".scale" in stored else v '
+    'for k, v in stored.items() if k.rpartition(".")[0] not in stored}\n',
+)
+PROGRAM = ModelFile(suffix=".pt2", title="network as .pt2")
+ONNX = ModelFile(suffix=".onnx", title="network as ONNX")
+
+MODEL_FILES = (CHECKPOINT, SPARSE, INTEGERS, PROGRAM, ONNX)
+"""The plain checkpoint first, which the same architecture loads with ``strict=True``."""
+
+
+def model_file(name: str) -> ModelFile:
+    """Return the form of the file called ``name``, one of :data:`MODEL_FILES`.
+
+    >>> model_file("compressed.int.safetensors.gz").title
+    'weights as integers'
+    """
+    return small_form(name) or next(form for form in MODEL_FILES if name.endswith(form.suffix))
+
+
+def small_form(name: str) -> ModelFile | None:
+    """Return the small form that the file called ``name`` has; None for the others, which many programs read."""
+    return next((form for form in (SPARSE, INTEGERS) if name.endswith(form.suffix)), None)
+
+
+FLOAT, INT8 = "(float)", "(int8)"
+"""Stand for a neighbour that is always one or the other: the input and the output, and additions between layers."""
+INT8_BITS = 8
+MILLISECONDS = "ms"
+"""What :attr:`~senseapp.records.schedule.Schedule.achieved` calls the time of one call of the whole network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """Of one layer at one level: a fraction or bits; 0 or 32 as it is."""
+
+    layer: str
+    level: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What it costs that one of two neighbours computes in int8 and the other in float."""
+
+    first: str
+    second: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """Times of the layers of one network.
+
+    Attributes:
+        other_seconds: what no layer takes.
+        source: where they come from, in a few words: the name of a file, or a processor and its runtime.
+        measured_here: whether on this machine, so that a schedule can be measured before it is offered.
+        unmatched: names in the source that are of no layer.
+        notes: sentences on how the source was read.
+    """
+
+    times: tuple[LayerTime, ...]
+    other_seconds: float = 0.0
+    conversions: tuple[Conversion, ...] = ()
+    source: str = ""
+    measured_here: bool = False
+    unmatched: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def layers(self) -> set[str]:
+        """Return the layers with a time."""
+        return {each.layer for each in self.times}
+
+    def seconds(self, layer: str, level: float, scale: LevelScale) -> float:
+        """Return the time of ``layer`` at ``level``: at the nearest level as gentle or gentler that has one.
+
+        Bits below the fewest are stored in those, and what lies between two widths takes the time of the wider. A
+        layer without times takes none.
+        """
+        own = {scale.untouched if each.level == 0 else each.level: each.seconds for each in self.times
+               if each.layer == layer}  # fmt: skip
+        gentler = [each for each in own if scale.strength(each) <= scale.strength(level)]
+        return own[max(gentler, key=scale.strength)] if gentler else max(own.values(), default=0.0)
+
+    def whole(self, levels: Mapping[str, float], scale: LevelScale, *, int8: Collection[str]) -> float:
+        """Return the seconds of the network with layers at ``levels``, others as they are, and those of ``int8`` so."""
+        own = sum(self.seconds(layer, levels.get(layer, scale.untouched), scale) for layer in self.layers())
+        if not int8:
+            return own + self.other_seconds
+        inside = {INT8, *int8}
+        crossed = sum(each.seconds for each in self.conversions if (each.first in inside) != (each.second in inside))
+        return own + crossed + self.other_seconds
+
+
+register(LayerTimes)
+
 
 DeployKind = Literal["quickest", "mixed", "int8", "float"]
 """As little in float as a limit on changed answers takes, int8 but where it does harm, all of it in int8, or none."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from senseapp.core.codec import register
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.profile import ModelProfile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from senseapp.core.errors import InvalidSpec, NoLayersSelected
-from senseapp.core.patterns import matcher
+from senseapp.core.texts import matcher
 from senseapp.descriptions import get
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from senseapp.core.codec import register
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.records.measurement import change_in

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from senseapp.core.codec import register, register_family, register_upgrade
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
+from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.metrics import metric_named
-from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.tasks import task_named
 
 Goal = Literal["smaller", "faster", "targets"]

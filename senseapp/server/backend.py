@@ -27,7 +27,7 @@ from senseapp.server.memory import MemoryGuard, free_bytes
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
 from senseapp.server.run_log import RunLogs, during_run
 from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
@@ -41,7 +41,6 @@ from senseapp.server.time_estimate import (
     work_of,
 )
 from senseapp.server.worker import JobControl, JobRunner
-from senseapp.server.worker_request import WorkerRequest
 from senseapp.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)

@@ -25,17 +25,7 @@ from senseapp.server.model_cards import (
     identify_checkpoint,
     load_card,
 )
-from senseapp.server.run_files import UnpackedRun, unpack_run_file
-from senseapp.server.run_requests import (
-    ReadSchedule,
-    ReadTimes,
-    ShowPictures,
-    SolveSchedule,
-    Thumbnails,
-    TryPicture,
-)
-from senseapp.server.session import load_engine
-from senseapp.server.worker_request import (
+from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
     COPIES,
     MODEL_BYTES,
@@ -46,7 +36,17 @@ from senseapp.server.worker_request import (
     WorkerRequest,
     num_bytes,
 )
-from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.server.run_files import UnpackedRun, unpack_run_file
+from senseapp.server.run_requests import (
+    ReadSchedule,
+    ReadTimes,
+    ShowPictures,
+    SolveSchedule,
+    Thumbnails,
+    TryPicture,
+)
+from senseapp.server.session import load_engine
+from senseapp.store.distiller import read_distiller_csv
 from senseapp.tasks import task_named
 
 _PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing

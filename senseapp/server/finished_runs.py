@@ -10,19 +10,17 @@ from typing import Any, TypeVar
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import NotFound
+from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
 from senseapp.records.candidate import Candidate
-from senseapp.records.changed_answers import ChangedAnswers
-from senseapp.records.file_answers import FileAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
-from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.disk_space import check_run_room, discard_upload, disk_use
-from senseapp.server.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.server.model_cards import same_model
+from senseapp.server.outputs import GraphFiles, export_graph, zipped_formats
 from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.run_requests import ShowPictures, SolveSchedule, TryPicture
 from senseapp.server.schedule_tasks import Verification
@@ -214,7 +212,7 @@ class Scheduling:
         return export_graph(*readable_model(self._backend, run_id, self._owner))
 
     def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
-        """Return :func:`~senseapp.server.graph_files.zipped_formats` of ``schedule``, with commands for ``run``."""
+        """Return :func:`~senseapp.server.outputs.zipped_formats` of ``schedule``, for commands about ``run``."""
         _, result = self._readable_result(run_id)
         return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule), run=run or run_id)
 

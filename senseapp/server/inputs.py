@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from senseapp.core.errors import NotFound
-from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.descriptions.sources import IMAGE_SETS
+from senseapp.records.deployment import LayerTimes
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport, num_held_out
 from senseapp.records.jobs import RunRecord
-from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.schedule import Schedule

@@ -1,4 +1,4 @@
-"""Tasks on layers of a finished run: histograms, changed answers, diagnosis of fragility."""
+"""Tasks that look into a finished run: histograms, answers that change, why a layer is fragile, answers of a file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from senseapp.core.codec import dumps
-from senseapp.core.errors import InvalidSpec, MeasurementFailed
-from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import InvalidSpec, MeasurementFailed, NotFound
+from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_of, open_evaluator
-from senseapp.store.run_folder import RunFolder
+from senseapp.store.run_folder import RunFolder, key_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +144,49 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
         from senseapp.prove.diagnosis import diagnose  # torch loads here
 
         return diagnose(open_evaluator(context), self.layer, self.level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswersTask(FinishedRunTask[FileAnswers]):
+    """What one ONNX file of a run answers to each proof image.
+
+    Attributes:
+        file: its name in the run's folder.
+    """
+
+    kind: ClassVar[type] = FileAnswers
+
+    file: str
+
+    @property
+    def key(self) -> str:
+        """Names the record: the key in the name of the file."""
+        return key_in(self.file)
+
+    def find_out(self, context: TaskContext) -> FileAnswers:
+        """Run the file and the original network in onnxruntime.
+
+        Raises:
+            NotFound: the run has no such file for a runtime on this server.
+            InvalidSpec: the outputs of the model are no answers.
+        """
+        from senseapp.prove.file_answers import file_answers
+        from senseapp.runtimes.onnxruntime.runtime import RuntimeModel  # torch loads here
+
+        known = {each.file for each in context.folder.candidates() if each.runs}
+        path = context.folder.path / self.file
+        if self.file not in known or not path.is_file():
+            raise NotFound("This file is not on this server: only its figures are. Make it again.")
+        evaluator = open_evaluator(context)
+        task, proof = evaluator.dense.task, evaluator.images.proof
+        images = evaluator.dense.arranged(proof, 0, len(proof))
+        with storage_errors(self.file):
+            content = path.read_bytes()
+        evaluator.progress("Running the original and the file on the held-out images")
+        before, after = (
+            task.output(RuntimeModel(each).outputs(images)) for each in (evaluator.original_network, content)
+        )
+        found = file_answers(before, after, proof, task=task, names=evaluator.class_names)
+        if found is None:
+            raise InvalidSpec("The outputs of this model name no answers that could differ.")
+        return found

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
-from senseapp.core.wording import plural
+from senseapp.core.texts import csv_text, plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.candidate import Candidate, recommended
 from senseapp.records.jobs import RunRecord, RunState

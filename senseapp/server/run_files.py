@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile
-from senseapp.records.model_files import CHECKPOINT
+from senseapp.records.deployment import CHECKPOINT
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec

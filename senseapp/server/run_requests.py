@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 
 from senseapp.core.process import PROCESS_CACHE
 from senseapp.descriptions import CompressionConfig
-from senseapp.records.layer_times import LayerTimes
-from senseapp.records.picture_answers import PictureAnswers
+from senseapp.records.answers import PictureAnswers
+from senseapp.records.deployment import LayerTimes
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec
-from senseapp.server.session import load_engine
-from senseapp.server.worker_request import (
+from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
     COPIES,
     MODEL_BYTES,
@@ -22,6 +21,7 @@ from senseapp.server.worker_request import (
     WorkerRequest,
     num_bytes,
 )
+from senseapp.server.session import load_engine
 from senseapp.store.layer_times import read_layer_times
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import task_named

@@ -12,11 +12,9 @@ from senseapp.core.disk import replace_file
 from senseapp.core.errors import NotFound
 from senseapp.descriptions import BudgetKind, CompressionConfig, get
 from senseapp.metrics import METRICS
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.changed_answers import ChangedAnswers
-from senseapp.records.deployment import DeploySettings
-from senseapp.records.layer_times import LayerTimes
-from senseapp.records.model_files import MODEL_FILES
+from senseapp.records.deployment import MODEL_FILES, DeploySettings, LayerTimes
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_of, open_evaluator

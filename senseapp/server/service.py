@@ -13,7 +13,7 @@ from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.home import home as default_home
-from senseapp.records.changed_answers import ChangedAnswers
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
@@ -30,7 +30,7 @@ from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
 from senseapp.server.run_log import LogEntry, read_run_log
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.system_report import SystemReport, disk_problems, system_report
-from senseapp.store.distiller_reading import notes_on_names
+from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
 
 LOCAL_OWNER = "local"

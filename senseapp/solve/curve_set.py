@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.descriptions import CompressionConfig, CompressionDescription, get
 from senseapp.metrics import divergence_among
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.descriptions import BudgetKind
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult

@@ -17,8 +17,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
-from senseapp.core.wording import listed, plural
-from senseapp.records.layer_times import FLOAT, INT8, INT8_BITS, MILLISECONDS, LayerTimes
+from senseapp.core.texts import listed, plural
+from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.solve.curves import LayerCurve

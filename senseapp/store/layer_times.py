@@ -17,9 +17,9 @@ from typing import Any
 from senseapp.core.errors import InvalidFile
 from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
-from senseapp.core.wording import listed, plural, printable
+from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
-from senseapp.records.layer_times import LayerTime, LayerTimes
+from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled

@@ -22,13 +22,13 @@ from typing import Any, BinaryIO
 from senseapp.core.codec import dumps, register
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile
+from senseapp.core.texts import printable_text
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
-from senseapp.store.foreign_texts import printable_text
 from senseapp.store.run_folder import RunFolder
 
 HEAD_NAME = "run.json"

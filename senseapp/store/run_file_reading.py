@@ -10,10 +10,10 @@ from zipfile import ZipInfo
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidFile
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
+from senseapp.core.texts import with_printable_texts
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
-from senseapp.store.foreign_texts import with_printable_texts
 from senseapp.store.run_file import (
     HEAD_NAME,
     RESULT_NAME,

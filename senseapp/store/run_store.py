@@ -17,8 +17,7 @@ from senseapp.core.disk import remove_temporaries, storage_errors
 from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
-from senseapp.store.database import SELECT_RUNS, Database, record_of, seen_by_link
-from senseapp.store.presets import Presets
+from senseapp.store.database import SELECT_RUNS, Database, Presets, record_of, seen_by_link
 from senseapp.store.run_folder import RunFolder
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")

@@ -1,10 +1,19 @@
-"""Colours that people with any colour vision can tell apart, on light and on dark.
+"""Colours that people with any colour vision can tell apart, and the one that a loss has in every view and run.
 
 Source: blue, yellow and vermilion follow Okabe and Ito, "Color Universal Design" (2008), in the lightness that their
 place from robust to fragile asks for.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from senseapp.metrics import Metric
+from senseapp.records.resolution import FRAGILITY_STEPS, band_of
 
 FRAGILITY = ("#B9DFF7", "#EBBB12", "#DB7B1B", "#C2431D", "#8F1D2C")
 """From robust to fragile: blue over yellow to red, each darker than the last, so that hues are not needed."""
@@ -32,3 +41,67 @@ def curve_look(index: int) -> tuple[str, tuple[int, ...], str]:
     dashes = index // len(CURVES)
     shapes = dashes // len(DASHES)
     return CURVES[index % len(CURVES)], DASHES[dashes % len(DASHES)], SHAPES[shapes % len(SHAPES)]
+
+
+CANNOT_TELL = len(FRAGILITY)
+NO_VALUE = CANNOT_TELL + 1
+_COLOURS = (*FRAGILITY, UNCLEAR, UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegendEntry:
+    """One colour and what it stands for; ``border`` is drawn around it."""
+
+    color: str
+    text: str
+    border: str = INK
+
+
+def row_bands(rows: pd.DataFrame, metric: Metric) -> pd.Series:
+    """Return the band of each row with ``drop``, ``low`` and ``high`` in display units: see :func:`bands_of`."""
+    low, drop, high = (rows[name].to_numpy(dtype=float) for name in ("low", "drop", "high"))
+    return pd.Series(bands_of(low, drop, high, metric), index=rows.index, dtype="int64")
+
+
+def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric) -> np.ndarray:
+    """Return 0 (tolerable) to 4 (fragile) by ``drop``; :data:`CANNOT_TELL` where the 95 % interval leaves that open.
+
+    All are in display units; an estimate's ``low`` and ``high`` are its drop.
+    """
+    found = band_of(low, drop, high, metric.factor * metric.notable)
+    return np.where(found < 0, CANNOT_TELL, found)
+
+
+def text_colour(band: int) -> str:
+    """Return the colour of text on a ``band``: black or white, whichever has more contrast; grey where none is painted.
+
+    Source: relative luminance of WCAG 2.2; at 0.179 black and white have the same contrast.
+    """
+    colour = _COLOURS[band]
+    if colour == UNKNOWN:
+        return INK
+    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return "#000000" if luminance > 0.179 else "#FFFFFF"
+
+
+def fragility_colour() -> alt.Color:
+    """Return the channel that paints the column ``band``; its legend stands beside the chart, always in sight."""
+    scale = alt.Scale(domain=list(range(len(_COLOURS))), range=list(_COLOURS))
+    return alt.Color("band:O", scale=scale, legend=None)
+
+
+def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
+    """Return what the colours stand for, the most robust first."""
+    unit = metric.change_unit
+    ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS]
+    texts = [
+        f"up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
+        *(f"to {end}" for end in ends[1:]),
+        "more",
+        "too few images to say",
+    ]
+    if no_value:
+        texts.append("no value")
+    return tuple(LegendEntry(color=colour, text=text) for colour, text in zip(_COLOURS, texts, strict=False))

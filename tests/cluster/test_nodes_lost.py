@@ -24,7 +24,7 @@ from senseapp.server.service import Service
 from tests.fake_session import fake_calibration
 from tests.ray_cluster import add_node, compare, kill_head
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.wide]
 
 BEFORE = 5
 SPEC = RunSpec(sensitivity=SensitivitySpec(levels=(0.4, 0.8), num_samples=24))
@@ -72,7 +72,6 @@ def asking() -> list[int]:
     return [child.pid for child in psutil.Process().children() if "distributed.child" in " ".join(child.cmdline())]
 
 
-@pytest.mark.wide
 def test_the_head_dies_and_the_run_goes_on_here(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

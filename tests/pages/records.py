@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.metrics import MetricChange
+from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import FlowNode, LayerProfile, ModelProfile
-from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 
 NAMES = ("conv1", "layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1", "layer2.0.downsample.0", "fc")
 FRAGILE = "layer2.0.conv1"
@@ -158,3 +159,25 @@ def opener(gate: threading.Semaphore | None = None) -> Callable[..., ScriptedSes
         return ScriptedSession(spec, gate)
 
     return open_session
+
+
+def a_histogram(*, bits: int = 2, scale: float = 0.5, sub_bins: int = 4) -> QuantizationHistogram:
+    """Cell k of a symmetric grid holds k + 1 values, all in its second bin."""
+    cells = 2**bits - 1
+    counts = [float(cell + 1) if index == 1 else 0.0 for cell in range(cells) for index in range(sub_bins)]
+    return QuantizationHistogram(
+        spec=HistogramSpec(layer="conv1", bits=bits),
+        cells=cells,
+        sub_bins=sub_bins,
+        zero_cell=cells // 2,
+        scale=scale,
+        low=-0.6,
+        high=0.55,
+        counts=tuple(counts),
+        gradient_sums=tuple(-count for count in counts),
+        gradient_magnitudes=tuple(2 * count for count in counts),
+        place_sums=tuple((cell + 1) * (cell - 0.2) for cell in range(cells)),
+        zeros=float(cells // 2 + 1),
+        clamped=1.0,
+        num_images=8,
+    )

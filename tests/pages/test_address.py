@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.address import SWITCH, Form, named, number, one_of, some_of, span, whole, words
 from senseapp.app.common.state import LayerEdits, edits_key
-from senseapp.app.schedule.locks import edits_form
+from senseapp.app.schedule.settings import edits_form
 from senseapp.core.errors import InvalidSpec, NotFound, QuotaExceeded
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend

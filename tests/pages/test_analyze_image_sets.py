@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.analyze import model as model_card
 from senseapp.app.analyze.class_mapping import _class_column
 from senseapp.data.downloads import image_set_folder
-from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.service import Service
 from tests.image_set_files import Publisher

@@ -10,8 +10,7 @@ import timm
 import torch
 from streamlit.testing.v1 import AppTest
 
-from senseapp.records.inputs import PreviewReport
-from senseapp.records.preparation import PreparationChoice, PreparationTrial
+from senseapp.records.inputs import PreparationChoice, PreparationTrial, PreviewReport
 from senseapp.records.spec import RunSpec
 from senseapp.server.service import Service
 from tests.pages.conftest import ScriptedInputs, wait_for_card

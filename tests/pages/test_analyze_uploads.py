@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import NotFound, ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
+from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.service import Service
-from senseapp.server.worker_request import WorkerRequest
 from tests.pages.conftest import wait_for_card
 from tests.pictures import class_files, png
 

@@ -8,13 +8,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Delivery
-from senseapp.records.file_answers import FileAnswers
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, RunSpec
-from senseapp.server.answer_tasks import AnswersTask
 from senseapp.server.backend import Backend
 from senseapp.server.finished_runs import Work
+from senseapp.server.layer_tasks import AnswersTask
 from senseapp.server.service import Service
 from tests.deployments import a_candidate
 from tests.pages.conftest import finish, open_page, wait_for_card

@@ -18,7 +18,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.schedule_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
-from senseapp.views.frames.deployment import deployment_frame
+from senseapp.views.frames.files import deployment_frame
 from tests.deployments import a_candidate, a_change, a_deployment, some_figures, usual_figures
 from tests.pages.conftest import open_page
 

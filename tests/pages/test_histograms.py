@@ -16,8 +16,7 @@ from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import open_page
-from tests.pages.records import FRAGILE, NAMES
-from tests.unit.test_app_histograms import a_histogram
+from tests.pages.records import FRAGILE, NAMES, a_histogram
 
 
 def open_tab(app: AppTest, run_id: str) -> AppTest:

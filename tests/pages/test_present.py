@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import segno
 from streamlit.testing.v1 import AppTest
 
-from senseapp.app.common import link
+from senseapp.app.common import account
 from senseapp.app.results import present
 from senseapp.core.markdown import as_written
 from senseapp.records.spec import RunSpec
@@ -56,24 +56,24 @@ def test_of_many_layers_those_that_lose_most_are_shown(app: AppTest, service, ba
 def test_the_last_screen_has_the_code_of_a_link_that_others_can_follow(
     app: AppTest, finished_run: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(link.st, "context", SimpleNamespace(url="https://lab.example.org:8501/present", cookies={}))
+    monkeypatch.setattr(account.st, "context", SimpleNamespace(url="https://lab.example.org:8501/present", cookies={}))
     open_page(app, PAGE, run=finished_run, screen="5")
     assert not app.exception
     (code,) = app.image
     assert [*code.captions] == [as_written(f"https://lab.example.org:8501/results?run={finished_run}")]
     assert "works on this computer only" not in " ".join(each.value for each in app.caption)
-    monkeypatch.setattr(link.st, "context", SimpleNamespace(url="http://localhost:8501/present", cookies={}))
+    monkeypatch.setattr(account.st, "context", SimpleNamespace(url="http://localhost:8501/present", cookies={}))
     app.run()
     assert "works on this computer only" in " ".join(each.value for each in app.caption)
 
 
 def test_the_code_says_the_link_and_has_its_quiet_zone() -> None:
     address = "https://lab.example.org/results?run=0123456789abcdef"
-    svg = link.qr_code(address)
+    svg = account.qr_code(address)
     expected = segno.make(address, micro=False)
     side = expected.symbol_size(scale=8, border=4)[0]
     assert svg.startswith(f'<svg width="{side}" height="{side}"')
     assert "#fff" in svg
     assert "#000" in svg
-    assert link.works_elsewhere(address)
-    assert not any(map(link.works_elsewhere, ("http://localhost:1/x", "http://127.0.0.1/x", "http://[::1]:8/x")))
+    assert account.works_elsewhere(address)
+    assert not any(map(account.works_elsewhere, ("http://localhost:1/x", "http://127.0.0.1/x", "http://[::1]:8/x")))

@@ -16,7 +16,7 @@ from senseapp.compressions import PruningConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.views.frames.runs import small_bars
+from senseapp.views.frames.comparison import small_bars
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import compression_text
 from tests.pages.conftest import APP, finish, open_page, tick

@@ -9,8 +9,8 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import decode, encode
+from senseapp.records.deployment import FLOAT, INT8, Conversion, LayerTime, LayerTimes
 from senseapp.records.jobs import RunState
-from senseapp.records.layer_times import FLOAT, INT8, Conversion, LayerTime, LayerTimes
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.file_requests import answer_here

@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import InvalidDataset, QuotaExceeded
-from senseapp.records.picture_answers import ClassShare, PictureAnswer, PictureAnswers
+from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
 from senseapp.server.finished_runs import Work
 from tests.pages.conftest import open_page, wait_for_card
 from tests.pages.test_proof import texts

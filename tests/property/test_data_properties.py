@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import listed, printable
+from senseapp.core.texts import listed, printable
 from senseapp.data.contents import safe_member_name
 from senseapp.data.images import draw_order
 from senseapp.tasks.classification.class_map import propose_class_map

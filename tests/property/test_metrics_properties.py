@@ -11,7 +11,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.metrics import change_of, merge_moments, moments_of
 from senseapp.metrics.intervals import discordant_interval
 from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.records.ranking import rank_intervals, shared_ranks, undecided
+from senseapp.records.resolution import rank_intervals, shared_ranks, undecided
 from senseapp.tasks import METRICS  # with those of all tasks
 
 finite = st.floats(-100, 100)

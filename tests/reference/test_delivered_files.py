@@ -18,7 +18,7 @@ from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.candidate import Candidate
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
-from senseapp.server.answer_tasks import AnswersTask
+from senseapp.server.layer_tasks import AnswersTask
 from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut

@@ -30,7 +30,7 @@ from torch import nn
 from scripts.peer_environment import ensure
 from senseapp import analyze_sensitivity, notebook
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.ranking import spearman
+from senseapp.records.resolution import spearman
 from tests.peers import fasterai_notebook
 
 NUM_CLASSES = 10

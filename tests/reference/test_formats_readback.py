@@ -84,16 +84,16 @@ def ours(network: str, compression: str) -> AppliedModel:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory):
-    """Return what a library did to each layer, by network, compression and target; each environment is asked once."""
+    """Return what a library did to each layer, by network, compression and target; it is asked once for a network."""
     folder, known = tmp_path_factory.mktemp("targets"), {}
 
     def read(network: str, compression: str, target: str) -> dict[str, int]:
         wanted = f"{compression}.{target}"
         environment = next(name for name, targets in TARGETS.items() if wanted in targets)
-        if environment not in known:
-            known[environment] = {}
-            known[environment] = applied_there(environment, folder)
-        return known[environment][file_name(network, compression, target)]
+        if (environment, network) not in known:
+            known[environment, network] = {}
+            known[environment, network] = applied_there(environment, network, folder)
+        return known[environment, network][file_name(network, compression, target)]
 
     return read
 
@@ -102,21 +102,20 @@ def file_name(network: str, compression: str, target: str) -> str:
     return f"{network}.{compression}.{target}{Path(FORMATS[target].suffix).suffix}"
 
 
-def applied_there(environment: str, folder: Path) -> dict[str, dict[str, int]]:
+def applied_there(environment: str, network: str, folder: Path) -> dict[str, dict[str, int]]:
     try:
         python = ensure(environment)
     except PeerFailed as failed:
         pytest.skip(str(failed))
     files = []
-    for network in ("chain", "lite0"):
-        for compression, target in (wanted.split(".") for wanted in TARGETS[environment]):
-            schedule, name = a_schedule(network, compression), file_name(network, compression, target)
-            (folder / name).write_text(written(network, target, schedule, folder / name))
-            (folder / f"{name}.lines").write_text(FORMATS[target].lines(schedule, name))
-            if FORMATS[target].companion:
-                companion, text = FORMATS[target].companion
-                (folder / companion).write_text(text)
-            files.append(name)
+    for compression, target in (wanted.split(".") for wanted in TARGETS[environment]):
+        schedule, name = a_schedule(network, compression), file_name(network, compression, target)
+        (folder / name).write_text(written(network, target, schedule, folder / name))
+        (folder / f"{name}.lines").write_text(FORMATS[target].lines(schedule, name))
+        if FORMATS[target].companion:
+            companion, text = FORMATS[target].companion
+            (folder / companion).write_text(text)
+        files.append(name)
     done = subprocess.run([python, SCRIPT, *files], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -15,7 +15,7 @@ from senseapp.metrics.intervals import (
     proportion_interval,
     ratio_interval,
 )
-from senseapp.records.ranking import rank_intervals, spearman
+from senseapp.records.resolution import rank_intervals, spearman
 
 
 @pytest.fixture(scope="module")

@@ -162,9 +162,10 @@ async def _bring(server: Served, file: HostileFile) -> None:
             raise PageBroke(f"markup acts: {acting[0][:200]}")
 
 
-async def _warm_up(server: Served, sound: Sound, number: int) -> None:
+async def _warm_up(server: Served, sound: Sound, warming: tuple[str, ...]) -> None:
     """Bring a few files two at a time: as many processes open files at once, and are kept for the next."""
-    await asyncio.gather(*(bring(server, hostile_files(sound, number), Report()) for _ in range(2)))
+    number = len(warming) or _WARMING
+    await asyncio.gather(*(bring(server, hostile_files(sound, number, only=warming or ""), Report()) for _ in range(2)))
 
 
 async def _watch_health(server: Served, report: Report) -> None:
@@ -200,14 +201,15 @@ def hostile(
     number: int,
     after: int = 0,
     *,
-    only: str = "",
+    only: str | tuple[str, ...] = "",
     beside: bool = True,
-    warming: int = _WARMING,
+    warming: tuple[str, ...] = (),
     settling_seconds: float = _SETTLING_SECONDS,
 ) -> Report:
-    """Bring ``number`` files, those from ``after`` on, after ``warming`` that warm the server up; then let it settle.
+    """Bring ``number`` files, those from ``after`` on, after a few that warm the server up; then let it settle.
 
-    Sound run files are imported ``beside`` them all the time.
+    Sound run files are imported ``beside`` them all the time. The server is warmed up by one file of each family in
+    ``warming``, or by those of the first.
     """
     report = Report()
     run_async(_warm_up(server, sound, warming))
@@ -225,11 +227,11 @@ def hostile(
     run_async(bring_all())
     time.sleep(settling_seconds)
     report.after = server.held()
-    _judge(report, server, only)
+    _judge(report, server, memory_is_watched=only == "lying")
     return report
 
 
-def _judge(report: Report, server: Served, only: str) -> None:
+def _judge(report: Report, server: Served, *, memory_is_watched: bool) -> None:
     """Note what should not be."""
     assert report.before
     assert report.after
@@ -244,7 +246,7 @@ def _judge(report: Report, server: Served, only: str) -> None:
         ),
         f"health took {report.health_seconds:.1f} s": report.health_seconds > MOST_HEALTH_SECONDS,
         f"a sound run file took {report.sound_seconds:.1f} s": report.sound_seconds > MOST_SOUND_SECONDS,
-        f"a process took {grown / MB:.0f} MB more": only.startswith("lying") and grown > MOST_PEAK_BYTES,
+        f"a process took {grown / MB:.0f} MB more": memory_is_watched and grown > MOST_PEAK_BYTES,
         f"others may open {open_to_others(server.home)[:3]}": bool(open_to_others(server.home)),
     }
     report.wrong.update(what for what, is_wrong in found.items() if is_wrong)

@@ -55,11 +55,13 @@ class Sound:
     table: bytes
 
 
-def hostile_files(sound: Sound, number: int, *, after: int = 0, seed: int = 0, only: str = "") -> Iterator[HostileFile]:
+def hostile_files(
+    sound: Sound, number: int, *, after: int = 0, seed: int = 0, only: str | tuple[str, ...] = ""
+) -> Iterator[HostileFile]:
     """Yield ``number`` files, those from ``after`` on: all families in turn, each larger or deeper than its one before.
 
-    Each depends on its place and the seed alone, and is made when it is asked for. ``only`` begins the names of the
-    families that are taken.
+    Each depends on its place and the seed alone, and is made when it is asked for. The names of the families
+    that are taken begin with ``only``, or with one of it.
     """
     mutations = _mutations(sound)
     taken = [family for family in (*FAMILIES, *mutations) if family[0].startswith(only)]
@@ -221,7 +223,7 @@ def _lying(name: str, step: int, method: int) -> Member:
     """Return a member that unpacks to 200 or 400 MB and declares 1 kB times ``step``."""
     declared = bytes(1000 * step)
     return Member(
-        name=name, packed=_much(1 + step % 2, method), declares=len(declared), method=method, beginning=declared
+        name=name, packed=_much(2 - step % 2, method), declares=len(declared), method=method, beginning=declared
     )
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from senseapp.app.server import application
-from senseapp.app.server.headers import KnownBase
+from senseapp.app.server.guards import KnownBase
 from senseapp.compat.streamlit_internals import KNOWN_BASE
 from senseapp.core.errors import StorageFailed
 from tests.asynchronous import run_async

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from senseapp.app.server.headers import PrivateMetrics
+from senseapp.app.server.guards import PrivateMetrics
 from senseapp.app.server.serve import options_of
 from tests.asynchronous import run_async
 

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.figure import place_of
 from senseapp.app.common.notices import REVEAL
-from senseapp.app.server.headers import content_security_policy
+from senseapp.app.server.guards import content_security_policy
 
 
 @pytest.mark.parametrize(("layer", "place"), [("a", 0.125), ("d", 0.875), ("", None), ("e", None)])

@@ -15,7 +15,7 @@ from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarge
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule, mixed_schedule
 from senseapp.solve.trade_off import trade_off
-from senseapp.views.charts.trade_off import trade_off_chart
+from senseapp.views.charts.savings import trade_off_chart
 from senseapp.views.frames.results import editing_frame, mixed_frame
 from tests.pages.records import change, result
 from tests.schedule_cases import quantized_run, sparse_run

@@ -10,7 +10,7 @@ from senseapp.cli import analyze
 from senseapp.cli.main import main
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidDataset
-from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec
 from senseapp.store.run_folder import RunFolder

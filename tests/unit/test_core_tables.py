@@ -19,7 +19,7 @@ from senseapp.core.tables import TableError, read_table
 from senseapp.descriptions import get
 from senseapp.formats.plain import read_schedule
 from senseapp.formats.registry import FORMATS
-from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
 from tests.distiller_tables import TABLE
 from tests.schedule_cases import profile_of

@@ -30,9 +30,9 @@ from senseapp.data.downloads import (
 from senseapp.data.image_sets import TORCHVISION_SETS
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
+from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.catalogue import find_entry
-from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.spec import DataSpec, RunSpec
 from senseapp.tasks import CLASSIFICATION
 from tests.image_set_files import EACH, Publisher

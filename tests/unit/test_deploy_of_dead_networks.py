@@ -23,13 +23,13 @@ from senseapp.prove.repair_choice import measured
 from senseapp.prove.source import original_source, proven_source
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
+from senseapp.records.diagnosis import RoundingSettings
 from senseapp.records.measurement import change_in
-from senseapp.records.rounding import RoundingSettings
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding.calibration import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.views.frames.deployment import deployment_frame
+from senseapp.views.frames.files import deployment_frame
 from tests.small_evaluator import evaluator_of, schedule_of
 from tests.small_models import images_for
 

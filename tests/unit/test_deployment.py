@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from senseapp.app.server.headers import frame_ancestors
+from senseapp.app.server.guards import frame_ancestors
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

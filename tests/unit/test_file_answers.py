@@ -9,9 +9,9 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.prove.file_answers import file_answers
-from senseapp.records.file_answers import FileAnswers, GivenAnswer, differences
+from senseapp.records.answers import FileAnswers, GivenAnswer, differences
 from senseapp.tasks import CLASSIFICATION, MULTILABEL
-from senseapp.views.frames.answers import difference_line, difference_sentence
+from senseapp.views.frames.files import difference_line, difference_sentence
 from tests.toy_task import REGRESSION
 
 NUM, CLASSES, NAMES = 40, 5, ("crow", "crane, a bird", "crane, a machine", "jay", "rook")

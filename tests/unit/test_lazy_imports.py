@@ -17,7 +17,7 @@ PLAIN = (
     "formats.registry",
     "store.run_store",
     "store.run_file_reading",
-    "store.distiller_reading",
+    "store.distiller",
     "server.service",
     "server.process.child",
     "server.worker",

@@ -1,22 +1,25 @@
-"""Quantization histograms against numpy, on networks small enough to work out by hand."""
+"""Quantization histograms against numpy, on networks small enough to work out by hand; and ``senseapp.histogram``."""
 
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import senseapp
 from senseapp.compressions.quantization.grid import in_memory_order
 from senseapp.core.codec import dumps, loads
-from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
+from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed, NoLayersSelected, UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.measure.folding import fold_following_norm, norms_folded_behind
 from senseapp.measure.grid_bins import SUB_BINS, GridBins, PlacedGrid
-from senseapp.measure.histograms import quantization_histogram, quantization_histograms
+from senseapp.measure.histograms import image_set, quantization_histogram, quantization_histograms
 from senseapp.networks.profile import profile_model
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
@@ -412,3 +415,92 @@ def test_what_has_no_data_is_told_in_one_sentence(model, images):
 def test_requests_out_of_range_are_refused(settings):
     with pytest.raises(InvalidSpec):
         HistogramSpec(layer="conv1", **settings)
+
+
+@pytest.fixture
+def plain_net():
+    torch.manual_seed(0)
+    parts = {
+        "conv1": nn.Conv2d(3, 4, 3), "bn1": nn.BatchNorm2d(4), "relu": nn.ReLU(inplace=True),
+        "conv2": nn.Conv2d(4, 5, 3), "pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(5, 3),
+    }  # fmt: skip
+    net = nn.Sequential()
+    for name, part in parts.items():
+        net.add_module(name, part)
+    nn.init.constant_(net.bn1.running_var, 4)
+    return net.train()
+
+
+IMAGES = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+LABELS = torch.arange(12) % 3
+
+
+def test_it_returns_a_frame_and_a_chart(plain_net):
+    before = {name: value.clone() for name, value in plain_net.state_dict().items()}
+    frame, chart = senseapp.histogram(plain_net, IMAGES, layers="conv*", bits=4, tensor="weights")
+    assert list(dict.fromkeys(frame["layer"])) == ["conv1", "conv2"]
+    sums = frame.groupby("layer")["count"].sum()
+    assert sums.to_dict() == {"conv1": 108, "conv2": 180}
+    assert frame["sensitivity"].sum() > 0
+    assert [part["title"]["text"] for part in chart.to_dict()["concat"]] == ["conv1", "conv2"]
+    assert all(torch.equal(value, before[name]) for name, value in plain_net.state_dict().items())
+    assert plain_net.training
+    assert plain_net.bn1.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in plain_net.parameters())
+
+
+def test_folding_leaves_the_callers_model_as_it_is(plain_net):
+    plain, _ = senseapp.histogram(plain_net, IMAGES, "conv1", objective="none")
+    folded, _ = senseapp.histogram(plain_net, IMAGES, "conv1", objective="none", fold=True)
+    assert plain["end"].iloc[-1] == pytest.approx(2 * folded["end"].iloc[-1], rel=1e-4)
+    assert float(plain_net.bn1.running_var[0]) == 4
+
+
+def test_images_come_as_a_tensor_a_pair_or_a_loader():
+    loader = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=5)
+    for images, labels in (
+        (IMAGES, None),
+        ((IMAGES, LABELS), LABELS),
+        (loader, LABELS),
+        ([IMAGES[:5], IMAGES[5:]], None),
+    ):
+        found = image_set(images, 8)
+        assert torch.equal(found.batch(0, 8), IMAGES[:8])
+        assert len(found) == 8
+        assert (found.labels is None) if labels is None else torch.equal(found.labels, labels[:8])
+    assert torch.equal(image_set(image_set(IMAGES, 8), 3).batch(0, 3), IMAGES[:3])
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ([], "at least one"),
+        ((IMAGES, LABELS[:3]), "shape \\(3,\\) as labels"),
+        (["a.png"], "got a str"),
+        ((1, 2), "a int"),
+    ],
+)
+def test_what_are_no_images_is_said_in_one_sentence(plain_net, images, words):
+    with pytest.raises(InvalidDataset, match=words):
+        senseapp.histogram(plain_net, images)
+
+
+def test_settings_out_of_range_and_unknown_layers_are_refused(plain_net):
+    with pytest.raises(NoLayersSelected, match="conv1"):
+        senseapp.histogram(plain_net, IMAGES, "layer*")
+    with pytest.raises(InvalidSpec, match="weights, activations, outputs"):
+        senseapp.histogram(plain_net, IMAGES, tensor="inputs")
+    with pytest.raises(InvalidDataset, match="labels"):
+        senseapp.histogram(plain_net, IMAGES, objective="loss")
+
+
+def test_a_layer_without_a_histogram_is_told_in_a_warning(plain_net):
+    with torch.no_grad():
+        plain_net.conv1.weight[0, 0, 0, 0] = float("inf")
+    with pytest.warns(UserWarning, match="conv1 holds values that are not finite"):
+        frame, _ = senseapp.histogram(plain_net, IMAGES, "conv*", objective="none")
+    assert set(frame["layer"]) == {"conv2"}
+    with warnings.catch_warnings(), pytest.raises(MeasurementFailed, match="not finite"):
+        senseapp.histogram(plain_net, IMAGES, "conv1", objective="none")
+    with pytest.raises(UnsupportedModel, match="conv1"):  # with it no layer has gradients
+        senseapp.histogram(plain_net, IMAGES, "conv2")

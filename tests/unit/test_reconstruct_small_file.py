@@ -19,7 +19,7 @@ from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for
 from senseapp.reconstruct.sizes import as_integers
 from senseapp.reconstruct.write import write_compressed
-from senseapp.records.model_files import INTEGERS, SPARSE
+from senseapp.records.deployment import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
 
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))

@@ -17,7 +17,7 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
 from senseapp.data.downloads import image_set_folder
 from senseapp.data.load import demo_pictures
-from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import NUM_DIGITS, DataSpec, ModelSpec, RunSpec
 from senseapp.server import image_report

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -15,7 +14,6 @@ from tests.soak.cli_fuzz import fuzz
 from tests.soak.crowd import crowd
 from tests.soak.day import MOST_GROWN_BYTES, MOST_KEPT_UPLOADS, SETTINGS, Day, live
 from tests.soak.downloads import downloads
-from tests.soak.families import families, summary, try_architecture, try_within
 from tests.soak.hostile import SETTINGS as HOSTILE_SETTINGS
 from tests.soak.hostile import hostile, sound_files
 from tests.soak.hostile_files import FAMILIES
@@ -103,31 +101,18 @@ def test_command_lines_end_in_one_line() -> None:
     assert fuzz(150, seed=1) == []
 
 
+ONE_OF_EACH_KIND = ("far memo", "gzip", "deep json", "broken table")
+
+
 def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
-    number = len(FAMILIES) + 5  # each family once, and each kind of sound file with a few bytes changed
+    """Checkpoints of every family are read in ``test_networks_pickled``, and brought to the app by ``make soak``."""
+    kinds = ("far memo", "code", *(name for name, kind, _ in FAMILIES if kind != "checkpoint"), "mutated")
+    number = len(kinds) + 4  # one file of each, and five sound ones with a few bytes changed
     with served(tmp_path / "home", **HOSTILE_SETTINGS) as running:
-        report = hostile(running, sound_files(tmp_path), number, beside=False)
+        report = hostile(running, sound_files(tmp_path), number, only=kinds, beside=False, warming=ONE_OF_EACH_KIND)
     assert report.wrong == {}
     assert report.files == number
     assert "Traceback" not in running.log()
-
-
-@pytest.mark.parametrize("title", ["timm/test_resnet", "timm/test_vit", "torchvision/shufflenet_v2_x0_5"])
-def test_an_architecture_is_analysed_with_each_compression(title: str) -> None:
-    tried = try_architecture(title)
-    assert tried.wrong == {}
-    assert all(counts.get("measured") for counts in tried.layers.values())
-    assert tried.groups_seconds > 0
-    assert "1 of 1 architectures are right" in summary([tried])
-
-
-def _forever(_answers: object, _title: str, _kinds: object) -> None:
-    Event().wait()
-
-
-def test_an_architecture_that_takes_too_long_is_ended_and_told() -> None:
-    assert try_within("timm/any", 0.1, attempt=_forever).wrong == {"all": "not done after 0.1 s"}
-    assert len(families()) > 200
 
 
 class InShortRun(InRun):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
-from senseapp.records.layer_times import FLOAT, INT8, MILLISECONDS, Conversion, LayerTime, LayerTimes
+from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, Conversion, LayerTime, LayerTimes
 from senseapp.records.schedule import Limits
 from senseapp.solve.curve_set import curves_of
 from senseapp.solve.time_budget import predicted_seconds, saves_no_time, schedule_within

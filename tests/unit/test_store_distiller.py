@@ -20,8 +20,7 @@ from senseapp.server.leaderboard import headline
 from senseapp.server.outputs import default_targets, sensitivity_rows
 from senseapp.solve.gamma import layer_targets
 from senseapp.solve.methods import make_schedule
-from senseapp.store.distiller_reading import notes_on_names, read_distiller_csv
-from senseapp.store.distiller_table import can_be_distiller_csv, write_distiller_csv
+from senseapp.store.distiller import can_be_distiller_csv, notes_on_names, read_distiller_csv, write_distiller_csv
 from tests.distiller_tables import ROWS, TABLE, table
 from tests.fake_session import a_change, a_measurement, a_profile, a_result
 

@@ -19,8 +19,8 @@ from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.try_picture import picture_answers
 from senseapp.reconstruct.write import onnx_model
+from senseapp.records.answers import PictureAnswers
 from senseapp.records.candidate import Delivery
-from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, with_metadata
 from senseapp.server.backend import Backend

@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 from senseapp.app.server import serve
-from senseapp.app.server.headers import SecurityHeaders
+from senseapp.app.server.guards import SecurityHeaders
 from senseapp.core.errors import InvalidSpec
 
 SETTING = "SENSEAPP_FRAME_ANCESTORS"

@@ -11,17 +11,15 @@ import pytest
 from PIL import Image
 
 from senseapp.metrics import METRICS
-from senseapp.views.charts.bars import sensitivity_bars
-from senseapp.views.charts.curves import level_line
 from senseapp.views.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
-from senseapp.views.charts.heatmap import sensitivity_heatmap
+from senseapp.views.charts.histograms import bin_frame, mark_frame, quantization_bars
+from senseapp.views.charts.layers import sensitivity_bars
+from senseapp.views.charts.levels import level_line, sensitivity_heatmap
 from senseapp.views.charts.network import network_bars
-from senseapp.views.charts.quantization_bars import bin_frame, mark_frame, quantization_bars
 from senseapp.views.frames.levels import marked
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame
-from tests.pages.records import NAMES, profile, result
-from tests.unit.test_app_histograms import a_histogram
+from tests.pages.records import NAMES, a_histogram, profile, result
 
 TOP1 = METRICS["top1"]
 FRAME = measurement_frame(result(), "top1")

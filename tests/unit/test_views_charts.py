@@ -13,15 +13,21 @@ from senseapp.metrics import METRICS
 from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.views.charts.axes import cut_labels, value_scale
-from senseapp.views.charts.bars import schedule_bars, sensitivity_bars
-from senseapp.views.charts.curves import level_line, sensitivity_curves
-from senseapp.views.charts.heatmap import sensitivity_heatmap
+from senseapp.views.charts.histograms import (
+    bin_frame,
+    cell_profile_chart,
+    mark_frame,
+    profile_frame,
+    quantization_bars,
+)
+from senseapp.views.charts.layers import schedule_bars, sensitivity_bars
+from senseapp.views.charts.levels import level_line, sensitivity_curves, sensitivity_heatmap
 from senseapp.views.charts.network import network_bars
 from senseapp.views.frames.levels import CURVE_AXES, EXTREMES, curve_rows, cut_short, drop_domain, marked
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame, schedule_frame
 from senseapp.views.palette import CATEGORIES, curve_look
-from tests.pages.records import FRAGILE, NAMES, profile, result
+from tests.pages.records import FRAGILE, NAMES, a_histogram, profile, result
 
 FRAME = measurement_frame(result(), "top1")
 TOP1 = METRICS["top1"]
@@ -318,3 +324,50 @@ def test_schedule_bars_move_on_an_axis_that_does_not() -> None:
         rows = schedule_frame(make_schedule(whole, budget=ResourceBudget(kind="params", target=target)), whole)
         spec = schedule_bars(rows, title="Weights at zero (%)", largest=100).to_dict()
         assert spec["encoding"]["x"]["scale"]["domain"] == [0, 100]
+
+
+def test_bins_of_a_histogram_are_in_values_with_their_grid_points() -> None:
+    frame = bin_frame(a_histogram())
+    assert list(frame["cell"]) == [-1] * 4 + [0] * 4 + [1] * 4
+    assert frame["start"].iloc[0] == pytest.approx(-0.75)
+    assert frame["end"].iloc[-1] == pytest.approx(0.75)
+    assert frame["count"].sum() == 6
+    assert frame["sensitivity"].sum() == 12
+    assert frame["gradient_sum"].sum() == -6
+
+
+def test_a_scale_per_channel_leaves_steps_from_zero() -> None:
+    histogram = a_histogram(scale=math.nan)
+    assert bin_frame(histogram)["start"].iloc[0] == -1.5
+    assert "end of the true range" not in set(mark_frame(histogram)["mark"])
+
+
+@pytest.mark.parametrize(("bits", "rows"), [(2, 48), (5, 496), (6, 504), (8, 510)])
+def test_charts_of_histograms_have_about_500_bins_and_files_have_all(bits: int, rows: int) -> None:
+    histogram = a_histogram(bits=bits, sub_bins=16)
+    drawn, whole = bin_frame(histogram), bin_frame(histogram, every_bin=True)
+    assert len(drawn) == rows
+    assert len(whole) == (2**bits - 1) * 16
+    assert drawn["count"].sum() == whole["count"].sum() == histogram.total
+    assert list(drawn["cell"]) == sorted(drawn["cell"])
+    assert drawn["cell"].iloc[[0, -1]].tolist() == [1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1]
+
+
+def test_a_histogram_has_shares_centroids_and_a_profile() -> None:
+    histogram = a_histogram()
+    assert histogram.zero_share == pytest.approx(2 / 6)
+    assert histogram.clamped_share == pytest.approx(1 / 6)
+    assert histogram.centroids == pytest.approx((-0.2, 0.8, 1.8))
+    assert list(profile_frame(histogram)["share"]) == [0, 1, 0, 0]
+    assert list(mark_frame(histogram)["mark"]).count("mean of a cell") == 3
+
+
+def test_histograms_carry_the_sensitivity_only_where_there_is_one() -> None:
+    histogram = a_histogram()
+    for title, layers in (("|gradient|", 2), (None, 1)):
+        chart = quantization_bars(
+            bin_frame(histogram), mark_frame(histogram), x_title="Value", sensitivity_title=title
+        ).to_dict()
+        assert len(chart["layer"]) == layers
+        assert chart["resolve"]["scale"]["y"] == "independent"
+    assert "share" in json.dumps(cell_profile_chart(profile_frame(histogram)).to_dict())

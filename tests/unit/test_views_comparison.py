@@ -13,8 +13,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.comparison import ComparedPart, Comparison, Side, compare
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
-from senseapp.views.charts.bars import paired_bars
-from senseapp.views.charts.rank_scatter import rank_scatter
+from senseapp.views.charts.layers import paired_bars, rank_scatter
 from senseapp.views.frames.comparison import (
     agreement_frame,
     caveat_of_sides,
@@ -26,7 +25,7 @@ from senseapp.views.frames.comparison import (
     side_labels,
     unmatched_frame,
 )
-from senseapp.views.words.settings import differing_settings
+from senseapp.views.words.wording import differing_settings
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
 
 TOP1 = METRICS["top1"]

@@ -10,7 +10,7 @@ import pytest
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.metrics import METRICS
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.store.distiller import read_distiller_csv
 from senseapp.views.frames.levels import CURVE_AXES, accuracy_reward, curve_rows, why_no_reward
 from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import TABLE

@@ -11,10 +11,10 @@ import vl_convert
 
 from senseapp.metrics import METRICS
 from senseapp.records.profile import FlowNode
-from senseapp.views.charts.flow import flow_graph
+from senseapp.views.charts.network import flow_graph
 from senseapp.views.frames.flow import DRAWING, flow_edges, flow_frame, flow_layout
-from senseapp.views.frames.fragility import FRAGILITY, text_colour
 from senseapp.views.frames.results import at_level, measurement_frame
+from senseapp.views.palette import FRAGILITY, text_colour
 from tests.pages.records import FRAGILE, profile, result
 
 TOP1 = METRICS["top1"]

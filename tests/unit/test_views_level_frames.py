@@ -6,7 +6,7 @@ import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.store.distiller import read_distiller_csv
 from senseapp.views.frames.levels import layer_frame, reached_note
 from tests.distiller_tables import TABLE
 from tests.pages.records import NOT_PRUNABLE, profile, result

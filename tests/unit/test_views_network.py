@@ -10,9 +10,9 @@ import pytest
 
 from senseapp.metrics import METRICS
 from senseapp.views.charts.network import network_bars
-from senseapp.views.frames.fragility import CANNOT_TELL, NO_VALUE
 from senseapp.views.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from senseapp.views.frames.results import at_level, measurement_frame
+from senseapp.views.palette import CANNOT_TELL, NO_VALUE
 from tests.distiller_tables import TABLE
 from tests.pages.records import FRAGILE, NOT_PRUNABLE, profile, result
 
@@ -102,7 +102,7 @@ def test_what_has_no_value_is_shown_without_one(rows: pd.DataFrame) -> None:
 
 
 def test_layers_count_alike_where_sizes_are_unknown() -> None:
-    from senseapp.store.distiller_reading import read_distiller_csv
+    from senseapp.store.distiller import read_distiller_csv
 
     imported = read_distiller_csv(TABLE)
     rows = at_level(measurement_frame(imported, "top1"), 0.5)

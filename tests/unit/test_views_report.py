@@ -22,12 +22,11 @@ from senseapp.records.schedule import ResourceBudget, ValidationResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
 from senseapp.solve.methods import make_schedule
-from senseapp.views.charts.bars import sensitivity_bars
+from senseapp.views.charts.layers import sensitivity_bars
 from senseapp.views.frames.levels import marked
 from senseapp.views.frames.results import at_level, measurement_frame
-from senseapp.views.report.chart_data import ChartData, ReportContents
 from senseapp.views.report.document import build_report
-from senseapp.views.report.figures import _Shown
+from senseapp.views.report.figures import ChartData, ReportContents, _Shown
 from senseapp.views.report.tables import layer_tables
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 

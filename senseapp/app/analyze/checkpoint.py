@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.analyze.fields import choose_one
+from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain

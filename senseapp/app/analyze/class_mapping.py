@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.analyze.fields import choose_one
+from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.core.errors import InvalidDataset, ReadingStopped, SenseError
 from senseapp.core.markdown import md
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.tasks import LabelMapProposal, Task, task_named

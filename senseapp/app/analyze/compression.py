@@ -7,7 +7,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from senseapp import descriptions
-from senseapp.app.analyze.fields import choose_one
+from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.model import GOAL_KEY
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.notices import complain

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import streamlit as st
 
+from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.class_mapping import confirm_classes
-from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import answer_or_wait, complain
@@ -19,9 +19,8 @@ from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.data.downloads import is_downloaded
-from senseapp.records.image_sets import IMAGE_SETS
-from senseapp.records.inputs import PreviewReport, SeenPicture
-from senseapp.records.preparation import PreparationChoice
+from senseapp.descriptions.sources import IMAGE_SETS
+from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.image_report import sample_zip
 from senseapp.server.settings import configured_data_roots

@@ -8,8 +8,8 @@ from functools import partial
 
 import streamlit as st
 
+from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.checkpoint import choose_checkpoint
-from senseapp.app.analyze.fields import choose_one
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row

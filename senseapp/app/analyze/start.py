@@ -7,15 +7,15 @@ from typing import Any
 
 import streamlit as st
 
-from senseapp.app.analyze.fields import choose_one
+from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.core.errors import InvalidSpec, SenseError
+from senseapp.core.home import SITE
 from senseapp.core.markdown import md
-from senseapp.core.patterns import matcher
-from senseapp.core.site import SITE
+from senseapp.core.texts import matcher
 from senseapp.descriptions import CompressionDescription
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted

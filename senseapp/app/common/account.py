@@ -1,17 +1,51 @@
-"""Logging in and out, and what somebody may see who has only been given a link."""
+"""The sidebar, logging in and out, and links of runs: how one is made, what it lets others see, how it ends."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import segno
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import address_of
 from senseapp.app.common.backend import Visitor, login_providers, visitor
-from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, run_script
-from senseapp.app.common.state import RUN_PARAMETER
+from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, errors_here, run_script
+from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.app.common.system import system_panel
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
+from senseapp.records.jobs import RunRecord
+
+_QUIET = 4  # modules of white around the code, as ISO/IEC 18004 asks for
+_AS_USUAL: Mapping[str, str] = MappingProxyType({})
+_ONLY_HERE = ("localhost", "127.0.0.1", "::1")
+
+
+def link_of(record: RunRecord, settings: Mapping[str, str] = _AS_USUAL, *, base: str = "") -> str:
+    """Return the address of a run's results: its shared link where there is one.
+
+    ``settings`` of its views, by their names in the address, are part of it. Where the address of this server is not
+    known, it begins with ``base``, and without one it is empty.
+    """
+    seen, query = st.context.url or base, {RUN_PARAMETER: record.link or record.run_id, **settings}
+    return urljoin(seen, f"results?{urlencode(query)}") if seen else ""
+
+
+def works_elsewhere(link: str) -> bool:
+    """Return whether a link can lead other devices here; one to ``localhost`` leads each to itself."""
+    return (urlsplit(link).hostname or "") not in _ONLY_HERE
+
+
+def qr_code(link: str) -> str:
+    """Return the QR code of a link as SVG, black on white whatever the theme is."""
+    found: str = segno.make(link, micro=False).svg_inline(scale=8, border=_QUIET, dark="black", light="white")
+    return found
+
 
 _OPEN_BY_LINK = ("results", "schedule", "present")
 
@@ -71,3 +105,67 @@ def _account(known: Visitor) -> None:
         if st.button("Log out", key="account.logout", type="tertiary", icon=":material/logout:"):
             logouts().end(st.context.cookies)
             st.logout()
+
+
+def share_run(record: RunRecord) -> None:
+    """Show the link of a shared run and how to take it back, or how to make one."""
+    if not record.shared:
+        st.markdown(f"{_LOOKS} {_who_sees()}")
+        if st.button("Make a link", key=f"runs.share.{record.run_id}", icon=":material/link:"):
+            _share(record, shared=True)
+        return
+    st.markdown(f"{_LOOKS} It opens the views as you see them now:")
+    st.code(link_of(record, session().addressed.get(record.run_id, {}), base="/"), language=None, wrap_lines=True)
+    if st.button("Take the link back", key=f"runs.unshare.{record.run_id}", icon=":material/link_off:"):
+        _share(record, shared=False)
+
+
+_LOOKS = (
+    "Whoever has the link can look at this run and change nothing: its results, its schedules, the pictures that it "
+    "shows, and the compressed files, which can be downloaded. Files that you uploaded are not among them."
+)
+_NO_LOGIN = "There is no login here: everybody who opens this server sees all runs, and can change and delete them."
+
+
+def no_login_line() -> None:
+    """Say who sees the runs, where there is no login and others may open this server."""
+    if not visitor().name:
+        st.caption(md(":material/group: {}", _NO_LOGIN))
+
+
+def _who_sees() -> str:
+    return "Nobody finds it otherwise." if visitor().name else _NO_LOGIN
+
+
+def _share(record: RunRecord, *, shared: bool) -> None:
+    with errors_here():
+        came = visitor()
+        if came.name:
+            backend.service().introduce(came.name)
+        backend.service().share(record.run_id, shared=shared)
+        st.rerun()
+
+
+_OF_A_RUN = ("Results", "Schedule")
+_OF_RUNS, _SETTINGS = "Compare", "Analyze"
+
+
+def sidebar(groups: tuple[Mapping[str, st.Page], ...], *, mark: Path, small_mark: Path) -> None:
+    """Show the ``groups`` of pages, by title, below the marks; the last group stands at the foot."""
+    st.logo(mark, size="large", icon_image=small_mark)
+    run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
+    with st.sidebar:
+        for place, pages in enumerate(groups, start=1):
+            with st.container(gap="xsmall", key="sidebar_foot" if place == len(groups) else f"sidebar_{place}"):
+                for title, page in pages.items():
+                    st.page_link(page, label=title, query_params=_query(title, run_id), width="stretch")
+
+
+def _query(title: str, run_id: str) -> dict[str, str] | list[tuple[str, str]] | None:
+    if title == _SETTINGS:
+        return address_of("analyze") or None
+    if title in _OF_A_RUN:
+        return address_of(run_id) or None
+    if title == _OF_RUNS:
+        return [(RUN_PARAMETER, compared) for compared in session().compared] or None
+    return None

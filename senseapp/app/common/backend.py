@@ -18,21 +18,21 @@ import streamlit as st
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import is_connected, session_id
 from senseapp.core.errors import Abandoned, SenseError
+from senseapp.records.answers import PictureAnswers
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
-from senseapp.records.picture_answers import PictureAnswers
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.graph_files import GraphFiles
 from senseapp.server.leaderboard import LeaderboardRow, best_file
 from senseapp.server.model_cards import CheckpointReport
+from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
 from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import LOCAL_OWNER, Service
-from senseapp.views.frames.runs import small_bars
+from senseapp.views.frames.comparison import small_bars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,30 @@
-"""Deferred download: factory, owner, expiry."""
+"""Deferred download (factory, owner, expiry), and the buttons that hand out the files of a run."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, named
 from senseapp.compat.streamlit_internals import browser_key, session_id
 from senseapp.core.disk import storage_errors
+from senseapp.core.errors import SenseError
 from senseapp.core.home import home
+from senseapp.core.markdown import md
+from senseapp.metrics import METRICS
+from senseapp.records.candidate import FORMS, Candidate
+from senseapp.records.deployment import small_form
+from senseapp.server.service import Service
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import download_stem
 
 _FOLDER = "tmp"
 
@@ -69,3 +79,83 @@ def new_file() -> Path:
 def remove_new_files() -> None:
     """Remove what a server that ended has left of new files."""
     shutil.rmtree(home() / _FOLDER, ignore_errors=True)
+
+
+_TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
+
+
+def choose_tolerance(run_id: str, metric: str, *, key: str) -> float:
+    """Show what a file may lose, in the unit of ``metric``: one setting of the run on every page."""
+    view = METRICS[metric]
+    allowed = [round(share * view.tolerable, 9) for share in _TOLERANCES]
+    form = named({f"{view.factor * loss:g}": loss for loss in allowed})
+    chosen: float = st.segmented_control(
+        f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
+        allowed,
+        format_func=lambda loss: f"{view.factor * loss:g}",
+        required=True,
+        **bound(run_id, "tolerated", form, allowed[2], key=key),
+        help=f"{view.change_title}, at most, of a file that is recommended. The same on Results and Schedule.",
+    )
+    return chosen
+
+
+def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key: str = "recommendation.get") -> None:
+    """Show the button that downloads the file of ``candidate``; a sentence where only its figures are here."""
+    owned = backend.service()
+    try:
+        owned.work.candidate_file(run_id, candidate)
+    except SenseError as error:
+        st.caption(md(":material/info: {}", error))
+        return
+    label = "Get the file that runs (ONNX)" if primary and candidate.runs else f"Get the {FORMS[candidate.form].title}"
+    st.download_button(
+        f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
+        download(partial(owned.work.candidate_file, run_id, candidate)),
+        file_name=file_name(run_id, candidate),
+        key=f"{key}.{run_id}",
+        icon=":material/download:",
+        type="primary" if primary else "secondary",
+        on_click="ignore",
+        help=f"{candidate.headline}. Opened by {candidate.opened_by}.",
+    )
+
+
+def file_name(run_id: str, candidate: Candidate) -> str:
+    """Return what a downloaded file is called: model and compression, then the form."""
+    stem = download_stem(backend.service().run(run_id).spec)
+    form = "" if candidate.form in ("weights", "onnx", "small") else f"-{candidate.form}"
+    return f"{stem}{form}{candidate.suffix}"
+
+
+def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate) -> None:
+    """Show the menu of every other file of the run, each with its figures and what opens it."""
+    owned = backend.service()
+    with st.popover("Other files", icon=":material/more_horiz:"):
+        if chosen.runs:
+            st.download_button(
+                "Deployment kit (zip): the file, how a picture is prepared, how it is run",
+                download(partial(_kit, owned, run_id, chosen), is_temporary=True),
+                file_name=f"{download_stem(owned.run(run_id).spec)}-kit.zip",
+                mime="application/zip",
+                key=f"recommendation.kit.{run_id}",
+                icon=":material/folder_zip:",
+                on_click="ignore",
+                type="tertiary",
+            )
+        for place, each in enumerate(candidates):
+            if each.file != chosen.file:
+                _entry(run_id, each, place)
+        st.page_link("pages/targets.py", label="Schedule for a training tool", query_params={"run": run_id})
+
+
+def _entry(run_id: str, candidate: Candidate, place: int) -> None:
+    file_button(run_id, candidate, key=f"recommendation.other.{place}")
+    st.caption(f"{candidate.made_of}: {candidate.headline}. Opened by {candidate.opened_by}.")
+    small = small_form(candidate.file)
+    if small is not None:
+        st.code(small.reader(file_name(run_id, candidate)), language=None, wrap_lines=True)
+
+
+def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:
+    return owned.work.pack_kit(run_id, candidate, "model.onnx", new_file())

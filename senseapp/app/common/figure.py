@@ -15,13 +15,12 @@ from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick
-from senseapp.core.csv_cells import safe_cell
 from senseapp.core.markdown import md
+from senseapp.core.texts import safe_cell
 from senseapp.records.measurement import RunResult
 from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts
 from senseapp.views.charts.files import drawn_rows, picture_png, picture_svg
-from senseapp.views.frames.fragility import LegendEntry
-from senseapp.views.palette import INK, TEXT
+from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import notes_of, passes_text, provenance_line
 

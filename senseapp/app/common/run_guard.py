@@ -1,24 +1,26 @@
-"""What pages about one run share: guards for a run without results, the header, and the download of its report."""
+"""What pages about one run share: guards for a run without results, the header, its report, work in the background."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
-from senseapp.app.common.notices import complain, empty_state
+from senseapp.app.common.notices import complain, empty_state, job_line
 from senseapp.app.common.state import current_run, session
-from senseapp.core.errors import SenseError
+from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
+from senseapp.server.finished_runs import TaskT
 from senseapp.server.leaderboard import headline
 from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import Service
-from senseapp.views.report.chart_data import ReportContents
+from senseapp.views.report.figures import ReportContents
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, compression_text, download_stem
 
@@ -145,3 +147,48 @@ def make_report(service: Service, record: RunRecord, result: RunResult, schedule
         finished=record.state.finished,
     )
     return build_report(contents).encode()
+
+
+_POLL_SECONDS = 1.0
+
+
+def start_label(task: TaskT, label: str, what: str, *, cancel: str) -> str:
+    """Return what the button says that starts ``task``, ``label`` at first; empty where this visitor cannot start it.
+
+    While it is on its way, watch it instead, with a button of key ``{cancel}.{run_id}`` that ends it.
+    """
+    if watched(task, cancel=cancel):
+        return ""
+    snapshot = backend.service().work.progress(task)
+    if snapshot is not None and snapshot.error:
+        complain(snapshot.error)
+        label = "Try again"
+    return label if may_start(task.run_id, what) else ""
+
+
+def watched(task: TaskT, *, cancel: str) -> bool:
+    """Tell whether ``task`` is on its way; show how far it is, with a button of key ``{cancel}.{run_id}`` to end it."""
+    snapshot = backend.service().work.progress(task)
+    if snapshot is None or snapshot.state.finished:
+        return False
+    st.fragment(_watch, run_every=_POLL_SECONDS)(task, cancel)
+    return True
+
+
+def begin(task: TaskT) -> None:
+    """Put a task in the queue, and draw the page anew."""
+    backend.service().work.start(task)
+    st.rerun()
+
+
+def _watch(task: TaskT, cancel: str) -> None:
+    snapshot = backend.service().work.progress(task)
+    if snapshot is None or snapshot.state.finished:
+        st.rerun()
+    job_line(snapshot)
+    st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=_cancel, args=(task,))
+
+
+def _cancel(task: TaskT) -> None:
+    with suppress(NotFound):  # deleted meanwhile; the page says so
+        backend.service().work.cancel(task)

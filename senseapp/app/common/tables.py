@@ -1,4 +1,4 @@
-"""Tables of results, of the settings in which runs differ, and of the leaderboard: columns, labels, formats."""
+"""Tables of results, of classes that lose, of the settings in which runs differ, and of the leaderboard."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import streamlit as st
 
 from senseapp.core.markdown import md
 from senseapp.metrics import Metric
+from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.comparison import Side
 from senseapp.records.jobs import RunRecord
 from senseapp.server.leaderboard import LeaderboardRow
 from senseapp.views.frames.comparison import leaderboard_frame, letter
+from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
 from senseapp.views.words import format as fmt
-from senseapp.views.words.settings import differing_settings
+from senseapp.views.words.wording import differing_settings
 
 _LONGEST_NAME = 34
 _SIGN = "Above zero is worse."
@@ -196,3 +198,31 @@ def _leaderboard_columns() -> dict[str, Any]:
         "headline": st.column_config.TextColumn("In one sentence", width="large"),
         "model": st.column_config.TextColumn("Model"),
     }
+
+
+_PICTURE_WIDTH = 110
+
+
+def changed_answers(found: ChangedAnswers, *, key: str) -> None:
+    """Show how many answers change, some of the pictures with both answers, and what each class loses."""
+    st.markdown(found.sentence)
+    changed_pictures(found, key=key)
+    if found.classes:
+        st.caption(class_note(found))
+        rows = pd.DataFrame(class_rows(found), columns=list(CLASS_COLUMNS))
+        st.dataframe(rows, hide_index=True, key=f"answers.classes.{key}", alt="What each class loses", width="stretch")
+
+
+def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_WIDTH) -> None:
+    """Show some pictures with both answers, each ``width`` pixels wide; nothing of images that are no pictures."""
+    shown = [picture for picture in found.pictures if picture.png]
+    if shown:
+        row = st.container(horizontal=True, gap="small", key=f"answers.pictures.{key}")
+        for picture in shown:
+            row.image(picture.png, caption=_caption(picture), width=width)
+
+
+def _caption(picture: ChangedPicture) -> str:
+    label = f"is {picture.label}: " if picture.label else ""
+    before, after = (fmt.percent(sure) for sure in (picture.sure_before, picture.sure_after))
+    return f"{label}{picture.before} ({before}) → {picture.after} ({after})"

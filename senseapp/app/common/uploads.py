@@ -15,13 +15,12 @@ from streamlit.typing import UploadedFile
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import session
-from senseapp.app.uploads.pictures import suffix_of, zip_pictures
-from senseapp.app.uploads.registry import IncomingFile, Upload, upload_registry
+from senseapp.app.uploads.registry import IncomingFile, Upload, suffix_of, upload_registry, zip_pictures
 from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.markdown import code, md
-from senseapp.core.wording import listed
+from senseapp.core.texts import listed
 from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.server.disk_space import UploadLimits
 from senseapp.server.inputs import UploadPurpose

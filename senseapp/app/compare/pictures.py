@@ -10,16 +10,16 @@ from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
-from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.common.run_guard import begin, start_label
 from senseapp.core.markdown import md
+from senseapp.records.answers import AnswerSide, DifferentAnswer, differences
 from senseapp.records.candidate import Candidate
-from senseapp.records.file_answers import AnswerSide, DifferentAnswer, differences
 from senseapp.records.jobs import RunRecord
 from senseapp.records.spec import DataSpec
-from senseapp.server.answer_tasks import AnswersTask
+from senseapp.server.layer_tasks import AnswersTask
 from senseapp.server.leaderboard import best_file
-from senseapp.views.frames.answers import difference_line, difference_sentence
+from senseapp.views.frames.files import difference_line, difference_sentence
 from senseapp.views.words import format as fmt
 
 _MOST_PICTURES = 24

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.candidates import file_button
+from senseapp.app.common.download import file_button
 from senseapp.app.common.figure import choose_one, figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
@@ -22,10 +22,8 @@ from senseapp.metrics import METRICS
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
 from senseapp.server.leaderboard import best_file
-from senseapp.views.charts.bars import pair_step, paired_bars
-from senseapp.views.charts.candidates import candidates_chart
-from senseapp.views.charts.rank_scatter import rank_scatter
-from senseapp.views.frames.candidates import answers_axis, candidates_frame, original_row
+from senseapp.views.charts.layers import pair_step, paired_bars, rank_scatter
+from senseapp.views.charts.savings import candidates_chart
 from senseapp.views.frames.comparison import (
     agreement_frame,
     caveat_of_sides,
@@ -38,6 +36,7 @@ from senseapp.views.frames.comparison import (
     side_labels,
     unmatched_frame,
 )
+from senseapp.views.frames.files import answers_axis, candidates_frame, original_row
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import compression_text
 

@@ -15,11 +15,11 @@ from senseapp.app.common.state import pick
 from senseapp.app.results.view import RunView
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
-from senseapp.core.patterns import matcher, part_of_name
+from senseapp.core.texts import matcher, part_of_name
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.layer_tasks import HistogramWall
-from senseapp.views.charts.histogram_wall import colours_text, shares_text, small_histogram, wall_chart, wall_frame
+from senseapp.views.charts.histograms import colours_text, shares_text, small_histogram, wall_chart, wall_frame
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 

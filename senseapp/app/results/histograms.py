@@ -19,7 +19,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.server.layer_tasks import HistogramTask, HistogramWall
 from senseapp.tasks import task_named
-from senseapp.views.charts.quantization_bars import bin_frame, cell_profile_chart, histogram_chart, profile_frame
+from senseapp.views.charts.histograms import bin_frame, cell_profile_chart, histogram_chart, profile_frame
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 

@@ -10,22 +10,21 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, one_of, some_of, whole, words
-from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.figure import figure
-from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
+from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.state import drop_pick
-from senseapp.app.common.tables import show_table, top_columns
+from senseapp.app.common.tables import changed_answers, show_table, top_columns
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
-from senseapp.core.patterns import matcher, part_of_name
+from senseapp.core.texts import matcher, part_of_name
 from senseapp.metrics import METRICS
 from senseapp.records.diagnosis import shares_of_damage
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.server.layer_tasks import DiagnosisTask, LayerAnswers
 from senseapp.solve.curve_set import damage_metric
-from senseapp.views.charts.curves import sensitivity_curves
+from senseapp.views.charts.levels import sensitivity_curves
 from senseapp.views.frames.levels import CURVE_AXES, curve_rows
 from senseapp.views.frames.network import blocks_of
 from senseapp.views.frames.results import apart_frame, at_level

@@ -18,9 +18,8 @@ from senseapp.app.results.recommendation import recommendation_card, recommended
 from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
-from senseapp.views.charts.bars import sensitivity_bars
-from senseapp.views.charts.curves import level_line
-from senseapp.views.frames.fragility import fragility_legend
+from senseapp.views.charts.layers import sensitivity_bars
+from senseapp.views.charts.levels import level_line
 from senseapp.views.frames.levels import (
     CURVE_AXES,
     REWARD_HELP,
@@ -33,6 +32,7 @@ from senseapp.views.frames.levels import (
     why_no_reward,
 )
 from senseapp.views.frames.results import apart_frame, at_level, counted_rows, top_frame, unlisted_frame
+from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 

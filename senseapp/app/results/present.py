@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.account import link_of, qr_code, works_elsewhere
 from senseapp.app.common.address import bound, named
-from senseapp.app.common.answers import changed_pictures
-from senseapp.app.common.link import link_of, qr_code, works_elsewhere
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import go_to
+from senseapp.app.common.tables import changed_pictures
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.recommendation import (
     candidates_figure,

@@ -12,18 +12,18 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named, one_of
-from senseapp.app.common.answers import changed_answers
-from senseapp.app.common.candidates import choose_tolerance, file_button, other_files
+from senseapp.app.common.download import choose_tolerance, file_button, other_files
 from senseapp.app.common.figure import figure
-from senseapp.app.common.jobs import begin, start_label, watched
 from senseapp.app.common.notices import errors_here
+from senseapp.app.common.run_guard import begin, start_label, watched
 from senseapp.app.common.state import go_to_page, restart_with
+from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.try_picture import try_picture
 from senseapp.core.markdown import md
 from senseapp.descriptions import all_descriptions
 from senseapp.metrics import METRICS
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, offered, recommended
-from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
@@ -31,10 +31,15 @@ from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
 from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.views.charts.axes import PICK
-from senseapp.views.charts.candidates import candidates_chart
-from senseapp.views.charts.recommended import recommended_chart
-from senseapp.views.frames.candidates import answers_axis, candidates_frame, original_row
-from senseapp.views.frames.recommended import AXES, baseline_value, recommended_frame
+from senseapp.views.charts.savings import candidates_chart, recommended_chart
+from senseapp.views.frames.files import (
+    AXES,
+    answers_axis,
+    baseline_value,
+    candidates_frame,
+    original_row,
+    recommended_frame,
+)
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import GOALS, caveat_of
 

@@ -13,8 +13,8 @@ from senseapp.app.common.uploads import expect_files, store_upload
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
+from senseapp.records.answers import MOST_PICTURE_MEGABYTES, PictureAnswer, PictureAnswers
 from senseapp.records.candidate import Candidate
-from senseapp.records.picture_answers import MOST_PICTURE_MEGABYTES, PictureAnswer, PictureAnswers
 from senseapp.views.words import format as fmt
 
 _PICTURE_WIDTH = 160

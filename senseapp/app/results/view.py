@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from senseapp.app.common.account import share_run
 from senseapp.app.common.address import address_of, bound, named, one_of
 from senseapp.app.common.run_guard import report_button
-from senseapp.app.common.share import share_run
 from senseapp.app.common.state import RUN_PARAMETER, pick, pick_key, picked_layer
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionDescription

@@ -11,9 +11,8 @@ from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.state import turn_to
 from senseapp.app.results.histograms import histograms_tab
 from senseapp.app.results.layers import layers_tab
-from senseapp.app.results.levels import curves_tab, heatmap_tab
+from senseapp.app.results.levels import curves_tab, heatmap_tab, table_tab
 from senseapp.app.results.network import network_tab
-from senseapp.app.results.table import table_tab
 from senseapp.app.results.view import RunView, choose_view
 from senseapp.records.measurement import RunResult
 

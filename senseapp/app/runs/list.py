@@ -11,11 +11,11 @@ from typing import Any
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.account import share_run
 from senseapp.app.common.backend import visitor
 from senseapp.app.common.download import download, new_file
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
-from senseapp.app.common.share import share_run
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
 from senseapp.core.markdown import Markdown, md
@@ -23,7 +23,7 @@ from senseapp.records.jobs import RunRecord, RunState
 from senseapp.server.backend import UNDO_SECONDS
 from senseapp.server.disk_space import DiskUse
 from senseapp.store.run_file import RUN_FILE_SUFFIX
-from senseapp.views.frames.runs import runs_frame
+from senseapp.views.frames.comparison import runs_frame
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, compression_text, download_stem
 

@@ -9,13 +9,11 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, number, one_of, span, whole
 from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits
-from senseapp.app.schedule.locks import edits_form
-from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
-from senseapp.app.schedule.time_goal import choose_time
+from senseapp.app.schedule.settings import ScheduleSettings, choose_partner, choose_time, edits_form
 from senseapp.core.markdown import md
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import METRICS, divergence_among
-from senseapp.records.layer_times import MILLISECONDS
+from senseapp.records.deployment import MILLISECONDS
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget

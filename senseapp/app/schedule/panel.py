@@ -7,32 +7,30 @@ from dataclasses import replace
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, one_of
+from senseapp.app.common.address import bound, one_of, presets_button
 from senseapp.app.common.figure import figure, figures_row, rows_height
 from senseapp.app.common.notices import complain, wait_for
-from senseapp.app.common.presets import presets_button
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import layer_edits
 from senseapp.app.schedule.controls import choose_schedule, take_target
-from senseapp.app.schedule.deploy import deploy_block
+from senseapp.app.schedule.files import deploy_block, downloads
 from senseapp.app.schedule.layers import layer_table, spared_sentences
 from senseapp.app.schedule.proof import proof_block, strongest_block, verified
 from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file
-from senseapp.app.schedule.target_files import downloads
 from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.core.errors import InfeasibleBudget, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS
-from senseapp.records.layer_times import MILLISECONDS
+from senseapp.records.deployment import MILLISECONDS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.resolution import baseline_warning, opening_level
 from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.solve.time_budget import time_range
 from senseapp.solve.trade_off import too_large
-from senseapp.views.charts.bars import schedule_bars
-from senseapp.views.frames.fragility import fragility_legend
+from senseapp.views.charts.layers import schedule_bars
 from senseapp.views.frames.results import amount_bars, editing_frame
+from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 

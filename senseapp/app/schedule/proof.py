@@ -11,20 +11,20 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, one_of
-from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
+from senseapp.app.common.run_guard import begin, start_label
+from senseapp.app.common.tables import changed_answers
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.deployment import CHECKPOINT, model_file, small_form
 from senseapp.records.measurement import RunResult, change_in
-from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
-from senseapp.views.frames.recommended import figure_text
+from senseapp.views.frames.files import figure_text
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, delivery, download_stem, size_changes, step_lines
 

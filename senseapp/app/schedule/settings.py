@@ -1,28 +1,76 @@
-"""What a person asked for on the Schedule page, the schedule that answers it, and one from a file in its place."""
+"""What a person asked for on the Schedule page: settings, locks, times; the schedule that answers, or one from a file.
+
+Locks and limits of single layers are a text in the address: ``1a2b~3f0.5~7a0.1~7b0.9``. The first part is a check sum
+of the names of the layers, so that the text is never taken for another network. Then come places in the network with
+what was set: ``f`` for a layer that is locked at a level, ``a`` for at least, ``b`` for at most.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, named
+from senseapp.app.common.address import Form, bound, named, number, one_of
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.run_guard import begin, run_line, start_label
+from senseapp.app.common.state import LayerEdits
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
-from senseapp.records.layer_times import MILLISECONDS, LayerTimes
+from senseapp.core.markdown import code, md
+from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.server.schedule_tasks import DropLimit
+from senseapp.server.schedule_tasks import DropLimit, TimingTask
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.methods import mixed_schedule
 from senseapp.solve.problem import budget_of
-from senseapp.solve.time_budget import schedule_within
+from senseapp.solve.time_budget import schedule_within, time_range
 from senseapp.solve.trade_off import schedule_for
+from senseapp.store.layer_times import merged
+
+_PART = re.compile(r"(\d{1,5})([fab])([0-9.e-]{1,20})")
+_BETWEEN = "~"
+
+
+def edits_form(layers: Sequence[str], bounds: tuple[float, float]) -> Form[LayerEdits]:
+    """Return the form of what was set for single ``layers``, within the ``bounds`` of levels."""
+    places = {layer: place for place, layer in enumerate(layers)}
+    check, level = f"{zlib.crc32(' '.join(layers).encode()) & 0xFFFF:04x}", number(*sorted(bounds))
+    typed = number()  # the schedule says what is wrong with a level out of bounds; a link with one is not taken
+
+    def write(edits: LayerEdits) -> str:
+        if unknown := (edits.fixed.keys() | edits.bounds.keys()) - places.keys():
+            raise ValueError(f"no such layers: {unknown}")
+        parts = [(places[layer], "f", value) for layer, value in edits.fixed.items()]
+        for layer, (least, most) in edits.bounds.items():
+            parts += [(places[layer], kind, end) for kind, end in (("a", least), ("b", most)) if end is not None]
+        return _BETWEEN.join([check, *(f"{place}{kind}{typed.write(value)}" for place, kind, value in sorted(parts))])
+
+    def read(text: str) -> LayerEdits:
+        begins, *parts = text.split(_BETWEEN)
+        if begins != check:
+            raise ValueError("of another network")
+        edits = LayerEdits()
+        for part in parts:
+            found = _PART.fullmatch(part)
+            if found is None or int(found[1]) >= len(layers):
+                raise ValueError("no such layer")
+            layer, value = layers[int(found[1])], level.read(found[3])
+            if found[2] == "f":
+                edits.fixed[layer] = value
+            else:
+                least, most = edits.bounds.get(layer, (None, None))
+                edits.bounds[layer] = (value, most) if found[2] == "a" else (least, value)
+        return edits
+
+    return Form(write, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +181,85 @@ def schedule_file(run_id: str, result: RunResult) -> Schedule | None:
                 st.markdown("This schedule is shown in place of the settings above. Remove the file to go back.")
                 return opened
     return None
+
+
+_MOST_TIMES_MEGABYTES = 50
+_HERE, _FILES = "On this machine", "From files"
+_CSV = "says its levels itself"
+
+
+def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
+    """Show where times come from and how long a call may take; None while there are no times, or none differ."""
+    description = result.compression.description
+    sources = [_FILES] if description.zeroes_weights else [_HERE, _FILES]
+    source = st.segmented_control(
+        "Times of layers",
+        sources,
+        required=True,
+        **bound(run_id, "times", one_of(sources), sources[0], key=f"schedule.times_from.{run_id}"),
+        help="Measured in onnxruntime on this machine, bits as float and int8 with what changes between them cost; or "
+        "from a CSV with the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
+    )
+    with errors_here():
+        times = _measured(run_id, result) if source == _HERE else _from_files(run_id, result)
+        if times is not None:
+            return _choose(run_id, result, times)
+    return None
+
+
+def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
+    task = TimingTask(run_id=run_id)
+    times = backend.service().work.outcome(task)
+    if times is None and (label := start_label(task, "Time the layers", "these times", cancel="schedule.times_stop")):
+        levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
+        st.markdown(f"Every layer runs in onnxruntime {levels}, one image a call on one thread.")
+        if st.button(label, key=f"schedule.times.{run_id}", type="primary", icon=":material/timer:"):
+            begin(task)
+    return times
+
+
+def _from_files(run_id: str, result: RunResult) -> LayerTimes | None:
+    if not backend.visitor().is_known:
+        st.info("Log in to send files.")
+        return None
+    expect_files()
+    files = st.file_uploader(
+        "Files of times",
+        accept_multiple_files=True,
+        type=["csv", "json", "txt", "log"],
+        key=f"schedule.times_files.{run_id}",
+        help="One CSV for all levels, or one profile of the network as it is and one for each level.",
+        max_upload_size=_MOST_TIMES_MEGABYTES,
+    )
+    scale = result.compression.scale
+    levels = {_CSV: None} | {scale.text(level): level for level in (scale.untouched, *result.levels)}
+    parts = []
+    for index, file in enumerate(files):
+        names = [_CSV] if file.name.lower().endswith(".csv") else [*[*levels][1:], _CSV]  # a table may be called .txt
+        chosen = st.selectbox(md("Level of {}", code(file.name)), names, key=f"schedule.times_level.{index}.{run_id}")
+        content = read_upload(file, most_megabytes=_MOST_TIMES_MEGABYTES)
+        parts.append(backend.service().inputs.read_times(content, result, name=file.name, level=levels[chosen]))
+    return merged(parts) if parts else None
+
+
+def _choose(run_id: str, result: RunResult, times: LayerTimes) -> TimeGoal | None:
+    least, untouched = (1000 * seconds for seconds in time_range(result, times))
+    st.caption(f"{untouched:.3g} ms as it is, {least:.3g} ms at least: {times.source}.")
+    if least >= untouched:
+        st.warning("Compressing layers saves no time here.", icon=":material/warning:")
+        return None
+    step = 10.0 ** math.floor(math.log10((untouched - least) / 20))
+    first, last = math.ceil(least / step) * step, math.floor(untouched / step) * step
+    key = f"schedule.ms.{run_id}"
+    if key in st.session_state:
+        st.session_state[key] = min(last, max(first, st.session_state[key]))
+    milliseconds = st.slider(
+        "Milliseconds of a call, at most",
+        first,
+        last,
+        step=step,
+        format=f"%.{max(0, -math.floor(math.log10(step)))}f ms",
+        **bound(run_id, "ms", number(first, last), round((first + last) / 2 / step) * step, key=key),
+        help="Predicted from the times of layers. The Deploy step measures the file.",
+    )
+    return TimeGoal(times=times, most_seconds=milliseconds / 1000)

@@ -23,8 +23,8 @@ from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.time_budget import time_trade_off
 from senseapp.solve.trade_off import TradeOffPoint, too_large, trade_off
 from senseapp.views.charts.axes import PICK
-from senseapp.views.charts.trade_off import trade_off_chart
-from senseapp.views.frames.recommended import AS_THEY_ARE, AXES, figure_text, shown_figure
+from senseapp.views.charts.savings import trade_off_chart
+from senseapp.views.frames.files import AS_THEY_ARE, AXES, figure_text, shown_figure
 from senseapp.views.words.wording import caveat_of
 
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")

@@ -18,17 +18,15 @@ from starlette.routing import Route
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import remove_new_files
-from senseapp.app.server.connections import Connections, configured_limits
 from senseapp.app.server.downloads import Downloads, download_registry
-from senseapp.app.server.guards import EndedLogins, KnownSites
-from senseapp.app.server.headers import KnownBase, PrivateMetrics, SecurityHeaders
-from senseapp.app.server.messages import BoundedMessages
+from senseapp.app.server.guards import EndedLogins, KnownBase, KnownSites, PrivateMetrics, SecurityHeaders
+from senseapp.app.server.limits import BoundedMessages, Connections, configured_limits
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
 from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_connected
 from senseapp.core.errors import SenseError
+from senseapp.core.home import SITE
 from senseapp.core.process import give_back_freed_memory
-from senseapp.core.site import SITE
 from senseapp.server.backend import close_backends
 
 APP_SCRIPT = SITE / "app.py"

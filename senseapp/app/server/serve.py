@@ -15,9 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from senseapp.app.server.application import APP_SCRIPT, application
-from senseapp.app.server.connections import SILENT_SECONDS, configured_limits, raise_descriptors
-from senseapp.app.server.guards import configured_hosts
-from senseapp.app.server.headers import frame_ancestors
+from senseapp.app.server.guards import configured_hosts, frame_ancestors
+from senseapp.app.server.limits import SILENT_SECONDS, configured_limits, raise_descriptors
 from senseapp.compat.streamlit_internals import (
     close_silent_connections,
     ignore_pages_folder,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
-from senseapp.records.model_files import small_form
+from senseapp.records.deployment import small_form
 
 CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 RESAVE_ADVICE = (

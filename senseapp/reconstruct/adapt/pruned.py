@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.sparsity.criteria import layer_generator
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.descriptions import get
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import LayerProduct

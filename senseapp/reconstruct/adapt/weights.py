@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from senseapp.compressions import obs
 from senseapp.compressions.base import LayerWeight, UpdateConstraint, find_weights
 from senseapp.compressions.sparsity.criteria import layer_generator
-from senseapp.core.wording import plural
+from senseapp.core.texts import plural
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import InputSums, LayerProduct
 from senseapp.reconstruct.adapt.sequential_pass import NormVisit, SequentialPass

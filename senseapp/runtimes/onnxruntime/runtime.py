@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
-from senseapp.core.quiet import quiet
+from senseapp.core.process import quiet
 from senseapp.records.deployment import Median
 from senseapp.runtimes.onnxruntime.integer_arithmetic import UNDONE_BY, computed_on_integers
 

@@ -16,7 +16,7 @@ from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
-    from senseapp.server.worker_request import WorkerRequest
+    from senseapp.server.process.requester import WorkerRequest
 
 AnswerT = TypeVar("AnswerT")
 

@@ -22,8 +22,7 @@ import psutil
 import senseapp.core.errors as known_errors
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
-from senseapp.core.process import measuring_environment
-from senseapp.core.quiet import QUIET_FILE
+from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server.process.protocol import Line, read_line, write_line
 from senseapp.server.process.requester import ANYBODY, Requester
@@ -31,7 +30,7 @@ from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
-    from senseapp.server.worker_request import WorkerRequest
+    from senseapp.server.process.requester import WorkerRequest
 
 AnswerT = TypeVar("AnswerT")
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from senseapp.core.codec import decode, encode, register
-from senseapp.core.quiet import at_work, pause
+from senseapp.core.process import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.server.answer_tasks import AnswersTask
 from senseapp.server.execution import Measurement
-from senseapp.server.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
+from senseapp.server.layer_tasks import AnswersTask, DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
 from senseapp.server.schedule_tasks import DeliverTask, RecommendationTask, StrongestSearch, TimingTask, Verification
 from senseapp.server.session import open_local_session
 from senseapp.server.tasks import RunTask, TaskContext

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from senseapp.core.wording import printable
+from senseapp.core.texts import printable
 from senseapp.metrics import check_labels
 from senseapp.tasks.base import (
     AnswerChanges,

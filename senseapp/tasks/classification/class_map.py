@@ -12,7 +12,7 @@ from typing import Literal
 from timm.data import ImageNetInfo, infer_imagenet_subset
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import listed, plural
+from senseapp.core.texts import listed, plural
 from senseapp.tasks.base import LabelMapProposal
 
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]

@@ -11,8 +11,7 @@ import pandas as pd
 import vl_convert
 
 from senseapp.views.charts.axes import chart_parts
-from senseapp.views.frames.fragility import LegendEntry
-from senseapp.views.palette import TEXT
+from senseapp.views.palette import TEXT, LegendEntry
 
 _WIDTH = 760
 _PIXELS_PER_POINT = 2

@@ -1,4 +1,4 @@
-"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, and the leaderboard."""
+"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, the leaderboard, and all runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from senseapp import descriptions
 from senseapp.metrics import METRICS, number_text
 from senseapp.records.comparison import ComparedPart, Comparison, MatchedLayer, Side
 from senseapp.records.jobs import RunRecord
-from senseapp.server.leaderboard import LeaderboardRow
+from senseapp.records.measurement import RunResult
+from senseapp.records.resolution import opening_level
+from senseapp.server.leaderboard import LeaderboardRow, shown_metric
 from senseapp.views.frames.results import change_figures, row_name
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of
+from senseapp.views.words.wording import STATES, caveat_of, compression_text
 
 _LETTERS = "ABCDEFGH"
 _TITLE_WIDTH = 28
@@ -243,3 +245,46 @@ def caveat_of_sides(sides: Sequence[Side]) -> str:
     """Return which sides are indicative only, and why; empty where none is."""
     found = [(letter(index), caveat_of(side.result)) for index, side in enumerate(sides)]
     return "; ".join(f"{name}: {caveat}" for name, caveat in found if caveat)
+
+
+_MOST_BARS = 30
+_COLUMNS = ("open", "title", "compression", "file", "headline", "bars", "state", "age", "size", "tags", "model")
+
+
+def runs_frame(
+    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
+
+    ``bars`` are what layers lose alone, ``files`` the headline of the best measured file.
+    """
+    known = files or {}
+    rows = [
+        (
+            "Open",
+            record.title,
+            compression_text(record.spec.sensitivity),
+            known.get(record.run_id, ""),
+            record.headline or record.error or record.origin,
+            bars.get(record.run_id),
+            STATES[record.state].label,
+            pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
+            record.num_bytes,
+            [*record.tags, *(["shared"] if record.shared else [])],
+            record.spec.model.title,
+        )
+        for record in records
+    ]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def small_bars(result: RunResult) -> list[float]:
+    """Return what layers lose alone at the level that is shown first, none below 0, in network order.
+
+    Of neighbours that share a bar it is the worst.
+    """
+    metric = shown_metric(result)
+    level = opening_level(result, metric)
+    losses = [max(0.0, change.delta) for item in result.at(level) if (change := item.change(metric)) is not None]
+    step = -(-len(losses) // _MOST_BARS) or 1
+    return [max(losses[start : start + step]) for start in range(0, len(losses), step)]

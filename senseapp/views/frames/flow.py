@@ -10,8 +10,8 @@ import pandas as pd
 
 from senseapp.metrics import Metric
 from senseapp.records.profile import FlowNode, ModelProfile
-from senseapp.views.frames.fragility import NO_VALUE, row_bands, text_colour
 from senseapp.views.frames.network import WITHOUT_VALUE, layer_record, values_of_layers
+from senseapp.views.palette import NO_VALUE, row_bands, text_colour
 
 _NAMES = {"add": "+ sum", "mul": "× product", "cat": "‖ concat", "bmm": "· matmul", "image": "image"}
 _KINDS = {"input": "what goes in", "layer": "weights that no layer holds", "join": "joins what several nodes computed"}

@@ -10,7 +10,7 @@ import pandas as pd
 
 from senseapp.metrics import Metric
 from senseapp.records.profile import LayerProfile, ModelProfile
-from senseapp.views.frames.fragility import NO_VALUE, row_bands
+from senseapp.views.palette import NO_VALUE, row_bands
 from senseapp.views.words import format as fmt
 
 Sizes = tuple[int, int, int]

@@ -13,12 +13,11 @@ from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.ranking import shared_ranks
-from senseapp.records.resolution import opening_level
+from senseapp.records.resolution import opening_level, shared_ranks
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.curves import weight_bytes
-from senseapp.views.frames.fragility import NO_VALUE, row_bands
+from senseapp.views.palette import NO_VALUE, row_bands
 from senseapp.views.words import format as fmt
 
 _EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
@@ -47,7 +46,7 @@ def measurement_frame(result: RunResult, metric: str, *, level: float | None = N
     Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
     the metric's axes; ``layer_macs_left`` counts the layer's MACs (a group's together) with the level's share of its
     inputs and of its outputs gone, NaN where levels are bits; ``unclear`` says that the 95 % interval holds zero,
-    ``band`` is the colour (:mod:`senseapp.views.frames.fragility`); ``rank`` is 1 for the most fragile at a level and
+    ``band`` is the colour (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and
     shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution
     order, then by strength.
     """

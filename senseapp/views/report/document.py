@@ -18,8 +18,7 @@ from senseapp.metrics import METRICS
 from senseapp.server.leaderboard import best_file, shown_metric
 from senseapp.views.charts.files import LANGUAGE
 from senseapp.views.frames.results import measurement_frame
-from senseapp.views.report.chart_data import ChartData, ReportContents
-from senseapp.views.report.figures import result_figures
+from senseapp.views.report.figures import ChartData, ReportContents, result_figures
 from senseapp.views.report.schedules import schedule_sections
 from senseapp.views.report.tables import (
     apart_table,
@@ -29,8 +28,16 @@ from senseapp.views.report.tables import (
     layer_tables,
     unlisted_table,
 )
-from senseapp.views.words.settings import baselines_of, environment_of, image_facts, model_facts, settings_of
-from senseapp.views.words.wording import caveat_of, notes_of, provenance_text
+from senseapp.views.words.wording import (
+    baselines_of,
+    caveat_of,
+    environment_of,
+    image_facts,
+    model_facts,
+    notes_of,
+    provenance_text,
+    settings_of,
+)
 
 _FOLDER = Path(__file__).parent
 _TEMPLATE = "report.html.jinja"

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts of the report. They lie in one compressed text: specifications, and frames by name (chart_data.py).
+// Draws the charts of the report. They lie in one compressed text: specifications, and frames by name (figures.py).
 (async () => {
   const MANY_MARKS = 2000;
   const ERRORS_ONLY = 1;

@@ -9,11 +9,10 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.resolution import opening_level
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.views.charts.bars import schedule_bars
-from senseapp.views.frames.fragility import fragility_legend
+from senseapp.views.charts.layers import schedule_bars
 from senseapp.views.frames.results import amount_bars
-from senseapp.views.report.chart_data import ChartData
-from senseapp.views.report.figures import Figure, drawn
+from senseapp.views.palette import fragility_legend
+from senseapp.views.report.figures import ChartData, Figure, drawn
 from senseapp.views.report.tables import ReportTable, is_mixed, schedule_table
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from senseapp.metrics import METRICS
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, offered
-from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import Schedule
-from senseapp.views.charts.quantization_bars import histogram_chart
-from senseapp.views.frames.answers import CLASS_COLUMNS, class_note, class_rows
+from senseapp.views.charts.histograms import histogram_chart
+from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
 from senseapp.views.frames.results import (
     apart_frame,
     metrics_of,
@@ -24,8 +24,7 @@ from senseapp.views.frames.results import (
     schedule_frame,
     unlisted_frame,
 )
-from senseapp.views.report.chart_data import ChartData
-from senseapp.views.report.figures import Drawing, Figure, drawn
+from senseapp.views.report.figures import ChartData, Drawing, Figure, drawn
 from senseapp.views.words import format as fmt
 
 _MOST_CELLS = 12_000

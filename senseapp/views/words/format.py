@@ -6,9 +6,9 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from senseapp.core.wording import bytes_size as bytes_size  # formats as the others here do
-from senseapp.core.wording import plural as plural
-from senseapp.core.wording import three_digits
+from senseapp.core.texts import bytes_size as bytes_size  # formats as the others here do
+from senseapp.core.texts import plural as plural
+from senseapp.core.texts import three_digits
 
 _LONGEST_STEM = 60
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

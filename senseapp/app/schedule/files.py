@@ -1,0 +1,320 @@
+"""Files of a schedule: target files of other tools, and the file that a runtime runs with what was measured of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.address import bound, number, one_of, whole
+from senseapp.app.common.download import choose_tolerance, download, file_button, other_files
+from senseapp.app.common.notices import complain, errors_here, wait_for
+from senseapp.app.common.run_guard import begin, start_label
+from senseapp.app.common.tables import show_table
+from senseapp.core.errors import SenseError
+from senseapp.core.markdown import code, md
+from senseapp.formats.base import ExportFormat
+from senseapp.formats.registry import FORMATS
+from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate, Delivery
+from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
+from senseapp.records.measurement import RunResult
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Schedule
+from senseapp.server.outputs import GraphFiles
+from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
+from senseapp.views.frames.files import deployment_frame, shown_metrics
+from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import download_stem
+
+_PREVIEW_LINES = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Of:
+    """The run whose schedule is offered.
+
+    Attributes:
+        run_id: its id.
+        stem: of the names of files.
+        command: what the command line takes for the run.
+    """
+
+    run_id: str
+    stem: str
+    command: str
+
+
+def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner_id: str = "") -> None:
+    """Show the format picker, who reads the format, its first lines, what it cannot say, and how to apply it.
+
+    ``partner_id`` is the second run, where the schedule was made from two.
+    """
+    record = backend.service().run(run_id)
+    command = "RUN" if record.read_only else run_id  # a link opens no folder
+    both = f"{command} --with {partner_id}" if partner_id else command
+    of = _Of(run_id=run_id, stem=f"{download_stem(record.spec)}-schedule", command=both)
+    left, right = st.columns([3, 5], gap="large")
+    with left:
+        chosen = _choose_format(schedule, run_id)
+        st.caption(chosen.reader)
+        text = _text(chosen, schedule, profile, of)
+        _buttons(chosen, text, schedule, of)
+        for note in chosen.notes(schedule, profile) if text else ():
+            st.caption(md(":material/info: {}", note))
+    lines = text.splitlines()
+    if lines:
+        more = "\n…" if len(lines) > _PREVIEW_LINES else ""
+        right.markdown(md("**To apply it**"))
+        usage = chosen.lines(schedule, of.stem + chosen.suffix, run=of.command)
+        right.code(usage.rstrip(), language=None, wrap_lines=True)
+        with right.expander("First lines of the file", icon=":material/description:"):
+            st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
+
+
+def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
+    """Offer the formats that have words for what ``schedule`` compresses."""
+    names = [name for name, form in FORMATS.items() if not form.mismatch(schedule)]
+    name = st.selectbox(
+        "Format",
+        names,
+        format_func=lambda name: FORMATS[name].title,
+        **bound(run_id, "format", one_of(names), names[0], key=f"schedule.format.{run_id}"),
+        help="The same schedule in the words of the tool that will read it.",
+    )
+    return FORMATS[name if name in names else names[0]]
+
+
+def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, of: _Of) -> str:
+    """Return the file's text; empty where it cannot be written, or not yet, which is said."""
+    try:
+        if chosen.render is not None:
+            return chosen.write(schedule, profile)
+        graph = _graph(of)
+        return graph.overlay(schedule) if graph is not None else ""
+    except SenseError as error:
+        complain(str(error))
+        return ""
+
+
+def _graph(of: _Of) -> GraphFiles | None:
+    """Return the run's network as a graph; offer it beside the overlay, which is of no use without it."""
+    graph = backend.graph_of(of.run_id)
+    if graph is None:
+        wait_for(lambda: backend.graph_of(of.run_id), "Exporting the network as a graph")
+        return None
+    service = backend.service()
+    # Asks anew whether this visitor may read the run.
+    _offer(
+        "Download the graph (.pt2)",
+        lambda: service.schedules.graph(of.run_id).path,
+        f"{of.stem}.model-explorer.pt2",
+        key=f"schedule.graph.{of.run_id}",
+        icon=":material/account_tree:",
+    )
+    return graph
+
+
+def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, of: _Of) -> None:
+    name = of.stem + chosen.suffix
+    key = f"schedule.download.{of.run_id}"
+    _offer(f"Download {chosen.title}", lambda: text, name, key=key, type="primary", disabled=not text)
+    if chosen.companion is not None and text:
+        name, content = chosen.companion
+        key = f"schedule.companion.{of.run_id}"
+        _offer(f"Download {name}", lambda: content, name, key=key, icon=":material/code:")
+    service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
+    _offer(
+        "Download every format (zip)",
+        lambda: service.schedules.target_zip(of.run_id, schedule, run=of.command),
+        f"{of.stem}s.zip",
+        key=f"schedule.zip.{of.run_id}",
+        mime="application/zip",
+        icon=":material/folder_zip:",
+        help="One file for each format that can hold this schedule, the graph for Model Explorer, and a manifest with "
+        "their checksums. The first time this takes a few seconds.",
+    )
+
+
+def _offer(label: str, make: Callable[[], str | bytes | Path], file_name: str, **look: Any) -> None:
+    look = {"icon": ":material/download:", "on_click": "ignore"} | look
+    st.download_button(label, download(make), file_name=file_name, **look)
+
+
+_KINDS: dict[DeployKind, str] = {
+    "quickest": "As quick as possible",
+    "mixed": "Int8 within a time",
+    "int8": "All int8",
+    "float": "Float",
+}
+_KIND_HELP = md(
+    "**Int8** computes with whole numbers of 8 bits: a quarter of the size, and on most processors quicker. A few "
+    "layers may bear it badly; they are found by measurement and stay in **float**: as few as a limit on changed "
+    "answers takes (**as quick as possible**), or as many as a limit on the time allows. "
+    "What the schedule zeroes or removes is gone from each of these files."
+)
+_MOST_IMAGES = 64
+
+
+def deploy_block(proof: Verification, result: RunResult) -> None:
+    """Show the files made from the weights of ``proof``, how far they are, or the button that makes them."""
+    run_id = proof.run_id
+    with st.container(gap="small"):
+        st.markdown(md("## The file that runs"))
+        allowed = choose_tolerance(run_id, result.judged_by, key=f"schedule.tolerated.{run_id}")
+        task = DeliverTask(
+            run_id=run_id,
+            schedule=proof.schedule,
+            repair=proof.repair,
+            adapting=proof.adapting,
+            allowed_drop=allowed,
+            settings=_choose(run_id, allowed),
+            other=proof.other,
+        )
+        with errors_here():
+            delivery = backend.service().work.outcome(task)
+            if delivery is not None:
+                _files(run_id, delivery, allowed)
+            elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
+                st.markdown(
+                    "The proven weights become one ONNX file, which onnxruntime runs on phones, servers and in "
+                    "browsers. It runs here beside the original on held-out images: what it answers, how long it "
+                    "takes, how large it is. If the proven weights lose more than is tolerated, adapted ones are "
+                    "tried too."
+                )
+                if st.button(label, key=f"schedule.deploy.{run_id}", icon=":material/rocket_launch:"):
+                    begin(task)
+
+
+def _choose(run_id: str, allowed: float) -> DeploySettings:
+    chosen = st.segmented_control(
+        "How it computes",
+        list(_KINDS),
+        required=True,
+        format_func=_KINDS.__getitem__,
+        **bound(run_id, "form", one_of(_KINDS), "quickest", key=f"schedule.deploy_kind.{run_id}"),
+        help=_KIND_HELP,
+    )
+    usual = DeploySettings()
+    with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
+        cores = os.cpu_count() or 1
+        threads = st.number_input(
+            "Threads", 1, cores, **bound(run_id, "threads", whole(1, cores), 1, key=f"schedule.deploy_threads.{run_id}")
+        )
+        batch = st.number_input(
+            "Images in one call",
+            1,
+            _MOST_IMAGES,
+            **bound(run_id, "batch", whole(1, _MOST_IMAGES), 1, key=f"schedule.deploy_batch.{run_id}"),
+        )
+        most = st.number_input(
+            "Longest time, as a multiple of all-int8's",
+            1.0,
+            10.0,
+            step=0.1,
+            format="%.1f",
+            disabled=chosen != "mixed",
+            **bound(run_id, "most_time", number(1, 10), usual.most_time, key=f"schedule.deploy_time.{run_id}"),
+            help="How much slower layers in float may make the file.",
+        )
+    return DeploySettings(
+        kind=chosen,
+        most_changed=min(allowed, MOST_CHANGED) if chosen == "quickest" else usual.most_changed,
+        most_time=most if chosen == "mixed" else usual.most_time,
+        threads=threads,
+        batch=batch,
+    )
+
+
+def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
+    """Show each file with its own figures and its button, the best of those that run first."""
+    running = sorted(
+        (each for each in delivery.candidates if each.runs),
+        key=lambda each: (not (each.pays and each.within(allowed)), each.figures.file_bytes),
+    )
+    known = backend.service().work.candidates(run_id)
+    for place, each in enumerate(running):
+        against = _against(each, allowed, known)
+        st.markdown(md("**{}**: {}", each.made_of, each.headline))
+        if against:
+            st.warning(against, icon=":material/warning:")
+        file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
+        if each.deployment is not None and len(each.deployment.figures) > 2:
+            with st.expander("Beside all of it in int8 and onnxruntime's own default", icon=":material/table_rows:"):
+                _measured(each.deployment, f"{run_id}.{place}")
+    for note in delivery.notes:
+        st.caption(md(":material/info: {}", note))
+    if running:
+        other_files(run_id, delivery.candidates, running[0])
+
+
+def _against(candidate: Candidate, allowed: float, known: Sequence[Candidate]) -> str:
+    """Return what speaks against taking this file; empty where nothing does."""
+    view = METRICS[candidate.metric]
+    found = []
+    if not candidate.within(allowed):
+        found.append(
+            f"It loses {view.change_text(candidate.loss.delta)}, more than the {view.change_text(allowed)} tolerated."
+        )
+    if not candidate.pays:
+        found.append("It is no smaller and no faster than the original here: keep the original.")
+    better = next((each for each in known if candidate.is_beaten_by(each)), None)
+    if better is not None:
+        found.append(
+            f"Another file of this run is no worse in size, time and loss: {better.made_of}, {better.headline}."
+        )
+    return " ".join(found)
+
+
+def _measured(record: Deployment, run_id: str) -> None:
+    does, *against = record.findings
+    if against:
+        st.warning(md("\n\n").join(record.findings), icon=":material/warning:")
+    else:
+        st.success(does, icon=":material/check_circle:")
+    rows = deployment_frame(record)
+    show_table(
+        rows, _columns(record), alt_text="; ".join(rows.agg(", ".join, axis=1)), key=f"schedule.deployed.{run_id}"
+    )
+    settings = record.settings
+    st.caption(
+        md(
+            "**Measured** in onnxruntime on {}, with 95 % intervals. Times are of {} a call on {} of this machine "
+            "({}), all files in turns; on another processor they differ.",
+            fmt.plural(record.images, "image"),
+            fmt.plural(settings.batch, "image"),
+            fmt.plural(settings.threads, "thread"),
+            record.machine,
+        )
+    )
+    if record.in_float:
+        layers = fmt.plural(len(record.in_float), "part")
+        st.markdown(
+            md(
+                "**In float, where int8 was measured to do harm** ({}): {}",
+                layers,
+                md(", ").join(map(code, record.in_float)),
+            )
+        )
+    for note in record.notes:
+        st.caption(md(":material/info: {}", note))
+
+
+def _columns(record: Deployment) -> dict[str, Any]:
+    columns: dict[str, Any] = {"file": st.column_config.TextColumn("File", pinned=True, width=140)}
+    for name in shown_metrics(record):
+        metric = METRICS[name]
+        head = f"{metric.label} ({metric.value_unit})" if metric.value_unit else metric.label
+        columns[name] = st.column_config.TextColumn(head, help=metric.help, width=150)
+    return columns | {
+        "time": st.column_config.TextColumn("ms a call", help="Median, with its 95 % interval.", width=150),
+        "share": st.column_config.TextColumn(
+            "% of the time", help="Of the original's: median of the ratios, call by call.", width=100
+        ),
+        "size": st.column_config.TextColumn("Size", help="On disk.", width=70),
+    }

@@ -1,0 +1,295 @@
+"""Limits on what a page sends (its address, texts, lists, edits of tables), and on open connections of pages.
+
+Messages are checked here, before anything reads them, and so in every field of every page. Pages cannot exceed the
+limits: their fields take no more (:mod:`senseapp.app.common.texts`). The connection of whoever does is closed, as is
+that of whoever sends a message of more than two megabytes.
+
+Connections are limited in all and from one address, and those that say nothing are ended. Each page that is open takes
+four descriptors of the process, and a process has a limited number of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Sized
+from typing import Any
+
+from google.protobuf.message import Message as Record
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from senseapp.app.common.texts import LONGEST_TEXT
+from senseapp.compat.streamlit_internals import is_session, page_message
+from senseapp.core.errors import InvalidSpec
+
+LONGEST_ADDRESS = 200_000
+"""Characters of the query of an address. A list of layers may be in it, of which a letter takes up to three."""
+LONGEST_TABLE = 500_000
+"""Characters of the edits of a table, or of what is picked in a chart, as JSON."""
+MOST_PARTS = 100_000
+"""Fields, entries of lists and values in JSON of one message."""
+
+_ADDRESS = ("query_string", "url")
+_NEW_ROWS = ("added_rows", "deleted_rows")
+_TOO_BIG = 1009
+_log = logging.getLogger(__name__)
+
+
+class _Excess(Exception):
+    """A message exceeds a limit; says which."""
+
+
+class BoundedMessages:
+    """Closes a connection on which a message exceeds the limits, and hands on all others."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or connection."""
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        is_closed = False
+
+        async def receive_bounded() -> Message:
+            nonlocal is_closed
+            message = await receive()
+            excess = excess_of(message.get("bytes") or b"") if message["type"] == "websocket.receive" else ""
+            if not excess:
+                return message
+            _log.info("closed the connection of a page that sent %s", excess)
+            is_closed = True
+            await send({"type": "websocket.close", "code": _TOO_BIG})
+            return {"type": "websocket.disconnect", "code": _TOO_BIG}
+
+        async def send_if_open(message: Message) -> None:
+            if not is_closed:
+                await send(message)
+
+        await self._app(scope, receive_bounded, send_if_open)
+
+
+def excess_of(content: bytes) -> str:
+    """Return which limit a message of a page exceeds, in words; nothing where it exceeds none."""
+    message = page_message(content)
+    try:
+        if message is not None:
+            _MessageWalk().check(message)
+    except _Excess as excess:
+        return str(excess)
+    return ""
+
+
+class _MessageWalk:
+    """One walk through a message, which counts its parts."""
+
+    def __init__(self) -> None:
+        self._left = MOST_PARTS
+
+    def check(self, record: Record) -> None:
+        """Check the fields of ``record`` that are set; raises _Excess."""
+        for field, value in record.ListFields():
+            self._check_value(field.name, value)
+
+    def _check_value(self, name: str, value: Any) -> None:
+        if isinstance(value, str | bytes):
+            self._count(1)
+            self._check_text(name, value)
+        elif isinstance(value, Record):
+            self._count(1)
+            self.check(value)
+        elif isinstance(value, Sized):  # a repeated field
+            self._count(len(value))
+            for each in value:  # type: ignore[attr-defined]
+                self._check_value(name, each)
+
+    def _check_text(self, name: str, text: str | bytes) -> None:
+        is_table = isinstance(text, str) and name not in _ADDRESS and text.lstrip()[:1] in ("{", "[")
+        most = LONGEST_ADDRESS if name in _ADDRESS else LONGEST_TABLE if is_table else LONGEST_TEXT
+        _check_length(text, most)
+        if is_table:
+            self._check_table(text)
+
+    def _check_table(self, text: str | bytes) -> None:
+        """Check edits of a table, or what is picked in a chart; a text that only begins as they do is a text."""
+        try:
+            waiting = [json.loads(text)]
+        except RecursionError as error:
+            raise _Excess("lists in lists without end") from error
+        except ValueError:
+            _check_length(text, LONGEST_TEXT)
+            return
+        while waiting:
+            value = waiting.pop()
+            self._count(1)
+            if isinstance(value, str):
+                _check_length(value, LONGEST_TEXT)
+            elif isinstance(value, dict):
+                if any(value.get(name) for name in _NEW_ROWS):  # Streamlit would add them to tables of fixed rows too
+                    raise _Excess("rows for a table whose rows are fixed")
+                waiting += (*value, *value.values())
+            elif isinstance(value, list):
+                waiting += value
+
+    def _count(self, number: int) -> None:
+        self._left -= number
+        if self._left < 0:
+            raise _Excess(f"more than {MOST_PARTS:,} parts")
+
+
+def _check_length(text: str | bytes, most: int) -> None:
+    if len(text) > most:
+        raise _Excess(f"a text of {len(text):,} characters, where {most:,} are taken")
+
+
+SILENT_SECONDS = 10.0
+"""For which a connection may be open before its first message; pages send one at once."""
+
+_TRY_AGAIN = 1013
+_POLICY_VIOLATION = 1008
+_DESCRIPTORS_OF_A_PAGE = 4
+_OTHER_DESCRIPTORS = 256
+_FALLBACK_LIMIT = 1024  # where the system knows none
+
+
+class Connections:
+    """Counts the connections of pages, and hands one on once its first message has come.
+
+    Where there are as many as may be, the one that has been silent longest gives way to a new one; without any, the new
+    one is refused. A page that comes back to its session after a pause has nothing to say, and is handed on at once.
+
+    Args:
+        app: what takes the connections.
+        in_all: connections that may be open; 0 takes what the number of descriptors allows.
+        per_address: of those, from one address.
+        silent_seconds: until the first message.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, in_all: int = 0, per_address: int = 100, silent_seconds: float = SILENT_SECONDS
+    ) -> None:
+        self._app = app
+        self._in_all = min(in_all or most_pages(), most_pages())
+        self._per_address = per_address
+        self._seconds = silent_seconds
+        self._open: Counter[str] = Counter()
+        self._silent: dict[asyncio.Event, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or connection."""
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        address = (scope.get("client") or ("",))[0]
+        if not self._has_room(address):
+            await receive()
+            await send({"type": "websocket.close", "code": _TRY_AGAIN})  # answers with 403
+            return
+        self._open[address] += 1
+        try:
+            await self._hand_on(scope, receive, send, address)
+        finally:
+            self._open[address] -= 1
+            self._open += Counter()  # forgets addresses without connections
+
+    def _has_room(self, address: str) -> bool:
+        """Tell whether one more may come, once a silent one has been told to go if that is needed."""
+        if self._open[address] >= self._per_address:
+            gives_way = next((each for each, whose in self._silent.items() if whose == address), None)
+        elif self._open.total() >= self._in_all:
+            gives_way = next(iter(self._silent), None)
+        else:
+            return True
+        if gives_way is not None:
+            del self._silent[gives_way]
+            gives_way.set()
+        return gives_way is not None
+
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
+        offered = [each.strip() for each in Headers(scope=scope).get("sec-websocket-protocol", "").split(",")]
+        if len(offered) > 2 and is_session(offered[2]):
+            await self._app(scope, receive, send)
+            return
+        held = [await receive()]
+        await send({"type": "websocket.accept", "subprotocol": offered[0] or None})
+        first = await self._first_message(receive, address)
+        if first is None or first["type"] == "websocket.disconnect":
+            if first is None:
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            return
+        held.append(first)
+
+        async def receive_held() -> Message:
+            return held.pop(0) if held else await receive()
+
+        async def send_rest(message: Message) -> None:
+            if message["type"] != "websocket.accept":
+                await send(message)
+
+        await self._app(scope, receive_held, send_rest)
+
+    async def _first_message(self, receive: Receive, address: str) -> Message | None:
+        """Return the first message; None if none comes in time, or the connection has to give way to another."""
+        gives_way = asyncio.Event()
+        self._silent[gives_way] = address
+        message, waiting = asyncio.ensure_future(receive()), asyncio.ensure_future(gives_way.wait())
+        try:
+            await asyncio.wait({message, waiting}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            return message.result() if message.done() else None
+        finally:
+            self._silent.pop(gives_way, None)
+            message.cancel()
+            waiting.cancel()
+
+
+def most_pages() -> int:
+    """Return how many pages may be open, by the number of descriptors that this process may have."""
+    return max(16, (descriptors() - _OTHER_DESCRIPTORS) // _DESCRIPTORS_OF_A_PAGE)
+
+
+def descriptors() -> int:
+    """Return how many descriptors this process may have now."""
+    try:
+        import resource  # not on every platform
+    except ImportError:
+        return _FALLBACK_LIMIT
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+_WANTED_DESCRIPTORS = 65_536
+
+
+def raise_descriptors() -> None:
+    """Let this process have as many descriptors as the system lets it, up to 65,536."""
+    try:
+        import resource  # not on every platform
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def configured_limits() -> dict[str, int]:
+    """Return ``SENSEAPP_PAGES_IN_ALL`` and ``SENSEAPP_PAGES_PER_ADDRESS`` as arguments of :class:`Connections`.
+
+    Raises:
+        InvalidSpec: one of them is no number, or negative.
+    """
+    return {
+        "in_all": _number("SENSEAPP_PAGES_IN_ALL", "0"),
+        "per_address": _number("SENSEAPP_PAGES_PER_ADDRESS", "100"),
+    }
+
+
+def _number(name: str, usual: str) -> int:
+    given = os.environ.get(name, "").strip() or usual
+    if not given.isdecimal():
+        raise InvalidSpec(f"{name} is a number of pages that may be open at once; got {given!r}.")
+    return int(given)

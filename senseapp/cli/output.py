@@ -1,0 +1,136 @@
+"""What commands print: progress on standard error, measured figures as JSON."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from tqdm import tqdm
+
+from senseapp.metrics import MetricChange
+from senseapp.records.candidate import Candidate
+from senseapp.records.deployment import RuntimeFigures
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
+
+
+def number(value: float) -> float | None:
+    """Return ``value``, or None where JSON has no form for it."""
+    return value if math.isfinite(value) else None
+
+
+def changes_json(changes: Iterable[MetricChange], *, values: bool = True) -> dict[str, dict[str, float | None]]:
+    """Return each metric's drop with its interval, and, with ``values``, the metric itself."""
+    kept = ("value", "delta", "ci_low", "ci_high") if values else ("delta", "ci_low", "ci_high")
+    return {each.metric: {name: number(getattr(each, name)) for name in kept} for each in changes}
+
+
+def figures_json(figures: RuntimeFigures) -> dict[str, Any]:
+    """Return the changes, milliseconds, ratio of times and bytes of one file."""
+    milliseconds = {name: 1000 * value for name, value in asdict(figures.seconds).items()}
+    return {
+        "changes": changes_json(figures.changes),
+        "ms": milliseconds,
+        "time_ratio": asdict(figures.time_ratio),
+        "file_bytes": figures.file_bytes,
+    }
+
+
+def candidate_json(candidate: Candidate) -> dict[str, Any]:
+    """Return what was measured of one file that can be delivered, its headline first."""
+    return {
+        "headline": candidate.headline,
+        "form": candidate.form,
+        "reconstruction": candidate.reconstruction,
+        "metric": candidate.metric,
+        "held_out": candidate.held_out,
+        "images": candidate.images,
+        "pays": candidate.pays,
+        **figures_json(candidate.figures),
+        "original_bytes": candidate.original.file_bytes,
+        "notes": list(candidate.notes),
+    }
+
+
+_TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0
+
+
+@contextmanager
+def phases() -> Iterator[Callable[[str], None]]:
+    """Show each step and the time on standard error, where the number of steps is not known."""
+    bar: tqdm[NoReturn] = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
+    with bar:
+        yield bar.set_description_str
+
+
+class ProgressObserver:
+    """Shows the steps of work on a finished run through :func:`phases`."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def phase(self, sentence: str) -> None:
+        """Show the step that begins."""
+        if sentence:
+            self._show(sentence)
+
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """Never called: the run is finished."""
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """Never called: the run is finished."""
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """Never called: the run is finished."""
+
+
+class ProgressBar:
+    """Shows a run as it goes; appears once the model is loaded, so that bad input costs one line only."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[NoReturn] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def phase(self, sentence: str) -> None:
+        """Show the step that begins."""
+        if self._bar is not None and sentence:
+            self._bar.set_description(sentence)
+
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """Draw the bar, at what an earlier attempt found."""
+        self._bar = tqdm(
+            total=total or None,
+            initial=done,
+            desc=f"{head.profile.title}, {head.num_samples} images",
+            unit=" measurements",
+            file=sys.stderr,
+            mininterval=_TERMINAL_SECONDS if sys.stderr.isatty() else _FILE_SECONDS,
+            dynamic_ncols=True,
+        )
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """Count an estimate where no measurements are planned."""
+        if self._bar is not None and self._bar.total is None:
+            self._step(estimate)
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """Count a measurement; a layer that is passed over is none."""
+        if measurement.status is not Status.NOT_APPLICABLE:
+            self._step(measurement)
+
+    def _step(self, measurement: LayerMeasurement) -> None:
+        if self._bar is not None:
+            self._bar.set_description(measurement.layer, refresh=False)
+            self._bar.update()

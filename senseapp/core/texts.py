@@ -1,0 +1,199 @@
+"""Texts that people read: counts and names of files, patterns of names, cells without formulas, foreign texts.
+
+A cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return is a formula to spreadsheets, and names
+of layers come from files that anybody may have made. Such a text gets an apostrophe in front, as does one that begins
+with apostrophes before such a character, so that :func:`plain_cell` gives back exactly what there was. Numbers stay.
+
+Texts of records that anybody may have written are made printable, and not endless. Whoever shows them escapes them.
+
+Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from fnmatch import translate
+from functools import lru_cache
+from itertools import islice
+from typing import Any, TypeVar
+
+from senseapp.core.errors import InvalidSpec
+
+_LONGEST_NAME = 80
+_MOST_LISTED = 4
+
+
+def printable(name: str) -> str:
+    """Return a file name with what cannot be shown (control characters, text direction, bad bytes) replaced.
+
+    >>> printable("holiday" + chr(0x202E) + "gpj.exe")
+    'holiday�gpj.exe'
+    """
+    shown = "".join(letter if letter.isprintable() else "�" for letter in name[: 4 * _LONGEST_NAME])
+    return shown if len(shown) <= _LONGEST_NAME else "…" + shown[1 - _LONGEST_NAME :]
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun, in the plural where it is not one.
+
+    >>> plural(1, "picture"), plural(2300, "picture"), plural(2, "class", "classes")
+    ('1 picture', '2,300 pictures', '2 classes')
+    """
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few names, separated by commas.
+
+    >>> listed("abcdef")
+    'a, b, c, d, …'
+    """
+    first = list(islice(names, _MOST_LISTED + 1))
+    shown = [printable(name) for name in first[:_MOST_LISTED]]
+    return ", ".join(shown + ["…"] * (len(first) > _MOST_LISTED))
+
+
+def three_digits(value: float) -> str:
+    """Return ``value`` with three significant digits and no exponent: ``1.82``, ``44.7``, ``512``."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "–"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def bytes_size(number: float) -> str:
+    """Return a size in decimal units.
+
+    >>> bytes_size(311_089), bytes_size(44_700_000), bytes_size(12)
+    ('311 kB', '44.7 MB', '12 bytes')
+    """
+    for step, prefix in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(number) >= step:
+            return f"{three_digits(number / step)} {prefix}"
+    return f"{number:.0f} bytes"
+
+
+MOST_NAMES = 10_000
+MOST_PATTERNS = 500
+LONGEST_PATTERN = 400
+_WILD = re.compile(r"[*?\[]")
+
+
+def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """Return what tells whether a name is one of ``patterns``, or fits one of them; capitals matter.
+
+    Raises:
+        InvalidSpec: there are more than 10,000 names or 500 patterns among them, or one of over 400 characters.
+    """
+    return _compiled(tuple(dict.fromkeys(patterns)))
+
+
+def part_of_name(wanted: str) -> str:
+    """Return the pattern of names, in small letters, that ``wanted`` is a part of; a pattern stays one.
+
+    >>> part_of_name(" Conv"), part_of_name("layer1.*")
+    ('*conv*', 'layer1.*')
+    """
+    part = wanted.strip().lower()
+    return part if "*" in part or "?" in part else f"*{part}*"
+
+
+@lru_cache(maxsize=64)
+def _compiled(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    wild = [pattern for pattern in patterns if _WILD.search(pattern)]
+    if len(patterns) > MOST_NAMES or len(wild) > MOST_PATTERNS:
+        raise InvalidSpec(
+            f"Up to {MOST_NAMES:,} names and {MOST_PATTERNS} patterns with * can be given at once; got "
+            f"{len(patterns):,}, {len(wild):,} of them with *. Use fewer, wider patterns."
+        )
+    if any(len(pattern) > LONGEST_PATTERN for pattern in patterns):
+        raise InvalidSpec(f"A name or pattern has up to {LONGEST_PATTERN} characters; one has more. Shorten it.")
+    names = frozenset(patterns).difference(wild)
+    fits = re.compile("|".join(map(translate, wild))).match if wild else lambda _: None
+    return lambda name: name in names or fits(name) is not None
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_ESCAPED = re.compile(r"'+[=+\-@\t\r]")
+T = TypeVar("T")
+
+
+def safe_cell(value: T) -> T | str:
+    """Return ``value`` as it may stand in a CSV file; only texts that are no numbers ever change.
+
+    >>> [safe_cell(value) for value in ("=1+1", "'=1+1", "layer.0", "-0.25", -0.25)]
+    ["'=1+1", "''=1+1", 'layer.0', '-0.25', -0.25]
+    """
+    if not isinstance(value, str) or not _FORMULA.match(value) or _is_number(value):
+        return value
+    return f"'{value}"
+
+
+def plain_cell(text: str) -> str:
+    """Return what :func:`safe_cell` was given.
+
+    >>> [plain_cell(safe_cell(text)) for text in ("=1+1", "'=1+1", "'quoted'", "-0.25")]
+    ['=1+1', "'=1+1", "'quoted'", '-0.25']
+    """
+    return text[1:] if _ESCAPED.match(text) else text
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table with a header, its texts made safe."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([safe_cell(name) for name in columns])
+    writer.writerows([safe_cell(value) for value in row] for row in rows)
+    return stream.getvalue()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text == text.strip()
+
+
+_LONGEST_TEXT = 2000
+
+
+def printable_text(text: str) -> str:
+    """Return ``text`` with a space for each control character, and no longer than 2,000 characters."""
+    if len(text) <= _LONGEST_TEXT and text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_TEXT])
+
+
+def with_printable_texts(record: T) -> T:
+    """Return ``record`` with :func:`printable_text` of every text in it, however deep; itself where nothing changes.
+
+    It may be a dataclass, a tuple, a list, a dictionary or a plain value.
+    """
+    printable: T = _printable(record)
+    return printable
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable_text(value) if type(value) is str else value  # members of an enumeration stay
+    if isinstance(value, tuple | list):
+        found = [_printable(each) for each in value]
+        return value if all(map(_is_same, value, found)) else type(value)(found)
+    if isinstance(value, dict):
+        pairs = {_printable(key): _printable(each) for key, each in value.items()}
+        return value if all(map(_is_same, value.values(), pairs.values())) and pairs.keys() == value.keys() else pairs
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    found_parts = {each.name: _printable(getattr(value, each.name)) for each in fields(value) if each.init}
+    changed = {name: part for name, part in found_parts.items() if part is not getattr(value, name)}
+    return replace(value, **changed) if changed else value
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    return before is after

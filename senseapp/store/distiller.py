@@ -1,0 +1,383 @@
+"""Distiller's sensitivity CSV: its rows, checked; the import as a :class:`RunResult`; and the file itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from senseapp.compressions import SparsityConfig
+from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.core.table_records import TableRecord, read_records
+from senseapp.core.tables import TableError
+from senseapp.core.texts import csv_text, printable_text
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, RunResult, Status
+from senseapp.records.profile import LayerProfile, ModelProfile
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+
+COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
+_LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
+_MOST_BYTES = 20_000_000
+_PERCENT_CEILING = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillerRow:
+    """One measurement.
+
+    Attributes:
+        parameter: name of the weight, as in the file (``module.conv1.weight``).
+        sparsity: fraction of zeros, in [0, 1); 0 is the uncompressed model.
+        top1, top5: accuracies as fractions (the file has percent).
+        loss: cross-entropy, nats; infinite where it overflowed.
+    """
+
+    parameter: str
+    sparsity: float
+    top1: float
+    top5: float
+    loss: float
+
+
+def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str, ...]]:
+    """Read and check every row; return them with notes on how the table was read.
+
+    Raises:
+        InvalidFile: it is empty or too large, lacks a column, or a row is out of range, repeated or without numbers.
+    """
+    try:
+        table = read_records(content, COLUMNS, numbers=COLUMNS[1:], most_bytes=_MOST_BYTES)
+    except TableError as error:
+        raise InvalidFile(
+            f"This sensitivity table cannot be read. {error} Choose a table with the columns {','.join(COLUMNS)}."
+        ) from error
+    rows = tuple(_row(record) for record in table.rows)
+    if not rows:
+        raise InvalidFile("This sensitivity CSV has a header but no rows. Choose a file with measurements.")
+    if not table.has_header and any(row.top1 > row.top5 for row in rows):
+        raise InvalidFile(f"This table has no header, and its order is not {','.join(COLUMNS)}. Add a first line.")
+    _check_repeats(rows)
+    _check_percent(rows)
+    return rows, table.notes
+
+
+def _row(record: TableRecord) -> DistillerRow:
+    parameter, line = record.cells["parameter"], record.line
+    if not parameter:
+        raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
+    row = DistillerRow(
+        parameter=parameter,
+        sparsity=round(_number(record, "sparsity"), _LEVEL_DIGITS),
+        top1=_number(record, "top1") / 100,
+        top5=_number(record, "top5") / 100,
+        loss=_number(record, "loss"),
+    )
+    _check_range(row, line)
+    return row
+
+
+def _number(record: TableRecord, column: str) -> float:
+    text, line = record.cells[column], record.line
+    try:
+        number = record.number(column)
+    except ValueError as error:
+        raise InvalidFile(f"Line {line}: {column} must be a number, got {text!r}. Correct the file.") from error
+    if math.isnan(number) or (math.isinf(number) and column != "loss"):
+        raise InvalidFile(f"Line {line}: {column} must be a finite number, got {text!r}. Correct the file.")
+    return number
+
+
+def _check_range(row: DistillerRow, line: int) -> None:
+    if row.sparsity > 1:
+        raise InvalidFile(
+            f"Line {line}: sparsity must be a fraction from 0 to below 1, got {row.sparsity:g}, which looks like "
+            "percent. Divide the column by 100."
+        )
+    if not 0 <= row.sparsity < 1:
+        raise InvalidFile(f"Line {line}: sparsity must be a fraction from 0 to below 1, got {row.sparsity:g}.")
+    for column, value in (("top1", row.top1), ("top5", row.top5)):
+        if not 0 <= value <= 1:
+            raise InvalidFile(f"Line {line}: {column} must be percent from 0 to 100, got {100 * value:g}.")
+
+
+def _check_repeats(rows: tuple[DistillerRow, ...]) -> None:
+    seen = set()
+    for row in rows:
+        key = row.parameter, row.sparsity
+        if key in seen:
+            raise InvalidFile(
+                f"{row.parameter} has two rows at sparsity {row.sparsity:g}; one is expected. Remove the other."
+            )
+        seen.add(key)
+
+
+def _check_percent(rows: tuple[DistillerRow, ...]) -> None:
+    """Refuse accuracies given as fractions: they would be read as a hundredth of what they are."""
+    highest = 100 * max(max(row.top1, row.top5) for row in rows)
+    if 0 < highest <= _PERCENT_CEILING:
+        raise InvalidFile(
+            f"top1 and top5 must be percent, but none is above {highest:g}, which looks like fractions. "
+            "Multiply both columns by 100."
+        )
+
+
+_INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
+_UNKNOWN_SHOWN = 3
+_EXPECTED_SHOWN = 2
+
+
+def match_names(
+    by_layer: Mapping[str, list[DistillerRow]], profile: ModelProfile
+) -> tuple[dict[str, list[DistillerRow]], str]:
+    """Return the rows of the layers that the model has, and one sentence on the others; empty if there are none.
+
+    Raises:
+        InvalidFile: the model has none of them.
+    """
+    known = {layer.name for layer in profile.layers}
+    renamed = {_name_in(known, name, by_layer): rows for name, rows in by_layer.items()}
+    unknown = [name for name in renamed if name not in known]
+    if not unknown:
+        return renamed, ""
+    expected = [name for name in (layer.name for layer in profile.layers) if name not in renamed] or sorted(known)
+    if len(unknown) == len(renamed):
+        raise InvalidFile(
+            f"None of the {len(renamed)} parameters is in {profile.title}: the table has {_listed(unknown)}, but "
+            f"names such as {_examples(expected)} were expected; choose the model that was measured, or import "
+            "without one."
+        )
+    kept = {name: rows for name, rows in renamed.items() if name in known}
+    return kept, _sentence(unknown, expected, num_named=len(renamed), title=profile.title)
+
+
+def _name_in(known: set[str], name: str, taken: Iterable[str]) -> str:
+    """Return the model's name for a parameter, or the table's own where the model has none."""
+    unwrapped = name.replace(_INNER_WRAPPER, ".")
+    return unwrapped if name not in known and unwrapped in known and unwrapped not in taken else name
+
+
+def _sentence(unknown: Sequence[str], expected: Sequence[str], *, num_named: int, title: str) -> str:
+    verbs = ("is", "was") if len(unknown) == 1 else ("are", "were")
+    return (
+        f"{len(unknown)} of the {num_named} parameters {verbs[0]} not in {title} and {verbs[1]} left out "
+        f"({_listed(unknown)}), where names such as {_examples(expected)} were expected; if another model was "
+        "measured, import the table again with that one."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _UNKNOWN_SHOWN} more" if len(names) > _UNKNOWN_SHOWN else ""
+    return ", ".join(printable_text(name) for name in names[:_UNKNOWN_SHOWN]) + more
+
+
+def _examples(names: Sequence[str]) -> str:
+    return " and ".join(names[:_EXPECTED_SHOWN])
+
+
+_METRICS = ("top1", "top5", "loss")
+_WRAPPER = "module."  # DataParallel puts it before every name
+_DIGITS = 12  # enough for every digit that a percentage of a million images has, without binary dust
+
+
+def can_be_distiller_csv(result: RunResult) -> bool:
+    """Whether the table's columns are known: a sparsity or pruning run, measured with labels."""
+    return not result.compression.description.sets_bits and any(_usable(result))
+
+
+def write_distiller_csv(result: RunResult) -> str:
+    """Write ``parameter,sparsity,top1,top5,loss``: fractions of zeros, accuracies in percent, loss in nats.
+
+    Each layer begins with the row of the uncompressed model, at sparsity 0; names carry the ``module.`` that
+    Distiller's have. Members of a coupled group have the group's figures; layers and levels without measured top-1,
+    top-5 and loss are left out.
+
+    Raises:
+        InvalidSpec: a run whose levels are bits, or a run without labels.
+    """
+    if not can_be_distiller_csv(result):
+        raise InvalidSpec(
+            "Distiller's CSV holds top-1, top-5 and loss by sparsity; this run has no such measurements. "
+            "Run sparsity or pruning on labelled images, or take sensitivity.csv."
+        )
+    parameters = {layer.name: layer.parameter for layer in result.profile.layers}
+    by_layer: dict[str, list[LayerMeasurement]] = {}
+    for item in _usable(result):
+        for member in item.members or (item.layer,):
+            by_layer.setdefault(member, []).append(item)
+    layers = (name for name in parameters if name in by_layer)
+    return csv_text(
+        COLUMNS, chain.from_iterable(_rows(_WRAPPER + parameters[layer], by_layer[layer]) for layer in layers)
+    )
+
+
+def _usable(result: RunResult) -> Iterator[LayerMeasurement]:
+    for item in result.shown:
+        if item.status is Status.MEASURED and not item.estimated and all(map(item.change, _METRICS)):
+            yield item
+
+
+def _rows(parameter: str, items: list[LayerMeasurement]) -> Iterator[tuple[str, ...]]:
+    baseline = [change.baseline for change in _changes(items[0])]
+    yield parameter, "0", *_figures(*baseline)
+    for item in sorted(items, key=lambda item: item.level):
+        yield parameter, f"{item.level:.{_DIGITS}g}", *_figures(*(change.value for change in _changes(item)))
+
+
+def _changes(item: LayerMeasurement) -> list[MetricChange]:
+    return [change for metric in _METRICS if (change := item.change(metric)) is not None]
+
+
+def _figures(top1: float, top5: float, loss: float) -> tuple[str, str, str]:
+    return f"{100 * top1:.{_DIGITS}g}", f"{100 * top5:.{_DIGITS}g}", repr(loss)
+
+
+_WEIGHT = ".weight"
+_ROUNDING = 1e-9  # 0.15000000000000002 of 20 filters are 3
+_UNKNOWN_INTERVALS = (
+    "Imported figures: neither the number of images nor the images' own differences are in the file, so intervals are "
+    "unknown, and small differences may be chance."
+)
+_UNKNOWN_SIZES = (
+    "The file holds no layer sizes, so parameters and MACs are unknown and every layer counts alike in a schedule."
+)
+
+
+def read_distiller_csv(
+    content: bytes | str,
+    *,
+    title: str = "Imported",
+    granularity: SparsityGranularity = "weight",
+    profile: ModelProfile | None = None,
+) -> RunResult:
+    """Read a table with the columns ``parameter,sparsity,top1,top5,loss``.
+
+    Each parameter's row at sparsity 0 is the baseline of its other rows. ``module.conv1.weight`` becomes the layer
+    ``conv1``. Intervals are NaN and the number of images is 0: unknown.
+
+    Args:
+        content: the file.
+        title: what people call the model.
+        granularity: what was zeroed as a unit: ``weight`` or, for Distiller's filter-wise runs, ``filter``.
+        profile: of the model, for the sizes and types of its layers; None leaves them unknown. Its weights do not
+            matter. Parameters that it lacks are left out, and a note says so.
+
+    Raises:
+        InvalidFile: a column is missing, a number is not one or out of range, a row is repeated, a parameter has no
+            row at sparsity 0 or none above, or none is in ``profile``.
+    """
+    rows, notes_on_table = read_rows(content)
+    by_layer = _by_layer(rows)
+    left_out = ""
+    if profile is not None:
+        by_layer, left_out = match_names(by_layer, profile)
+    levels = tuple(sorted({row.sparsity for rows in by_layer.values() for row in rows if row.sparsity > 0}))
+    if not levels:
+        raise InvalidFile("No row has a sparsity above 0, so nothing was measured. Choose a file with measurements.")
+    described = _described(by_layer, title, profile)
+    first = _baseline_row(*next(iter(by_layer.items())))
+    return RunResult(
+        spec=RunSpec(
+            model=ModelSpec(library="imported", name=title),
+            data=DataSpec(kind="imported"),
+            sensitivity=SensitivitySpec(
+                compression=SparsityConfig(granularity=granularity), levels=levels, metric="top1"
+            ),
+        ),
+        profile=described,
+        metric="top1",
+        baseline={"top1": first.top1, "top5": first.top5, "loss": first.loss},
+        measurements=tuple(
+            measurement
+            for name in (layer.name for layer in described.layers if layer.name in by_layer)
+            for measurement in _measurements(name, by_layer[name], described.layer(name), granularity)
+        ),
+        precision="unknown",
+        method="imported",
+        notes=tuple(filter(None, (*notes_on_table, left_out, _UNKNOWN_INTERVALS, "" if profile else _UNKNOWN_SIZES))),
+    )
+
+
+def notes_on_names(result: RunResult) -> str:
+    """Return how an imported table was read and what it left out; empty where there is nothing to say."""
+    return " ".join(note for note in result.notes if note not in (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES))
+
+
+def _by_layer(rows: Sequence[DistillerRow]) -> dict[str, list[DistillerRow]]:
+    wrapped = all(row.parameter.startswith(_WRAPPER) for row in rows)
+    by_layer: dict[str, list[DistillerRow]] = {}
+    for row in rows:
+        name = row.parameter.removeprefix(_WRAPPER) if wrapped else row.parameter
+        by_layer.setdefault(name.removesuffix(_WEIGHT), []).append(row)
+    return by_layer
+
+
+def _described(by_layer: Mapping[str, object], title: str, profile: ModelProfile | None) -> ModelProfile:
+    if profile is not None:  # the network was built for its sizes; the weights that were measured are unknown
+        return replace(profile, pretrained=True, notes=())
+    layers = tuple(
+        LayerProfile(
+            name=name,
+            layer_type="",
+            parameter=name + _WEIGHT,
+            weight_shape=(),
+            num_params=0,
+            macs=0,
+            order=order,
+        )
+        for order, name in enumerate(by_layer)
+    )
+    return ModelProfile(title=title, layers=layers, num_params=0, macs=0, num_bytes=0, input_shape=(), num_classes=0)
+
+
+def _baseline_row(layer: str, rows: Sequence[DistillerRow]) -> DistillerRow:
+    for row in rows:
+        if row.sparsity == 0:
+            return row
+    raise InvalidFile(
+        f"{layer} has no row at sparsity 0, which is the baseline its other rows are compared with. Add one."
+    )
+
+
+def _measurements(
+    name: str, rows: Sequence[DistillerRow], layer: LayerProfile, granularity: SparsityGranularity
+) -> list[LayerMeasurement]:
+    baseline = _baseline_row(name, rows)
+    filters = layer.weight_shape[layer.channel_axis] if granularity == "filter" and layer.weight_shape else 0
+    return [
+        LayerMeasurement(
+            layer=name,
+            level=row.sparsity,
+            status=Status.MEASURED,
+            changes=(
+                _change("top1", baseline.top1, row.top1, baseline.top1 - row.top1),
+                _change("top5", baseline.top5, row.top5, baseline.top5 - row.top5),
+                _change("loss", baseline.loss, row.loss, row.loss - baseline.loss),
+            ),
+            members=(name,),
+            achieved_level=_reached(row.sparsity, filters),
+            removed_params=round(_reached(row.sparsity, filters) * layer.num_params),
+            removed_macs=round(_reached(row.sparsity, filters) * layer.macs),
+        )
+        for row in sorted(rows, key=lambda row: row.sparsity)
+        if row.sparsity > 0
+    ]
+
+
+def _reached(sparsity: float, filters: int) -> float:
+    """Return the share that whole filters make, rounded down as Distiller does; ``sparsity`` if none are counted."""
+    return math.floor(sparsity * filters + _ROUNDING) / filters if filters else sparsity
+
+
+def _change(metric: str, baseline: float, value: float, delta: float) -> MetricChange:
+    return MetricChange(
+        metric=metric,
+        baseline=baseline,
+        value=value,
+        delta=delta,
+        ci_low=math.nan,
+        ci_high=math.nan,
+        num_samples=0,
+    )

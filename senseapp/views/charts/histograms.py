@@ -1,0 +1,287 @@
+"""Quantization histograms as frames and charts, one large or several side by side; :func:`histogram` makes them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import altair as alt
+import pandas as pd
+
+from senseapp.core.errors import MeasurementFailed
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, patterns_in
+from senseapp.tasks import CLASSIFICATION
+from senseapp.views.charts.axes import LayeredChart
+from senseapp.views.palette import ACCENT, FRAGILITY, INK, SECOND
+from senseapp.views.words import format as fmt
+
+if TYPE_CHECKING:
+    from senseapp.measure.histograms import Found, Images, Model
+
+
+SENSITIVITY_TITLES = {
+    "output": "|gradient| of the score",
+    "loss": "|gradient| of the loss",
+    "mean": "|gradient| of the mean output",
+}
+_FINEST_BITS = 5
+_MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
+
+
+def bin_frame(
+    histogram: QuantizationHistogram, *, every_bin: bool = False, finest_bits: int = _FINEST_BITS
+) -> pd.DataFrame:
+    """Return one row per bin: its cell, ends, number of values, gradient sum and sensitivity.
+
+    Columns are ``cell``, ``start``, ``end``, ``count``, ``gradient_sum`` and ``sensitivity``. Ends are values where one
+    scale holds for all, else steps from the value 0. For a chart, bins of more than 5 bits are added up so that about
+    500 are left, with fewer ``finest_bits`` fewer; ``every_bin`` keeps them.
+    """
+    merged = 1 if every_bin else min(histogram.sub_bins, 2 ** max(0, histogram.spec.bits - finest_bits))
+    sums = {"gradient_sum": histogram.gradient_sums, "sensitivity": histogram.gradient_magnitudes}
+    frame = pd.DataFrame({"count": histogram.counts, **sums})
+    frame = frame.groupby(frame.index // merged).sum()
+    width = merged / histogram.sub_bins
+    starts = [-0.5 + index * width for index in range(len(frame))]
+    frame.insert(0, "cell", [int(start + 0.5) - histogram.zero_cell for start in starts])
+    frame.insert(1, "start", [_shown(histogram, start) for start in starts])
+    frame.insert(2, "end", [_shown(histogram, start + width) for start in starts])
+    return frame
+
+
+def mark_frame(histogram: QuantizationHistogram) -> pd.DataFrame:
+    """Return the means of the cells, where they are few, and the ends of the true range, where there is one scale.
+
+    Columns are ``place`` and ``mark``, which says what is there.
+    """
+    means = [place for place in histogram.centroids if not math.isnan(place)]
+    rows = [{"place": _shown(histogram, place), "mark": "mean of a cell"} for place in means]
+    rows = rows if histogram.cells <= _MARKED_CELLS else []
+    if not math.isnan(histogram.scale):
+        rows += [{"place": end, "mark": "end of the true range"} for end in (histogram.low, histogram.high)]
+    return pd.DataFrame(rows, columns=["place", "mark"])
+
+
+def profile_frame(histogram: QuantizationHistogram, *, sensitivity: bool = False) -> pd.DataFrame:
+    """Return the mean distribution inside a cell: ``start`` and ``end`` in steps from the grid point, and ``share``.
+
+    It is that of the values, or of their ``sensitivity``.
+    """
+    width = 1 / histogram.sub_bins
+    starts = [-0.5 + index * width for index in range(histogram.sub_bins)]
+    share = histogram.sensitivity_profile if sensitivity else histogram.profile
+    return pd.DataFrame({"start": starts, "end": [start + width for start in starts], "share": share})
+
+
+def _shown(histogram: QuantizationHistogram, place: float) -> float:
+    value = histogram.value_at(place)
+    return place - histogram.zero_cell if math.isnan(value) else value
+
+
+def histogram_chart(histogram: QuantizationHistogram) -> alt.LayerChart:
+    """Return :func:`quantization_bars` of ``histogram`` with the titles of its axes."""
+    per_channel = math.isnan(histogram.scale)
+    return quantization_bars(
+        bin_frame(histogram),
+        mark_frame(histogram),
+        x_title="Place on the channel's grid (steps from 0)" if per_channel else "Value",
+        sensitivity_title=SENSITIVITY_TITLES.get(histogram.spec.objective),
+    )
+
+
+def quantization_bars(
+    bins: pd.DataFrame, marks: pd.DataFrame, *, x_title: str, sensitivity_title: str | None
+) -> alt.LayerChart:
+    """Return the values in each bin as bars and, over them with an axis on the right, how much each bin matters.
+
+    Without a ``sensitivity_title`` the second axis is left out.
+    """
+    x = alt.X("start:Q", title=x_title, scale=alt.Scale(zero=False))
+    base: alt.Chart = alt.Chart(bins).encode(x=x, x2="end:Q", tooltip=_tooltip())
+    height = alt.Y("count:Q", title="Values (square-root scale)", scale=alt.Scale(type="sqrt"))
+    counts = base.mark_rect(color=ACCENT, aria=False).encode(y=height, y2=alt.datum(0))
+    zoom = alt.selection_interval(bind="scales", encodings=["x"])
+    layers: list[alt.Chart | alt.LayerChart] = [LayeredChart(layer=[counts.add_params(zoom), _rules(marks)])]
+    if sensitivity_title is not None:
+        matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right"))
+        step = alt.Chart(bins).mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.5, aria=False)
+        layers.append(step.encode(x=alt.X("start:Q", title=x_title), y=matters))
+    return cast(alt.LayerChart, LayeredChart(layer=layers, height=340).resolve_scale(y="independent"))
+
+
+def _tooltip() -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("start:Q", title="From", format=".4~g"),
+        alt.Tooltip("end:Q", title="To", format=".4~g"),
+        alt.Tooltip("cell:Q", title="Grid point"),
+        alt.Tooltip("count:Q", title="Values", format=",.0f"),
+        alt.Tooltip("sensitivity:Q", title="Sensitivity", format=".3~g"),
+    ]
+
+
+def _rules(marks: pd.DataFrame) -> Any:
+    scale = alt.Scale(domain=["mean of a cell", "end of the true range"], range=[INK, FRAGILITY[3]])
+    return (
+        alt.Chart(marks)
+        .mark_rule(strokeDash=[4, 3], aria=False)
+        .encode(
+            x=alt.X("place:Q"),
+            color=alt.Color("mark:N", scale=scale, legend=alt.Legend(orient="top", title=None)),
+            tooltip=[alt.Tooltip("mark:N", title="Mark"), alt.Tooltip("place:Q", title="At", format=".4~g")],
+        )
+    )
+
+
+def cell_profile_chart(profile: pd.DataFrame, *, sensitivity: bool = False) -> alt.Chart:
+    """Return the mean distribution of values, or of their ``sensitivity``, between the two edges of a cell."""
+    chart = (
+        alt.Chart(profile)
+        .mark_rect(color=SECOND if sensitivity else ACCENT, aria=False)
+        .encode(
+            x=alt.X("start:Q", title="Place in the cell (steps from its grid point)"),
+            x2="end:Q",
+            y=alt.Y("share:Q", title="Share", axis=alt.Axis(format="%")),
+            y2=alt.datum(0),
+            tooltip=[alt.Tooltip("start:Q", title="From", format=".3f"), alt.Tooltip("share:Q", format=".2%")],
+        )
+        .properties(height=190)
+    )
+    return cast(alt.Chart, chart)
+
+
+_FINEST_BITS_ON_WALL = 4
+_WIDTH, _HEIGHT = 220, 110
+_COLUMNS = 4
+_LONGEST_TITLE = 34
+
+
+def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:
+    """Return the values on the grid as an area and their sensitivity as a line, with hardly any axes.
+
+    Both are on scales of their own; that of the values is a square root, as in the large chart.
+    """
+    bins = bin_frame(histogram, finest_bits=_FINEST_BITS_ON_WALL)
+    axis = alt.Axis(title=None, tickCount=3, format=".2~g", grid=False)
+    base: alt.Chart = alt.Chart(bins).encode(x=alt.X("start:Q", axis=axis, scale=alt.Scale(nice=False, zero=False)))
+    root = alt.Scale(type="sqrt")
+    layers = [
+        base.mark_area(interpolate="step-after", color=ACCENT, aria=False).encode(
+            y=alt.Y("count:Q", axis=None, scale=root)
+        )
+    ]
+    if histogram.spec.objective != "none":
+        line = base.mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.2, aria=False)
+        layers.append(line.encode(y=alt.Y("sensitivity:Q", axis=None)))
+    chart = LayeredChart(layer=layers, height=_HEIGHT).resolve_scale(y="independent")
+    return cast(alt.LayerChart, chart)
+
+
+def wall_chart(histograms: Sequence[QuantizationHistogram]) -> alt.ConcatChart:
+    """Return :func:`small_histogram` of each, four in a row, under the names of their layers."""
+    charts = [small_histogram(each).properties(width=_WIDTH, title=_title(each)) for each in histograms]
+    spec = histograms[0].spec
+    title = alt.TitleParams(f"{spec.tensor} on a grid of {spec.bits} bits".capitalize(), subtitle=colours_text(spec))
+    return alt.ConcatChart(concat=charts, columns=min(_COLUMNS, len(charts)), title=title)
+
+
+def colours_text(spec: HistogramSpec) -> str:
+    """Return what the colours of a histogram mean."""
+    line = SENSITIVITY_TITLES.get(spec.objective)
+    return f"Blue: values, on a square-root scale{f'; orange: {line}' if line else ''}"
+
+
+def picture_of(histograms: Sequence[QuantizationHistogram]) -> alt.LayerChart | alt.ConcatChart:
+    """Return the large chart of one histogram, or the wall of several."""
+    return histogram_chart(histograms[0]) if len(histograms) == 1 else wall_chart(histograms)
+
+
+def _title(histogram: QuantizationHistogram) -> alt.TitleParams:
+    look: dict[str, Any] = {"fontSize": 11, "subtitleFontSize": 10, "anchor": "start"}
+    return alt.TitleParams(_cut(histogram.spec.layer), subtitle=shares_text(histogram), **look)
+
+
+def shares_text(histogram: QuantizationHistogram) -> str:
+    """Return how much becomes zero and how much is clamped."""
+    clamped = fmt.percent(histogram.clamped_share, digits=2)
+    return f"{fmt.percent(histogram.zero_share, digits=1)} become zero, {clamped} clamped"
+
+
+def _cut(name: str) -> str:
+    half = _LONGEST_TITLE // 2
+    return name if len(name) <= _LONGEST_TITLE else f"{name[:half]}…{name[-half:]}"
+
+
+def wall_frame(histograms: Sequence[QuantizationHistogram]) -> pd.DataFrame:
+    """Return every bin of every layer, its name in ``layer``; other columns as in :func:`bin_frame`."""
+    frames = [bin_frame(each, every_bin=True) for each in histograms]
+    return pd.concat(frames, keys=[each.spec.layer for each in histograms], names=["layer"]).reset_index(level="layer")
+
+
+class Histograms(NamedTuple):
+    """What :func:`histogram` returns.
+
+    Attributes:
+        frame: a row for each bin of each layer: ``layer``, ``cell`` (steps from the grid point of 0), ``start`` and
+            ``end`` (in values; with one scale per channel in steps), ``count``, ``gradient_sum`` and ``sensitivity``,
+            the sum of the gradient's magnitude.
+        chart: of one layer, or of several side by side.
+    """
+
+    frame: pd.DataFrame
+    chart: alt.LayerChart | alt.ConcatChart
+
+
+def histogram(
+    model: Model,
+    images: Images,
+    layers: str | Sequence[str] = "*",
+    *,
+    bits: int = 8,
+    tensor: HistogramTensor = "weights",
+    per_channel: bool = False,
+    fold: bool = False,
+    objective: HistogramObjective = "output",
+    num_images: int = 64,
+) -> Histograms:
+    """Return histograms of layers' values on their quantization grid, with how much each place on it matters.
+
+    Args:
+        model: a classifier; it comes back as it was.
+        images: prepared, (N, C, H, W); a pair with labels (N,); or batches of either, as a ``DataLoader`` gives them.
+        layers: names or patterns, by commas or in a list: ``conv*``, ``layer1.*``.
+        bits: of the grid, 2 to 8.
+        tensor: ``weights``, ``activations`` that layers take in, or ``outputs`` that they return.
+        per_channel: one scale per channel rather than one for the tensor.
+        fold: whether a BatchNorm that follows is first folded into each layer, in a copy of the model.
+        objective: what is back-propagated: each image's highest score (``output``), its ``loss`` with the label, the
+            ``mean`` of its outputs, or ``none``.
+        num_images: most images to look at.
+
+    Layers that have no histogram, because they never run or hold values that are not finite, are told in a warning.
+
+    Raises:
+        InvalidInput: a setting is out of range, no layer matches, or the model or the images cannot be used.
+        MeasurementFailed: none of the layers has a histogram.
+    """
+    from senseapp.measure.histograms import histograms_by_name  # torch loads here, not when the app starts
+
+    spec = HistogramSpec(
+        layer="", tensor=tensor, bits=bits, per_channel=per_channel, fold=fold, objective=objective,
+        num_images=num_images,
+    )  # fmt: skip
+    made, refusals = parted(histograms_by_name(model, images, patterns_in(layers), spec, task=CLASSIFICATION))
+    for refusal in refusals:
+        warnings.warn(refusal, stacklevel=2)
+    return Histograms(wall_frame(made), picture_of(made))
+
+
+def parted(found: Found) -> tuple[list[QuantizationHistogram], list[str]]:
+    """Return the histograms, and a sentence for each layer that has none; raises the first where none has one."""
+    failed = [each for each in found.values() if isinstance(each, MeasurementFailed)]
+    made = [each for each in found.values() if isinstance(each, QuantizationHistogram)]
+    if not made:
+        raise failed[0]
+    return made, [str(each) for each in failed]

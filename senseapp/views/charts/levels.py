@@ -1,0 +1,291 @@
+"""All levels at once: a curve for each layer, the metric over all layers at one level, and the heat map."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from senseapp.metrics import Metric
+from senseapp.views.charts.axes import (
+    ROW_STEP,
+    LayeredChart,
+    cut_labels,
+    layer_axis,
+    layer_hover,
+    layer_tooltip,
+    measured_ends,
+    outline,
+    pick_layer,
+    same_rows,
+    source_opacity,
+    tooltips,
+    value_scale,
+    zero_line,
+)
+from senseapp.views.palette import ACCENT, FRAGILITY, INK, SECOND, curve_look, fragility_colour
+
+HOVER = "hover"
+_MOST_BANDS = 8
+_MOST_NAMED = 20
+_MANY = 40
+_MOST_TICKS = 12
+
+
+def sensitivity_curves(
+    rows: pd.DataFrame,
+    *,
+    all_layers: Sequence[str],
+    x_title: str,
+    y_title: str | None,
+    picked: str = "",
+    falling: bool = False,
+    zero: bool = True,
+    height: int = 400,
+    most: float = math.inf,
+) -> alt.LayerChart:
+    """Return one line per layer over the levels, the strongest compression on the right.
+
+    The axis spans what is measured; curves of estimates that leave it end with an arrow and their number. A layer has
+    its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart, up to 8 have
+    their interval as a band; pointing at a curve pales the others, and that of the ``picked`` layer is thick.
+
+    Args:
+        rows: of :func:`senseapp.views.frames.levels.curve_rows`, for the layers to be drawn.
+        all_layers: values of ``row`` of the whole run, in network order.
+        x_title: of the axis of levels.
+        y_title: of the value axis; None leaves it out.
+        picked: a ``layer`` of ``rows``, or empty.
+        falling: whether levels fall to the right, as bits do.
+        zero: whether there is a line at zero.
+        height: in pixels.
+        most: end of the value axis where all are estimates.
+    """
+    looks = {name: curve_look(index) for index, name in enumerate(all_layers)}
+    present = set(rows["row"])
+    drawn = [name for name in all_layers if name in present]
+    named = _legend(drawn) if 1 < len(drawn) <= _MOST_NAMED else None
+    colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
+    base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
+    tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
+    ends = measured_ends(rows, "shown", "shown_low", "shown_high", most=most)
+    if zero and ends:
+        ends["domain"] = [min(0.0, ends["domain"][0]), max(0.0, ends["domain"][1])]
+    value = alt.Y("shown:Q", title=y_title, scale=value_scale(y_title, zero=zero, **ends))
+    lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
+        stroke=alt.Stroke("row:N", scale=colours, legend=named),
+        strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
+    )
+    points = _points(tinted, value, y_title, many=len(drawn) > _MANY, clip=bool(ends)).encode(
+        shape=alt.Shape("row:N", scale=shapes, legend=None)
+    )
+    layers = [zero_line(vertical=False)] if zero else []
+    if len(drawn) <= _MOST_BANDS:
+        bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
+        layers.append(bands.encode(y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q")))
+    if ends:
+        layers.append(_outside(tinted, *ends["domain"]))
+    whole = LayeredChart(layer=[*layers, lines, points], height=height)
+    # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
+    channels: dict[str, Any] = dict.fromkeys(("color", "stroke", "strokeDash", "shape"), "independent")
+    return cast(alt.LayerChart, whole.resolve_legend(**channels))
+
+
+def _outside(base: alt.Chart, low: float, high: float) -> Any:
+    """Mark where curves of estimates leave the axis, which is that of what is measured; their numbers are on hover."""
+    beyond = base.transform_filter(f"datum.shown > {high} || datum.shown < {low}")
+    edges = beyond.transform_calculate(edge=f"datum.shown > {high} ? {high} : {low}")
+    up = {"test": f"datum.shown > {high}", "value": "triangle-up"}
+    return edges.mark_point(filled=True, size=70, opacity=1, aria=False).encode(
+        y="edge:Q",
+        shape=alt.ShapeValue("triangle-down", condition=up),
+        tooltip=tooltips(members="Layer", shown_text="Beyond the axis"),
+    )
+
+
+def _levels(rows: pd.DataFrame, title: str, falling: bool) -> alt.X:
+    places = sorted(set(rows["place"]))
+    ticks: dict[str, Any] = {"values": places} if len(places) <= _MOST_TICKS else {}
+    return alt.X(
+        "place:Q",
+        title=title,
+        axis=alt.Axis(grid=False, labelFlush=False, format=".4~g", **ticks),
+        scale=alt.Scale(zero=False, nice=False, padding=14, reverse=falling),
+    )
+
+
+def _scale(drawn: Sequence[str], looks: Mapping[str, tuple[Any, ...]], part: int) -> alt.Scale:
+    return alt.Scale(domain=list(drawn), range=[looks[name][part] for name in drawn])
+
+
+def _legend(drawn: Sequence[str]) -> alt.Legend:
+    return alt.Legend(
+        title=None,
+        orient="right",
+        values=list(drawn),
+        labelLimit=190,
+        labelExpr=cut_labels(drawn),
+        symbolType="stroke",
+        symbolSize=500,
+        symbolOpacity=1,
+        symbolStrokeWidth=2,
+    )
+
+
+def _under_pointer(*, others: float) -> alt.OpacityValue:
+    return alt.OpacityValue(**alt.condition({"param": HOVER}, alt.value(1.0), alt.value(others)))
+
+
+def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> Any:
+    width = 1.2 if many else 2.0
+    thick = alt.condition(alt.datum["layer"] == picked, alt.value(2.4 * width), alt.value(width))
+    return base.mark_line(aria=False, clip=True).encode(
+        y=value,
+        detail=alt.Detail("layer:N"),
+        opacity=_under_pointer(others=0.08 if many else 0.15),
+        strokeWidth=alt.StrokeWidthValue(**thick),
+    )
+
+
+def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool, clip: bool) -> Any:
+    hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
+    points = base.mark_point(filled=True, size=18 if many else 55, clip=clip).properties(name="points")
+    points = points.add_params(hover, pick_layer(nearest=True))
+    return points.encode(
+        y=value,
+        opacity=_under_pointer(others=0.05 if many else 0.15),
+        tooltip=tooltips(
+            members="Layer",
+            level_text="Level",
+            shown_text=(y_title or "Drop").split(" (")[0],
+            interval_text="95 % interval of the drop",
+            source="Value",
+        ),
+        description=alt.Description("description:N"),
+    )
+
+
+_MOST_NAMES = 40
+
+
+def level_line(
+    rows: pd.DataFrame, metric: Metric, *, baseline: float | None, picked: str = "", second_title: str | None = None
+) -> alt.LayerChart:
+    """Return the metric of the network with each layer compressed alone, layers from left to right.
+
+    ``rows`` are those of :func:`senseapp.views.frames.levels.marked`; ``baseline`` is the uncompressed model's, in
+    display units, drawn as a dashed line; the point of the ``picked`` layer is large. With a ``second_title``, what
+    :func:`senseapp.views.frames.levels.curve_rows` adds is drawn on an axis of its own, on the right.
+    """
+    names = list(rows["row"])
+    labels = len(names) <= _MOST_NAMES
+    shown_names = cut_labels(names if labels else ())
+    look: dict[str, Any] = {
+        "labelExpr": shown_names,
+        "labelLimit": 150,
+        "labelOverlap": False,
+        "labelAngle": -40,
+    }
+    title = None if labels else "Layers, from left to right as chosen above"
+    ends = measured_ends(rows, "value")
+    base: alt.Chart = alt.Chart(rows.assign(place=range(len(names)))).encode(
+        x=alt.X("row:N", sort=names, title=title, axis=alt.Axis(labels=labels, ticks=labels, **look)),
+        y=alt.Y("value:Q", title=metric.value_axis, scale=value_scale(metric.value_axis, zero=False, **ends)),
+    )
+    line = base.mark_line(color=ACCENT, strokeWidth=1.5, clip=True, aria=False)
+    points = base.mark_point(filled=True, color=ACCENT, clip=bool(ends)).encode(
+        size=alt.condition(alt.datum["layer"] == picked, alt.value(180), alt.value(45)),
+        tooltip=[alt.Tooltip("value:Q", title=metric.value_axis, format=f".{metric.digits}f"), *layer_tooltip(metric)],
+        description="description:N",
+    )
+    layers: list[alt.Chart] = [line, points.add_params(pick_layer(nearest=True)), *_extremes(base, len(names))]
+    if baseline is not None:
+        rule = alt.Chart(pd.DataFrame({"value": [baseline]})).mark_rule(color=INK, strokeDash=[5, 4], aria=False)
+        layers.insert(0, rule.encode(y="value:Q"))
+    if second_title is None:
+        return LayeredChart(layer=layers, height=380)
+    both = LayeredChart(layer=[LayeredChart(layer=layers), _second_line(base, rows, second_title)], height=380)
+    return cast(alt.LayerChart, both.resolve_scale(y="independent"))
+
+
+def _second_line(base: alt.Chart, rows: pd.DataFrame, title: str) -> Any:
+    ends = measured_ends(rows, "shown")
+    axis = alt.Axis(orient="right", grid=False)
+    lines = base.mark_line(
+        color=SECOND,
+        strokeWidth=1.5,
+        strokeDash=[6, 3],
+        clip=True,
+        aria=False,
+        point={"shape": "diamond", "size": 45, "color": SECOND},
+    )
+    return lines.encode(
+        y=alt.Y("shown:Q", title=title, axis=axis, scale=alt.Scale(zero=False, **ends)),
+        tooltip=tooltips(members="Layer", level_text="Level", shown_text="Reward", source="Value"),
+    )
+
+
+def _extremes(base: alt.Chart, layers: int) -> tuple[alt.Chart, alt.Chart]:
+    """Ring the ends, and write their names towards the middle of the chart."""
+    ends = base.transform_filter("datum.extreme != ''")
+    colour = alt.condition("datum.extreme == 'loses most'", alt.value(FRAGILITY[3]), alt.value(ACCENT))
+    left = f"datum.place < {layers / 2}"
+    align, dx = alt.expr(f"{left} ? 'left' : 'right'"), alt.expr(f"{left} ? 12 : -12")
+    words = ends.transform_calculate(label="datum.layer + ': ' + datum.change_text")
+    return (
+        ends.mark_point(size=150, strokeWidth=2.5, aria=False).encode(color=colour),
+        words.mark_text(align=align, dx=dx, aria=False, limit=260).encode(text="label:N"),
+    )
+
+
+_DRAWN = ("level_text", "band", "source", "change_text", "interval_text")
+_MOST_DESCRIBED = 2000
+"""Streamlit draws more marks than these on a canvas."""
+
+
+def sensitivity_heatmap(
+    rows: pd.DataFrame, metric: Metric, *, order: Sequence[str], level_texts: Sequence[str], picked: str = ""
+) -> alt.LayerChart:
+    """Return a grid of layers and levels, coloured like the bars; a ring marks cells not told from zero.
+
+    ``rows`` are all of :func:`senseapp.views.frames.results.measurement_frame`, ``order`` their ``row`` from top to
+    bottom.
+    """
+    scale, axis = alt.Scale(domain=list(level_texts)), alt.Axis(orient="top", labelAngle=0)
+    x = alt.X("level_text:O", scale=scale, title=None, axis=axis)
+    rows = rows[np.isfinite(rows["drop"])]
+    row, members = (_lean(rows, column) for column in ("row", "members"))
+    described = _described(rows)
+    drawn = rows[list(dict.fromkeys(["layer", row, members, *_DRAWN, *described]))]
+    # Vega would put words together for every cell that has none, and a canvas has no place for them.
+    hover = layer_hover(metric, members=members)
+    cells = alt.Chart(drawn).mark_rect(tooltip=hover, invalid=None, aria=bool(described))
+    cells = cells.encode(
+        y=layer_axis(list(order), field=row),
+        x=x,
+        color=fragility_colour(),
+        **({"opacity": source_opacity()} if (rows["source"] == "estimated").any() else {}),
+        **{name: alt.Description(f"{name}:N") for name in described},
+    )
+    rings = alt.Chart(drawn.loc[rows["unclear"].astype(bool), list(dict.fromkeys(["layer", row, "level_text"]))])
+    rings = rings.mark_point(size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False)
+    layers = [
+        cells.properties(name="cells").add_params(pick_layer()),
+        rings.encode(y=same_rows(field=row), x=x),
+        outline(rows, picked, same_rows(field=row), field=row),
+    ]
+    return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
+
+
+def _lean(rows: pd.DataFrame, column: str) -> str:
+    """Return ``layer`` for a column that says the same, as without coupled groups: browsers read every column."""
+    return "layer" if (rows[column] == rows["layer"]).all() else column
+
+
+def _described(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return the column with each cell in words, unless there are so many cells that browsers get them as one image."""
+    return ("description",) if len(rows) <= _MOST_DESCRIBED else ()

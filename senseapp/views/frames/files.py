@@ -1,0 +1,270 @@
+"""Rows about files that can be delivered: their figures, what runs beside them, whole schedules, changed answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
+from senseapp.records.answers import AnswerDifferences, ChangedAnswers, GivenAnswer
+from senseapp.records.candidate import Candidate, offered
+from senseapp.records.deployment import MILLISECONDS, Deployment, Median
+from senseapp.records.measurement import change_in
+from senseapp.records.recommendation import Recommendation
+from senseapp.views.words import format as fmt
+
+_CANDIDATE_COLUMNS = (
+    *("file", "name", "run", "megabytes", "milliseconds", "time_share", "value", "low", "high", "beaten", "size"),
+    *("time", "answers", "description"),
+)
+
+
+def candidates_frame(candidates: Iterable[Candidate], *, run: str = "") -> pd.DataFrame:
+    """Return a row per candidate, the smallest first.
+
+    ``megabytes`` and ``milliseconds`` are those of the file, ``time_share`` is in percent of the original's time;
+    ``value``, ``low`` and ``high`` are in the unit of the metric that people judge it by, ``beaten`` marks what another
+    candidate is no worse than in size, time and loss; ``size``, ``time`` and ``answers`` are texts.
+    """
+    known = tuple(candidates)
+    kept = offered(known)
+    rows = [_candidate_row(each, run=run, beaten=each not in kept) for each in known]
+    return pd.DataFrame(rows, columns=list(_CANDIDATE_COLUMNS)).sort_values(["megabytes", "value"], ignore_index=True)
+
+
+def _candidate_row(candidate: Candidate, *, run: str, beaten: bool) -> dict[str, object]:
+    figures, view = candidate.figures, METRICS[candidate.metric]
+    low, high = candidate.interval
+    return {
+        "file": candidate.file,
+        "name": candidate.made_of,
+        "run": run,
+        "megabytes": figures.file_bytes / 1e6,
+        "milliseconds": 1000 * figures.seconds.value,
+        "time_share": 100 * figures.time_ratio.value,
+        "value": view.factor * candidate.loss.value,
+        "low": view.factor * low,
+        "high": view.factor * high,
+        "beaten": beaten,
+        "size": fmt.bytes_size(figures.file_bytes),
+        "time": f"{1000 * figures.seconds.value:.3g} ms, {candidate.time_text}",
+        "answers": f"{candidate.answers_text} ({candidate.evidence})",
+        "description": f"{candidate.made_of}: {candidate.headline}",
+    }
+
+
+def answers_axis(candidates: Sequence[Candidate]) -> str:
+    """Return the title of the axis of ``value``."""
+    view = METRICS[candidates[0].metric]
+    return view.value_axis if view.additive else view.axis
+
+
+def original_row(candidates: Sequence[Candidate], *, run: str = "") -> dict[str, object]:
+    """Return the row of the uncompressed network: its size, its time, and what it does in the unit of ``value``."""
+    first = next((each for each in candidates if each.runs), candidates[0])
+    view = METRICS[first.metric]
+    value = view.factor * first.loss.baseline if view.additive else 0.0
+    size = fmt.bytes_size(first.original.file_bytes)
+    return {
+        "run": run,
+        "megabytes": first.original.file_bytes / 1e6,
+        "milliseconds": 1000 * first.original.seconds.value,
+        "value": value,
+        "description": f"The original: {size}, {1000 * first.original.seconds.value:.3g} ms a call",
+    }
+
+
+_FILES = {
+    "file": "This file",
+    "original": "The original, in float",
+    "int8": "All of it in int8",
+    "default": "onnxruntime's own default",
+}
+_UNKNOWN = "–"
+
+
+def shown_metrics(record: Deployment) -> list[str]:
+    """Return the metrics of the table: the one that people judge a model by, and the finest."""
+    names = [change.metric for change in record.figures["file"].changes]
+    return [name for name in (primary_among(names), divergence_among(names)) if name] or names[:1]
+
+
+def deployment_frame(record: Deployment) -> pd.DataFrame:
+    """Return a row per file, the file itself first, and one of what the simulation predicted of it.
+
+    Columns are ``file``, the name of each of :func:`shown_metrics`, ``time``, ``share`` and ``size``: texts, with the
+    95 % interval of what was measured.
+    """
+    names = shown_metrics(record)
+    shown = [name for name in _FILES if name in record.figures and (name, record.settings.kind) != ("int8", "int8")]
+    rows = [
+        {
+            "file": _FILES[name],
+            **_readings(record.figures[name].changes, names),
+            "time": _milliseconds(record.figures[name].seconds),
+            "share": _percent(record.figures[name].time_ratio),
+            "size": fmt.bytes_size(record.figures[name].file_bytes),
+        }
+        for name in shown
+    ]
+    if record.simulated:
+        unknown = dict.fromkeys(("time", "share", "size"), _UNKNOWN)
+        rows.insert(1, {"file": "Predicted by simulation", **_readings(record.simulated, names), **unknown})
+    return pd.DataFrame(rows, columns=["file", *names, "time", "share", "size"])
+
+
+def _readings(changes: Iterable[MetricChange], names: list[str]) -> dict[str, str]:
+    found = {change.metric: _reading(change) for change in changes if change.metric in names}
+    return {name: found.get(name, _UNKNOWN) for name in names}
+
+
+def _reading(change: MetricChange) -> str:
+    """Return a metric's value with the interval that belongs to its drop; its unit is in the head of the column."""
+    metric = METRICS[change.metric]
+    sign = -1 if metric.higher_is_better else 1
+    ends = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
+    low, high = (min(1.0, max(0.0, end)) for end in ends) if metric.is_share else ends
+    value = metric.value_text(change.value).removesuffix(metric.value_unit).strip()
+    return f"{value} ({metric.interval_text(low, high)})"
+
+
+def _milliseconds(seconds: Median) -> str:
+    value, low, high = (f"{1000 * each:.3g}" for each in (seconds.value, seconds.low, seconds.high))
+    return f"{value} ({low} to {high})"
+
+
+def _percent(ratio: Median) -> str:
+    value, low, high = (f"{100 * each:.0f}" for each in (ratio.value, ratio.low, ratio.high))
+    return f"{value} ({low} to {high})"
+
+
+OURS, UNIFORM = "A level for each layer", "The same level for all"
+_SCHEDULE_COLUMNS = ("source", "figure", "value", "low", "high", "proven", "description")
+AXES: dict[str, str] = {
+    "params": "Weights removed (%)",
+    "bytes": "Bytes saved if stored compactly (%)",
+    "macs": "MACs saved (%)",
+    "bits": "Average bits of a weight",
+    MILLISECONDS: "Predicted milliseconds of a call",
+}
+AS_THEY_ARE = ("bits", MILLISECONDS)
+"""Kinds whose figures are no shares."""
+
+
+def shown_figure(kind: str, figure: float) -> float:
+    """Return a figure in the unit of its axis: percent removed, average bits or milliseconds."""
+    return figure if kind in AS_THEY_ARE else 100 * figure
+
+
+def figure_text(kind: str, figure: float) -> str:
+    """Return a figure as people say it: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
+    words = {
+        "params": "of the weights removed",
+        "bytes": "of the bytes saved if stored compactly",
+        "macs": "of the MACs saved",
+    }
+    if kind == MILLISECONDS:
+        return f"{figure:.3g} ms a call"
+    return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
+
+
+def recommended_frame(found: Recommendation) -> pd.DataFrame:
+    """Return one row per measured schedule, in the order of their savings; ``proven`` ones are those of the proof.
+
+    ``value``, ``low`` and ``high`` are what the metric itself shows, or the loss where value and loss do not differ by
+    the baseline.
+    """
+    return pd.DataFrame(list(_rows(found)), columns=list(_SCHEDULE_COLUMNS))
+
+
+def _rows(found: Recommendation) -> Iterator[dict[str, Any]]:
+    for source, tried in ((OURS, found.tried), (UNIFORM, found.uniform)):
+        for each in tried:
+            if (change := each.change(found.metric)) is not None:
+                yield _schedule_row(source, found.kind, each.figure, change, proven=False)
+    if found.validation is None:
+        return
+    figure = found.validation.schedule.achieved[found.kind]
+    for source, change in ((OURS, found.loss), (UNIFORM, found.uniform_loss)):
+        if change is not None:
+            yield _schedule_row(source, found.kind, figure, change, proven=True)
+
+
+def _schedule_row(source: str, kind: str, figure: float, change: MetricChange, *, proven: bool) -> dict[str, Any]:
+    view = METRICS[change.metric]
+    value, low, high = (view.factor * end for end in _ends(change, view))
+    return {
+        "source": source,
+        "figure": round(shown_figure(kind, figure), 4),
+        "value": value,
+        "low": low,
+        "high": high,
+        "proven": proven,
+        "description": f"{source}, {figure_text(kind, figure)}: {view.value_text(change.value)} "
+        f"({change.num_samples} images{', not used for anything else' if proven else ''})",
+    }
+
+
+def _ends(change: MetricChange, view: Metric) -> tuple[float, float, float]:
+    if not view.additive:
+        return change.delta, change.ci_low, change.ci_high
+    sign = -1 if view.higher_is_better else 1
+    return change.value, *sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))  # type: ignore[return-value]
+
+
+def baseline_value(found: Recommendation) -> float:
+    """Return what the uncompressed model does, in the unit of ``value``."""
+    view = METRICS[found.metric]
+    known = (change for each in (*found.tried, *found.uniform) if (change := change_in(each.changes, found.metric)))
+    first = next(known, None)
+    return view.factor * first.baseline if first is not None and view.additive else 0.0
+
+
+CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")
+
+
+def class_note(found: ChangedAnswers) -> str:
+    """Say what the drops of classes are, and how their intervals are corrected."""
+    what = "of right answers" if found.by_labels else "of answers that stay the same, by the original's answer"
+    listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""
+    return (
+        f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {100 * found.drop:.1f} points on "
+        f"average. Intervals hold for all classes together with 95 % (Bonferroni)."
+    )
+
+
+def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
+    """Return class, images, drop, interval, and the mark of those whose interval excludes the mean."""
+    marks = {True: "loses more", False: "loses less"}
+    return [
+        (
+            each.name,
+            each.num_images,
+            f"{100 * each.drop:.1f} points",
+            f"{100 * each.low:.1f} to {100 * each.high:.1f}",
+            marks[each.drop > found.drop] if each.stands_out else "",
+        )
+        for each in found.classes
+    ]
+
+
+def difference_sentence(found: AnswerDifferences) -> str:
+    """Say how many pictures A and B answer differently, and which of them has more of these right."""
+    if not found.num_images:
+        return "A and B were measured on different images, so there is nothing to compare."
+    total = fmt.plural(found.num_images, "held-out picture")
+    if not found.different:
+        return f"A and B give the same answers to {total}."
+    some = f"{len(found.different)} of {total} {'is' if len(found.different) == 1 else 'are'} answered differently"
+    if found.only_first is None or found.only_second is None:
+        return f"{some}."
+    neither = len(found.different) - found.only_first - found.only_second
+    return f"{some}: A alone is right on {found.only_first}, B alone on {found.only_second}, neither on {neither}."
+
+
+def difference_line(side: str, answer: GivenAnswer, label: str | None) -> str:
+    """Return what one side says of a picture: ``A: crow (61 %), right``."""
+    right = ", right" if label is not None and answer.text == label else ""
+    return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"
