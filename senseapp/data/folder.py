@@ -23,9 +23,10 @@ from senseapp.core.wording import listed, plural, printable
 from senseapp.data.archives import ArchiveLimits
 from senseapp.data.bands import is_tiff
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
-from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Resizing, decoded_picture
+from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
 from senseapp.data.drawn_pictures import DrawnPictures
-from senseapp.data.images import allocate_pixels, channel_mode, cropping, first_resizing
+from senseapp.data.geometry import EvalTransform
+from senseapp.data.images import allocate_pixels, channel_mode, pixels_of, transform_of
 from senseapp.data.picture_process import CPU_SECONDS, DECODERS, TooSlow
 from senseapp.networks.loaded import Preprocessing
 
@@ -248,10 +249,9 @@ def _read_batch(
         read_picture,
         mode=channel_mode(preprocessing),
         channels=preprocessing.input_shape[0],
-        crop=cropping(preprocessing),
+        transform=transform_of(preprocessing, upright=upright),
         budget=PixelSemaphore(PIXELS_IN_FLIGHT),
         foreign=source.foreign,
-        upright=upright,
     )
     slow = _SlowPictures(source.title)
     pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode")
@@ -300,19 +300,17 @@ def read_picture(
     *,
     mode: ChannelMode,
     channels: int,
-    crop: Callable[[Image.Image], torch.Tensor],
+    transform: EvalTransform,
     budget: PixelSemaphore,
     foreign: bool,
-    upright: bool,
 ) -> Outcome:
-    """Decode and crop one picture; a ``foreign`` one in a process that can be ended."""
+    """Decode and prepare one picture; a ``foreign`` one in a process that can be ended."""
     try:
-        with _decoded(file, mode, budget, first_resizing(crop), foreign=foreign, upright=upright) as decoded:
+        with _decoded(file, mode, budget, transform, foreign=foreign) as decoded:
             bands = (decoded.picture, *decoded.more)
             if mode == "bands" and len(bands) != channels:
                 raise Unreadable(f"{plural(len(bands), 'channel')}, and the model takes {channels}")
-            pixels = crop(bands[0]) if mode != "bands" else torch.cat([crop(band) for band in bands])
-            return pixels, replace(decoded, picture=_NO_PICTURE, more=())
+            return pixels_of(bands), replace(decoded, picture=_NO_PICTURE, more=())
     except Unreadable as reason:
         return reason
 
@@ -321,14 +319,12 @@ def _decoded(
     file: bytes,
     mode: ChannelMode,
     budget: PixelSemaphore,
-    resizing: Resizing | None = None,
+    transform: EvalTransform | None = None,
     *,
     foreign: bool,
-    upright: bool = False,
 ) -> AbstractContextManager[Decoded]:
-    if foreign:
-        return DECODERS.decoded(file, mode, budget, resizing, upright=upright)
-    return decoded_picture(file, mode, budget, upright=upright)
+    decode = DECODERS.decoded if foreign else decoded_picture
+    return decode(file, mode, budget, transform)
 
 
 class _SlowPictures:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import create_transform
-from torchvision.transforms import Resize
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.wording import plural
 from senseapp.data.bands import MAX_CHANNELS
-from senseapp.data.decoding import ChannelMode, Resizing
+from senseapp.data.decoding import ChannelMode
+from senseapp.data.geometry import EvalTransform
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import LabelMapProposal
@@ -247,28 +246,22 @@ def channel_mode(preprocessing: Preprocessing) -> ChannelMode:
     return modes.get(channels, "bands")
 
 
-def cropping(preprocessing: Preprocessing) -> Callable[[Image.Image], torch.Tensor]:
-    """Return timm's resize and centre crop, from a picture to uint8 (C, H, W).
+def transform_of(preprocessing: Preprocessing, *, upright: bool = False) -> EvalTransform:
+    """Return the geometric part of ``preprocessing``; scaling and normalisation are left to the batch.
 
-    Scaling to 0 to 1 and normalisation, which timm does next, are left to the batch: kept as bytes, pictures take
-    a quarter of the memory.
+    Kept as bytes, pictures take a quarter of the memory.
     """
-    crop: Callable[[Image.Image], torch.Tensor] = create_transform(
-        input_size=preprocessing.input_shape,
-        is_training=False,
+    _, height, width = preprocessing.input_shape
+    return EvalTransform(
+        width=width,
+        height=height,
         crop_pct=preprocessing.crop_pct,
         interpolation=preprocessing.interpolation,
-        normalize=False,
+        upright=upright,
     )
-    return crop
 
 
-def first_resizing(crop: Callable[[Image.Image], torch.Tensor]) -> Resizing | None:
-    """Return the resize that ``crop`` of :func:`cropping` begins with, None where that is of another kind.
-
-    A picture that was resized so already comes out of ``crop`` as the whole one does, bit for bit.
-    """
-    first = getattr(crop, "transforms", [None])[0]
-    if not isinstance(first, Resize) or not isinstance(first.size, int):
-        return None
-    return Resizing(shorter_side=first.size, resampling=first.interpolation.value.upper())
+def pixels_of(bands: Sequence[Image.Image]) -> torch.Tensor:
+    """Return a picture, or the grey ones of its channels, as uint8 (C, H, W)."""
+    planes = [np.asarray(band).reshape(band.height, band.width, -1) for band in bands]
+    return torch.from_numpy(np.concatenate(planes, axis=2).transpose(2, 0, 1).copy())

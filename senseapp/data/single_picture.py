@@ -11,7 +11,7 @@ from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import PixelSemaphore
 from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.folder import PIXELS_IN_FLIGHT, read_picture
-from senseapp.data.images import PreparedImages, allocate_pixels, channel_mode, cropping
+from senseapp.data.images import PreparedImages, allocate_pixels, channel_mode, transform_of
 from senseapp.data.picture_process import DECODERS
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.picture_answers import MOST_PICTURE_MEGABYTES
@@ -35,10 +35,9 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
             file,
             mode=channel_mode(preprocessing),
             channels=preprocessing.input_shape[0],
-            crop=cropping(preprocessing),
+            transform=transform_of(preprocessing, upright=upright),
             budget=PixelSemaphore(PIXELS_IN_FLIGHT),
             foreign=True,
-            upright=upright,
         )
     finally:
         DECODERS.rest()
