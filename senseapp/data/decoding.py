@@ -179,16 +179,16 @@ def _label_image(image: Image.Image) -> Decoded:
     """Return the values of a label image as they are stored: the indices of a palette, not its colours."""
     with image:
         if image.format in _LOSSY:
-            raise Unreadable(f"a label image in the format {image.format}, which may change values; save it as PNG")
+            raise Unreadable(f"a {image.format} file, which may change class numbers")
         image.load()
         values = np.asarray(image)  # (H, W) of a palette's indices, or (H, W, bands)
         colours = sum(band != "A" for band in image.getbands())
     if values.ndim == 3 and bool((values[..., :colours] == values[..., :1]).all()):  # grey, stored as colours
         values = values[..., 0]
     if values.ndim != 2 or values.dtype.kind not in "bui":
-        raise Unreadable("a label image in colours instead of class numbers")
+        raise Unreadable("colours instead of class numbers")
     if values.dtype.kind != "b" and (int(values.min()) < 0 or int(values.max()) > _LARGEST_CLASS):
-        raise Unreadable(f"a label image with values above {_LARGEST_CLASS}")
+        raise Unreadable(f"class numbers above {_LARGEST_CLASS}")
     return Decoded(picture=Image.fromarray(values.astype(np.uint8)), size=image.size, remarks=())
 
 

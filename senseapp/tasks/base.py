@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
+from senseapp.tasks.annotations import AnnotationReader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Layout = Literal["class folders", "table", "image set", "unlabelled"]
+Layout = Literal["class folders", "table", "image set", "annotations", "unlabelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class Task(ABC):
         extra_metrics: registered with the task; any other metric that names it belongs to it too.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
         several_labels: whether several labels may be true of one image.
+        annotations: how annotations lie beside pictures and what they mean; None where pictures have labels.
     """
 
     name: str
@@ -159,6 +161,7 @@ class Task(ABC):
     extra_metrics: tuple[Metric, ...] = ()
     prepared_by_answers: bool = False
     several_labels: bool = False
+    annotations: AnnotationReader | None = None
 
     # ---- outputs
 
@@ -204,12 +207,13 @@ class Task(ABC):
 
     # ---- labels
 
-    @abstractmethod
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
         """Return what labels mean to the metrics; raises InvalidDataset where one means nothing to the model.
 
-        ``confirmed`` are pairs (label, index of the output) that a person has confirmed; others are then left out.
+        ``confirmed`` are pairs (label, index of the output) that a person has confirmed; others are then left out. To a
+        task whose pictures are annotated, the labels of folders and image sets say nothing.
         """
+        return Targets(values=None)
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
         """Return which output each label means, for a person to confirm; None where there is nothing to confirm."""

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data import decoding, folder
+from senseapp.data import decoding, reading
 from senseapp.data.archives import open_archive
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import MAX_SCAN_PIXELS, PixelSemaphore, decoded_picture
-from senseapp.data.folder import read_drawn, require_readable
 from senseapp.data.geometry import EvalTransform
 from senseapp.data.picture_process import PictureDecoder, PictureDecoders, TooSlow
+from senseapp.data.reading import read_drawn, require_readable
 from senseapp.networks.loaded import Preprocessing
 from tests.pictures import png, write_zip
 from tests.soak.slow_pictures import SLOW_PICTURES
@@ -135,14 +135,14 @@ def test_slow_pictures_are_left_out_until_there_are_too_many(tmp_path: Path, mon
     """One is left out with a sentence; a source with several is refused, as each costs seconds."""
     square = Preprocessing(input_shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
     slow = {b"slow 1", b"slow 2"}
-    real = folder._decoded
+    real = reading._decoded
 
     def decoded(file: bytes, *rest: object, **more: object) -> object:
         if file in slow:
             raise TooSlow("takes more than 4 s to decode, which no ordinary picture does")
         return real(file, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(folder, "_decoded", decoded)
+    monkeypatch.setattr(reading, "_decoded", decoded)
     sound = {f"0/{i}.png": png(i) for i in range(3)}
     one = open_archive(write_zip(tmp_path / "one.zip", sound | {"0/s.png": b"slow 1"}))
     entries = sorted(one.contents.pictures.values(), key=lambda entry: entry.name)
