@@ -31,9 +31,10 @@ class BoxReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the boxes of each picture that the file lists; of these, pictures may have none."""
-        path = listing.chosen or next((path for path in sorted(listing.others) if path.endswith(".json")), "")
-        if not path:
+        choices = tuple(sorted(path for path in listing.others if path.endswith(".json")))
+        if not choices:
             return AnnotationFiles()
+        path = listing.chosen or choices[0]
         content = json.loads(listing.read(path))
         boxes: dict[int, list[list[float]]] = {image["id"]: [] for image in content["images"]}
         for each in content["annotations"]:
@@ -48,7 +49,7 @@ class BoxReader(AnnotationReader):
         }
         lost = len(names) - len(found)
         notes = (f"{path} lists {lost} pictures that are not there.",) if lost else ()
-        return AnnotationFiles(parsed=found, names=CLASSES, notes=notes)
+        return AnnotationFiles(parsed=found, names=CLASSES, notes=notes, choices=choices)
 
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
         """Return boxes float32 (n, 4), as left, top, right, bottom, and their classes, int64 (n,)."""
@@ -78,13 +79,17 @@ class Detection(Task):
         if not is_list or not all({"boxes", "labels", "scores"} <= set(each) for each in model_output):  # type: ignore[attr-defined]
             raise refuse_output(f"a list of {num_images} dictionaries of boxes", model_output, self.model_kind)
 
+    def num_outputs(self, output: object) -> int:
+        """Return the number of classes."""
+        return len(CLASSES)
+
     def check_targets(self, targets: PerImage, num_images: int, num_outputs: int) -> None:
         """Refuse classes that the model does not know."""
         if len(targets) != num_images:
             raise InvalidInput(f"{num_images} images need as many lists of boxes, got {len(targets)}.")
         highest = max((int(each["labels"].max()) for each in targets if len(each["labels"])), default=0)
-        if highest >= len(CLASSES):
-            raise InvalidInput(f"Boxes must be of classes below {len(CLASSES)}, got {highest}.")
+        if highest >= num_outputs:
+            raise InvalidInput(f"Boxes must be of classes below {num_outputs}, got {highest}.")
 
     def score(self, output: Any) -> Tensor:
         """Return the sum of each image's highest score."""

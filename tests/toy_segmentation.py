@@ -56,13 +56,17 @@ class Segmentation(Task):
                 f"scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.model_kind
             )
 
+    def num_outputs(self, output: Tensor) -> int:
+        """Return the number of classes."""
+        return output.shape[1]
+
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse class numbers that the model has no scores for."""
         if len(targets) != num_images:
             raise InvalidInput(f"{num_images} images need as many masks, got {len(targets)}.")
         known = targets[targets != IGNORED]
-        if known.numel() and int(known.max()) >= len(CLASSES):
-            raise InvalidInput(f"Masks must hold class numbers below {len(CLASSES)}, got {int(known.max())}.")
+        if known.numel() and int(known.max()) >= num_outputs:
+            raise InvalidInput(f"Masks must hold class numbers below {num_outputs}, got {int(known.max())}.")
 
     def score(self, output: Tensor) -> Tensor:
         """Return the sum of the highest score of each pixel, averaged over pixels."""

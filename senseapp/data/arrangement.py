@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from senseapp.core.errors import InvalidDataset
 from senseapp.core.wording import listed, plural
 from senseapp.data.annotations import Annotations, find_annotations, set_masks_aside
 from senseapp.data.contents import Contents, Entry, PictureSource
@@ -30,6 +31,7 @@ class Arrangement:
         label_names: all labels; those of folders (of empty ones too) and tables sorted, those of an image set and of
             columns of 0 and 1 in their own order.
         notes: sentences on what was chosen or left out.
+        choices: files and folders of annotations to choose from.
         annotations: of the pictures, all of which have one; None for pictures without.
     """
 
@@ -39,6 +41,7 @@ class Arrangement:
     several: tuple[LabelTruth, ...] = ()
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     annotations: Annotations | None = None
 
 
@@ -89,20 +92,25 @@ def arrange_annotated(
         source: the folder or archive.
         reader: that of the task.
         chosen: path of the file or folder of annotations that a person chose.
-        with_labels: False takes every picture, and no annotation.
+        with_labels: False takes every picture, and no annotation, whether their files are damaged or not.
 
     Raises:
         InvalidDataset: a file for many pictures is damaged, or the chosen one does not exist.
     """
     contents = source.contents
-    annotations = find_annotations(source, reader, chosen=chosen)
-    every = _in_order(contents.pictures.values())
+    try:
+        annotations = find_annotations(source, reader, chosen=chosen)
+    except InvalidDataset as error:
+        if with_labels:
+            raise
+        return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()), notes=(str(error),))
+    found, every = annotations.found, _in_order(contents.pictures.values())
     if not with_labels:
-        return Arrangement(layout="unlabelled", entries=every)
+        return Arrangement(layout="unlabelled", entries=every, choices=found.choices)
     annotated = [entry for entry in every if entry.name in annotations]
     if not annotated:
         none = f"No picture has {reader.words[1]}: {len(every):,} looked at."
-        return Arrangement(layout="unlabelled", entries=every, notes=(*annotations.found.notes, none))
+        return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=(*found.notes, none))
     names = [entry.name for entry in annotated]
     split, notes = _choose_split(names, _common_prefix(names, ""))
     entries = tuple(entry for entry in annotated if entry.name.startswith(split))
@@ -112,7 +120,8 @@ def arrange_annotated(
     return Arrangement(
         layout="annotations",
         entries=entries,
-        notes=(f"{plural(len(entries), 'picture')} with {reader.words[1]}.", *annotations.found.notes, *notes),
+        notes=(f"{plural(len(entries), 'picture')} with {reader.words[1]}.", *found.notes, *notes),
+        choices=found.choices,
         annotations=annotations,
     )
 

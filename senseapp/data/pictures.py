@@ -56,7 +56,7 @@ def survey_images(
         arrangement = _arranged(source, spec, task)
         require_readable(source, arrangement.entries)
         notes = (*source.contents.notes(), *arrangement.notes, *task.label_notes(arrangement.labels))
-        tables = source.contents.offered_tables()
+        tables = source.contents.offered_tables() if task.annotations is None else arrangement.choices
     if arrangement.several and not task.several_labels:
         task, notes = MULTILABEL, (*notes, SEVERAL_NOTE)
     counts = Counter(arrangement.labels) + Counter(name for truth in arrangement.several for name in truth.true)

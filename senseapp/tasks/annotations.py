@@ -96,6 +96,8 @@ class AnnotationFiles:
         files: the annotation file of each picture that has one of its own; read once the picture is drawn.
         parsed: annotations, as :meth:`AnnotationReader.read` returns them, out of files for many pictures.
         no_pictures: further files with the name of an image format that are none to measure on.
+        choices: files and folders that a person may choose in place of those that were taken; see ``chosen`` of
+            :class:`Listing`.
         names: of the classes, by index, where files say them.
         notes: sentences that a person should read.
     """
@@ -103,6 +105,7 @@ class AnnotationFiles:
     files: Mapping[str, str] = field(default_factory=dict)
     parsed: Mapping[str, Any] = field(default_factory=dict)
     no_pictures: Collection[str] = ()
+    choices: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -309,6 +309,7 @@ def test_a_chosen_file_of_boxes_is_read(folder: Callable[[Files], DataSpec]) -> 
     files = toy_detection.picture_files(4)
     files |= {"aaa.json": files.pop("boxes.json"), "other/few.json": toy_detection.picture_files(2)["boxes.json"]}
     assert len(load(folder(files), DETECTION)) == 4
+    assert survey_images(folder(files), num_classes=3, task=DETECTION).tables == ("aaa.json", "other/few.json")
     chosen = load(replace(folder(files), labels="other/few.json"), DETECTION)
     assert (len(chosen), chosen.notes[1]) == (2, "2 pictures without boxes left out.")
     with pytest.raises(InvalidDataset, match=r"no file or folder none\.json in set"):
@@ -331,6 +332,9 @@ def test_a_damaged_file_of_boxes_is_refused(folder: Callable[[Files], DataSpec],
     for ask in (lambda: load(spec, DETECTION), lambda: survey_images(spec, num_classes=3, task=DETECTION)):
         with pytest.raises(InvalidDataset, match=f"The boxes in set cannot be read .*{said}"):
             ask()
+    without = load(replace(spec, labels=WITHOUT_LABELS), DETECTION)
+    assert (len(without), without.labels) == (2, None)
+    assert "The boxes in set cannot be read" in without.notes[0]
 
 
 def test_boxes_of_another_picture_size_are_left_out(folder: Callable[[Files], DataSpec]) -> None:
