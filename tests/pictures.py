@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 from senseapp.networks.loaded import Preprocessing
@@ -22,6 +23,19 @@ def random_picture(seed: int = 0, size: tuple[int, int] = (10, 12), mode: str = 
     generator = np.random.default_rng(seed)
     channels = {"L": (), "RGB": (3,), "RGBA": (4,), "CMYK": (4,)}[mode]
     return Image.fromarray(generator.integers(0, 256, (size[1], size[0], *channels), dtype=np.uint8), mode=mode)
+
+
+def timm_crop(picture: Image.Image, preprocessing: Preprocessing) -> torch.Tensor:
+    """Return timm's own resize and centre crop of a picture, uint8 (C, H, W)."""
+    from timm.data import create_transform  # takes a second to import
+
+    return create_transform(
+        input_size=preprocessing.input_shape,
+        is_training=False,
+        crop_pct=preprocessing.crop_pct,
+        interpolation=preprocessing.interpolation,
+        normalize=False,
+    )(picture)
 
 
 def encoded(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:

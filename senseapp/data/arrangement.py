@@ -1,16 +1,19 @@
-"""How pictures are arranged: in class folders, beside a table of labels, or without labels."""
+"""How pictures are arranged: in class folders, beside a table of labels or annotations, or without labels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
+from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
+from senseapp.data.annotations import Annotations, find_annotations, set_masks_aside
 from senseapp.data.contents import Contents, Entry, PictureSource
 from senseapp.data.label_columns import single_labels
 from senseapp.data.label_sets import says_several, several_labels
 from senseapp.data.label_tables import read_label_table
-from senseapp.tasks import LabelTruth, Layout
+from senseapp.tasks import AnnotationReader, LabelTruth, Layout
+from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS
 
 _TABLE_NAME = "labels.csv"
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
@@ -28,6 +31,8 @@ class Arrangement:
         label_names: all labels; those of folders (of empty ones too) and tables sorted, those of an image set and of
             columns of 0 and 1 in their own order.
         notes: sentences on what was chosen or left out.
+        choices: files and folders of annotations to choose from.
+        annotations: of the pictures, all of which have one; None for pictures without.
     """
 
     layout: Layout
@@ -36,32 +41,89 @@ class Arrangement:
     several: tuple[LabelTruth, ...] = ()
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    annotations: Annotations | None = None
 
 
-def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True, several: bool = False) -> Arrangement:
+def arrange(
+    source: PictureSource,
+    *,
+    table: str = "",
+    with_labels: bool = True,
+    several: bool = False,
+    classes: Collection[str] = (),
+) -> Arrangement:
     """Find out how the pictures of ``source`` are arranged.
 
     Folders around everything else are skipped. Of ``train``, ``val`` and ``test`` folders one is taken: pictures
-    that the network was not trained on, if there are any.
+    that the network was not trained on, if there are any. Masks in a folder beside the pictures are left out.
 
     Args:
         source: the folder or archive.
         table: path in it of a table ``file,label``; empty takes ``labels.csv`` if there is one at the top.
         with_labels: False takes every picture and no label.
         several: whether a table is read for several labels of each picture, even if it does not say so by itself.
+        classes: folders that a person has confirmed as classes; none of them is taken for one of masks.
 
     Raises:
         InvalidDataset: the table does not exist, cannot be read, or names no picture.
     """
     contents = source.contents
+    masks = () if any(name.casefold() in LABEL_FOLDERS for name in classes) else set_masks_aside(contents)
     if not with_labels:
-        return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()))
+        return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()), notes=masks)
     table = table or _default_table(contents)
     if table:
-        return _by_table(source, table, several=several)
-    prefix = _common_prefix(contents, "")
-    split, notes = _choose_split(contents, prefix)
-    return _by_folder(contents, _common_prefix(contents, split), notes)
+        found = _by_table(source, table, several=several)
+        return replace(found, notes=(*masks, *found.notes))
+    prefix = _common_prefix(contents.pictures, "")
+    split, notes = _choose_split(contents.pictures, prefix)
+    return _by_folder(contents, _common_prefix(contents.pictures, split), (*masks, *notes), beside_masks=bool(masks))
+
+
+def arrange_annotated(
+    source: PictureSource, reader: AnnotationReader, *, chosen: str = "", with_labels: bool = True
+) -> Arrangement:
+    """Find out which pictures of ``source`` are annotated; only these are measured on, if there are any.
+
+    Of folders ``train``, ``val`` and ``test`` one is taken, as for class folders.
+
+    Args:
+        source: the folder or archive.
+        reader: that of the task.
+        chosen: path of the file or folder of annotations that a person chose.
+        with_labels: False takes every picture, and no annotation, whether their files are damaged or not.
+
+    Raises:
+        InvalidDataset: a file for many pictures is damaged, or the chosen one does not exist.
+    """
+    contents = source.contents
+    try:
+        annotations = find_annotations(source, reader, chosen=chosen)
+    except InvalidDataset as error:
+        if with_labels:
+            raise
+        return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()), notes=(str(error),))
+    found, every = annotations.found, _in_order(contents.pictures.values())
+    if not with_labels:
+        return Arrangement(layout="unlabelled", entries=every, choices=found.choices)
+    annotated = [entry for entry in every if entry.name in annotations]
+    if not annotated:
+        none = f"No picture has {reader.words[1]}: {len(every):,} looked at."
+        return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=(*found.notes, none))
+    names = [entry.name for entry in annotated]
+    split, notes = _choose_split(names, _common_prefix(names, ""))
+    entries = tuple(entry for entry in annotated if entry.name.startswith(split))
+    without = sum(entry.name.startswith(split) for entry in every) - len(entries)
+    if without:
+        notes = (*notes, f"{plural(without, 'picture')} without {reader.words[1]} left out.")
+    return Arrangement(
+        layout="annotations",
+        entries=entries,
+        notes=(f"{plural(len(entries), 'picture')} with {reader.words[1]}.", *found.notes, *notes),
+        choices=found.choices,
+        annotations=annotations,
+    )
 
 
 def _in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -69,13 +131,13 @@ def _in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def _default_table(contents: Contents) -> str:
-    places = ("", _common_prefix(contents, ""))
+    places = ("", _common_prefix(contents.pictures, ""))
     return next((place + _TABLE_NAME for place in places if place + _TABLE_NAME in contents.tables), "")
 
 
-def _common_prefix(contents: Contents, prefix: str) -> str:
+def _common_prefix(pictures: Iterable[str], prefix: str) -> str:
     """Return ``prefix`` extended by each folder that holds everything and at least one more level of folders."""
-    names = [name for name in contents.pictures if name.startswith(prefix)]
+    names = [name for name in pictures if name.startswith(prefix)]
     while True:
         firsts = {name[len(prefix) :].partition("/")[0] for name in names}
         longer = f"{prefix}{next(iter(firsts))}/"
@@ -84,10 +146,10 @@ def _common_prefix(contents: Contents, prefix: str) -> str:
         prefix = longer
 
 
-def _choose_split(contents: Contents, prefix: str) -> tuple[str, tuple[str, ...]]:
+def _choose_split(pictures: Iterable[str], prefix: str) -> tuple[str, tuple[str, ...]]:
     """Return the path of the split to measure on, and a note on the others; ``prefix`` itself without splits."""
     depths: dict[str, int] = {}
-    for name in contents.pictures:
+    for name in pictures:
         if name.startswith(prefix):
             first, *rest = name[len(prefix) :].split("/")
             depths[first] = max(depths.get(first, 0), len(rest))
@@ -99,11 +161,12 @@ def _choose_split(contents: Contents, prefix: str) -> tuple[str, tuple[str, ...]
     return f"{prefix}{chosen}/", (f"Taken from the folder {chosen}; not used: {others}.",)
 
 
-def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arrangement:
+def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...], *, beside_masks: bool) -> Arrangement:
     entries = _in_order(entry for name, entry in contents.pictures.items() if name.startswith(prefix))
     depth = prefix.count("/")
     firsts = [entry.name.split("/")[depth:] for entry in entries]
-    if not any(len(parts) > 1 for parts in firsts):
+    heap = beside_masks and all(len(parts) < 2 or parts[0].casefold() in PICTURE_FOLDERS for parts in firsts)
+    if heap or not any(len(parts) > 1 for parts in firsts):
         return Arrangement(layout="unlabelled", entries=entries, notes=notes)
     inside = [(entry, parts[0]) for entry, parts in zip(entries, firsts, strict=True) if len(parts) > 1]
     if len(inside) < len(entries):
@@ -116,6 +179,8 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arran
         for folder in contents.folders
         if folder.startswith(prefix) and folder.count("/") >= depth
     } - present
+    if beside_masks:
+        empty = {name for name in empty if name.casefold() not in LABEL_FOLDERS}
     if empty:
         classes = plural(len(empty), "class folder holds", "class folders hold")
         notes = (*notes, f"{classes} no picture: {listed(sorted(empty))}.")
@@ -129,7 +194,7 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arran
 
 
 def _by_table(source: PictureSource, table: str, *, several: bool) -> Arrangement:
-    read = read_label_table(source, table, _common_prefix(source.contents, ""))
+    read = read_label_table(source, table, _common_prefix(source.contents.pictures, ""))
     if several or says_several(read):
         sets = several_labels(read)
         entries = _in_order(source.contents.pictures[name] for name in sets.truths)

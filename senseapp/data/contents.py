@@ -1,9 +1,10 @@
-"""The listing of a folder or archive: pictures, label tables and folders, and counts of the files left out."""
+"""The listing of a folder or archive: pictures, label tables, other files and folders, and what is left out."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,23 +67,38 @@ class Contents:
     Attributes:
         pictures: files with the name of an image format, by path with forward slashes.
         tables: CSV, TSV and text files, any of which may be a table of labels, by path.
+        others: all other files but archives, which may hold annotations, by path.
         folders: paths of all folders, also of empty ones.
         links: links, devices and other things that are not plain files.
     """
 
     pictures: dict[str, Entry] = field(default_factory=dict)
     tables: dict[str, Entry] = field(default_factory=dict)
+    others: dict[str, Entry] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     links: int = 0
     _repeated: int = 0
     _archives: int = 0
     _read: set[str] = field(default_factory=set)
-    _others: Counter[str] = field(default_factory=Counter)
+    _aside: dict[str, Entry] = field(default_factory=dict)
 
     def table(self, name: str) -> Entry | None:
         """Return the table at path ``name``, which is no longer counted as left out; None where there is none."""
         self._read.add(name)
         return self.tables.get(name)
+
+    def entry(self, name: str) -> Entry | None:
+        """Return the file at path ``name``, which is no longer counted as left out; None where there is none."""
+        self._read.add(name)
+        kinds = (self.pictures, self._aside, self.tables, self.others)
+        return next((found for kind in kinds if (found := kind.get(name)) is not None), None)
+
+    def set_aside(self, names: Iterable[str]) -> None:
+        """Take files that annotate pictures, or belong to annotations, out of the pictures to measure on."""
+        for name in names:
+            self._read.add(name)
+            if name in self.pictures:
+                self._aside[name] = self.pictures.pop(name)
 
     def offered_tables(self) -> tuple[str, ...]:
         """Return the tables to choose from: text files only where there are few, not one for each picture."""
@@ -103,8 +119,7 @@ class Contents:
             self.add_folder(folder)
         if (folder and folder not in self.folders) or _is_junk(file):
             return
-        stem, dot, ending = file.rpartition(".")
-        suffix = dot + ending.lower() if stem else ""
+        suffix = _suffix(file)
         if suffix in PICTURE_SUFFIXES or suffix in _TABLE_SUFFIXES:
             kept = self.tables if suffix in _TABLE_SUFFIXES else self.pictures
             self._repeated += name in kept
@@ -112,7 +127,7 @@ class Contents:
         elif suffix in _ARCHIVE_SUFFIXES:
             self._archives += 1
         else:
-            self._others[suffix] += 1
+            self.others[name] = Entry(name, position)
 
     def require_pictures(self, title: str) -> None:
         """Raise InvalidDataset if there is not one picture."""
@@ -128,8 +143,8 @@ class Contents:
     def notes(self) -> tuple[str, ...]:
         """Return one sentence for each kind of thing that is left out."""
         notes: list[str] = []
-        texts = sum(name.lower().endswith(".txt") and name not in self._read for name in self.tables)
-        others = Counter({".txt": texts}) + self._others  # without those that count nothing
+        texts = [name for name in self.tables if name.lower().endswith(".txt")]
+        others = Counter(_suffix(name) for name in (*texts, *self.others) if name not in self._read)
         if others:
             kinds = listed([suffix or "no suffix" for suffix, _ in others.most_common(4)])
             notes.append(f"{plural(others.total(), 'other file')} left out: {kinds}.")
@@ -140,6 +155,11 @@ class Contents:
         if self._repeated:
             notes.append(f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken.")
         return tuple(notes)
+
+
+def _suffix(name: str) -> str:
+    stem, dot, ending = name.rpartition("/")[2].rpartition(".")
+    return dot + ending.lower() if stem else ""
 
 
 def _is_junk(name: str) -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any, Literal, Protocol, TypeAlias
 
+import numpy as np
 import pillow_heif
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from senseapp.data.bands import TiffBands, is_tiff
 from senseapp.data.bit_depth import Depth, deep_values, depth_of, eight_bits, has_deep_colours, stated_bits
 from senseapp.data.contents import Unreadable
+from senseapp.data.geometry import TURNS, UPRIGHT, EvalTransform, Geometry
 
 
 class PixelBudget(Protocol):
@@ -54,40 +56,18 @@ MAX_SCAN_PIXELS = 1_000_000_000
 MAX_ASPECT = 50
 """Resizing the shorter side of a longer strip to the network's would blow it up."""
 
-ChannelMode: TypeAlias = Literal["L", "RGB", "bands"]
+ChannelMode: TypeAlias = Literal["L", "RGB", "bands", "index"]
+"""Grey, colour, all channels that there are, or the class numbers of a label image."""
 Remark: TypeAlias = Literal["animated", "transparent", "rotated", "turned", "CMYK"]
 
 # the formats of PICTURE_SUFFIXES and no others: some of Pillow's readers start programs or are rarely attacked
 _FORMATS = ("BMP", "GIF", "HEIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 _ORIENTATION = 0x0112
-_UPRIGHT = 1
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""What makes a picture with this mark upright; Exif 2.32, tag 0x0112."""
+_LOSSY = ("HEIF", "JPEG", "MPO", "WEBP")
+_LARGEST_CLASS = 255
 _START_OF_SCAN = b"\xff\xda"
 _JPEG_IN_TIFF = (6, 7)  # values of the tag for its compression
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resizing:
-    """The resize that a preparation begins with: the shorter side in pixels, and the name of Pillow's filter."""
-
-    shorter_side: int
-    resampling: str
-
-    def of(self, picture: Image.Image) -> Image.Image:
-        """Return the resized picture, as torchvision's ``Resize`` of one number makes it."""
-        shorter = min(picture.size)
-        size = tuple(self.shorter_side * side // shorter for side in picture.size)
-        return picture.resize((size[0], size[1]), Image.Resampling[self.resampling])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +75,11 @@ class Decoded:
     """A picture and what a person may want to know about it.
 
     Attributes:
-        picture: as it is in the file, or resized where that was asked for.
-        size: (width, height) in pixels, as it is in the file.
+        picture: as it is in the file, or prepared where that was asked for.
+        size: (width, height) in pixels, as it is in the file, or turned upright where that was asked for.
         depth: bits used, of those with 16 bits per channel; None for others.
         more: of ``bands`` the channels behind the first, which is ``picture``, each a grey one.
+        geometry: of a prepared picture.
     """
 
     picture: Image.Image
@@ -106,15 +87,18 @@ class Decoded:
     remarks: tuple[Remark, ...]
     depth: Depth | None = None
     more: tuple[Image.Image, ...] = ()
+    geometry: Geometry | None = None
 
 
 @contextmanager
-def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upright: bool = False) -> Iterator[Decoded]:
+def decoded_picture(
+    file: bytes, mode: ChannelMode, budget: PixelBudget, transform: EvalTransform | None = None
+) -> Iterator[Decoded]:
     """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do, or all its channels.
 
-    The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless
-    ``upright`` asks for it: this is what networks are trained and tested on. Of 16 bits per channel those that are used
-    are scaled to eight, not clipped.
+    The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless the
+    ``transform`` follows it: this is what networks are trained and tested on. Of 16 bits per channel those that are
+    used are scaled to eight, not clipped. A label image (``index``) is returned as its values are stored, uint8.
     The picture's share of ``budget`` is held until the block ends.
 
     Raises:
@@ -123,7 +107,7 @@ def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upri
     if not file:
         raise Unreadable("empty file")
     if mode == "bands" and is_tiff(file):
-        yield from _tiff_bands(file, budget)
+        yield from _tiff_bands(file, budget, transform)
         return
     with _as_unreadable():
         image = Image.open(io.BytesIO(file), formats=_FORMATS)  # reads the header only
@@ -137,7 +121,7 @@ def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upri
             _check_scans(file, _pixels_of_part(tags, width, height))
     with budget.hold(width * height):
         with _as_unreadable():
-            decoded = _decode(image, file, mode, upright=upright)
+            decoded = _label_image(image) if mode == "index" else _decode(image, file, mode, transform)
         del image  # its pixels, where they were converted
         yield decoded
 
@@ -159,23 +143,53 @@ def _as_unreadable() -> Iterator[None]:
         raise Unreadable("damaged") from error
 
 
-def _decode(image: Image.Image, file: bytes, mode: ChannelMode, *, upright: bool) -> Decoded:
+def _decode(image: Image.Image, file: bytes, mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
     with image:
         is_deep, stated, animated = has_deep_colours(image), stated_bits(image, file), _is_animated(image)
         image.load()
-        remarks = (*animated, *_remarks(image, upright=upright))
+        orientation = image.getexif().get(_ORIENTATION, UPRIGHT)  # of TIFF, Pillow has followed and removed it
+        remarks = (*animated, *_remarks(image, orientation, upright=transform is not None and transform.upright))
         values, depth = deep_values(image, file, deep_colours=is_deep), None
         if values is not None:
             depth = depth_of(values, stated)
             picture = Image.frombytes(image.mode if is_deep else "L", image.size, eight_bits(values, depth).tobytes())
         else:
             picture = _eight_bits(image)
-        if upright and (turn := _TURNS.get(image.getexif().get(_ORIENTATION, _UPRIGHT))) is not None:
-            picture = picture.transpose(turn)
         if mode == "bands":
-            return _of_bands(_own_bands(picture), remarks, depth)
+            return _prepared(_of_bands(_own_bands(picture), remarks, depth), transform, orientation)
         picture = picture if picture.mode == mode else picture.convert(mode)
-        return Decoded(picture=picture, size=picture.size, remarks=remarks, depth=depth)
+        found = Decoded(picture=picture, size=picture.size, remarks=remarks, depth=depth)
+        return _prepared(found, transform, orientation)
+
+
+def _prepared(found: Decoded, transform: EvalTransform | None, orientation: int = UPRIGHT) -> Decoded:
+    if transform is None:
+        return found
+    geometry, resampling = transform.geometry(found.size, orientation), transform.resampling
+    return replace(
+        found,
+        picture=geometry.picture(found.picture, resampling),
+        more=tuple(geometry.picture(band, resampling) for band in found.more),
+        size=geometry.upright_size,
+        geometry=geometry,
+    )
+
+
+def _label_image(image: Image.Image) -> Decoded:
+    """Return the values of a label image as they are stored: the indices of a palette, not its colours."""
+    with image:
+        if image.format in _LOSSY:
+            raise Unreadable(f"a {image.format} file, which may change class numbers")
+        image.load()
+        values = np.asarray(image)  # (H, W) of a palette's indices, or (H, W, bands)
+        colours = sum(band != "A" for band in image.getbands())
+    if values.ndim == 3 and bool((values[..., :colours] == values[..., :1]).all()):  # grey, stored as colours
+        values = values[..., 0]
+    if values.ndim != 2 or values.dtype.kind not in "bui":
+        raise Unreadable("colours instead of class numbers")
+    if values.dtype.kind != "b" and (int(values.min()) < 0 or int(values.max()) > _LARGEST_CLASS):
+        raise Unreadable(f"class numbers above {_LARGEST_CLASS}")
+    return Decoded(picture=Image.fromarray(values.astype(np.uint8)), size=image.size, remarks=())
 
 
 def _own_bands(picture: Image.Image) -> Sequence[Image.Image]:
@@ -188,16 +202,17 @@ def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], depth: 
     return Decoded(picture=bands[0], size=bands[0].size, remarks=told, depth=depth, more=tuple(bands[1:]))
 
 
-def _tiff_bands(file: bytes, budget: PixelBudget) -> Iterator[Decoded]:
+def _tiff_bands(file: bytes, budget: PixelBudget, transform: EvalTransform | None) -> Iterator[Decoded]:
     with _as_unreadable():
         tiff = TiffBands(file)
     _check_size(*tiff.size)
     with budget.hold(tiff.size[0] * tiff.size[1]):
         with _as_unreadable():
             bands, depth = tiff.load()
-            turn = _TURNS.get(tiff.orientation)
+            turn = TURNS.get(tiff.orientation)
             bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
-        yield _of_bands(bands, (), depth)
+            found = _prepared(_of_bands(bands, (), depth), transform)
+        yield found
 
 
 def _check_size(width: int, height: int) -> None:
@@ -227,14 +242,14 @@ def _is_animated(image: Image.Image) -> tuple[Remark, ...]:
     return ("animated",) if is_so else ()
 
 
-def _remarks(image: Image.Image, *, upright: bool) -> tuple[Remark, ...]:
-    """Return what is unusual in a loaded image; of TIFF, Pillow has followed the mark already, and removed it."""
+def _remarks(image: Image.Image, orientation: int, *, upright: bool) -> tuple[Remark, ...]:
+    """Return what is unusual in a loaded image."""
     remarks: list[Remark] = []
     if image.has_transparency_data:
         remarks.append("transparent")
     if image.mode == "CMYK":
         remarks.append("CMYK")
-    if image.getexif().get(_ORIENTATION, _UPRIGHT) in _TURNS:
+    if orientation in TURNS:
         remarks.append("turned" if upright else "rotated")
     return tuple(remarks)
 

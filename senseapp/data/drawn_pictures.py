@@ -1,15 +1,20 @@
-"""Pictures that were read, cropped and scaled alike, and what is said of unusual ones."""
+"""Pictures that were read and prepared alike, with their annotations, and what is said of unusual ones."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.bit_depth import Depth, depth_note, mixed_depths_note
 from senseapp.data.decoding import Decoded, Remark
+from senseapp.data.per_image import allocate_rows, chosen_of
+from senseapp.tasks import PerImage
 
 _REMARKS: dict[Remark, str] = {
     "animated": "taken from the first frame of an animation",
@@ -22,40 +27,50 @@ _REMARKS: dict[Remark, str] = {
 
 @dataclass(slots=True)
 class DrawnPictures:
-    """What was read.
+    """What was read; pictures are known by their index among the entries.
 
     Attributes:
         pixels: uint8 (M, C, H, W), in the order in which pictures were read.
-        rows: row of each entry that was read, by its index among the entries.
+        rows: row of each picture that was read.
+        found: what the file of each of them holds, without its pixels.
         unreadable: (name, reason) of each entry that could not be used.
-        remarks: how many of the pictures are unusual, and how.
-        sizes: how many of the pictures have a (width, height) in pixels.
-        depths: bits used, by the row of each picture with 16 bits per channel.
         fainter: how many pictures would fit in fewer bits than those of all, by the bits.
     """
 
     pixels: torch.Tensor
     rows: dict[int, int] = field(default_factory=dict)
+    found: dict[int, Decoded] = field(default_factory=dict)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
-    remarks: Counter[Remark] = field(default_factory=Counter)
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    depths: dict[int, Depth] = field(default_factory=dict)
     fainter: Counter[int] = field(default_factory=Counter)
+    _free_rows: list[int] = field(default_factory=list)
+    _depths: dict[int, Depth] = field(default_factory=dict)
+    _dense: torch.Tensor | None = None
+    _objects: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def remarks(self) -> Counter[Remark]:
+        """How many of the pictures are unusual, and how."""
+        return Counter(remark for found in self.found.values() for remark in found.remarks)
+
+    @property
+    def num_marked(self) -> int:
+        """How many of the pictures have a rotation mark of their camera."""
+        return self.remarks["rotated"] + self.remarks["turned"]
 
     @property
     def usual_size(self) -> tuple[int, int] | None:
         """The (width, height) of more than half of the pictures; None where they differ."""
-        ((size, count),) = self.sizes.most_common(1) or [((0, 0), 0)]
-        return size if 2 * count > self.sizes.total() else None
+        sizes = Counter(found.size for found in self.found.values())
+        ((size, count),) = sizes.most_common(1) or [((0, 0), 0)]
+        return size if 2 * count > sizes.total() else None
 
     def notes(self) -> tuple[str, ...]:
         """Return one sentence for each kind of unusual picture, and one on those left out."""
+        remarks = self.remarks
         notes = [
-            f"{plural(self.remarks[remark], 'picture')} {what}."
-            for remark, what in _REMARKS.items()
-            if self.remarks[remark]
+            f"{plural(remarks[remark], 'picture')} {what}." for remark, what in _REMARKS.items() if remarks[remark]
         ]
-        notes += [depth_note(depth, count) for depth, count in sorted(Counter(self.depths.values()).items())]
+        notes += [depth_note(depth, count) for depth, count in sorted(Counter(self._depths.values()).items())]
         notes += [mixed_depths_note(bits, count) for bits, count in sorted(self.fainter.items())]
         if self.unreadable:
             names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
@@ -64,20 +79,48 @@ class DrawnPictures:
 
     def add(self, index: int, pixels: torch.Tensor, found: Decoded) -> None:
         """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file."""
-        row = len(self.rows)
+        row = self._free_rows.pop() if self._free_rows else len(self.rows)
         self.pixels[row] = pixels
-        self.rows[index] = row
-        self.remarks.update(found.remarks)
-        self.sizes[found.size] += 1
+        self.rows[index], self.found[index] = row, found
         if found.depth is not None:
-            self.depths[row] = found.depth
+            self._depths[index] = found.depth
+
+    def leave_out(self, index: int, name: str, reason: str) -> None:
+        """Note that an entry cannot be used; the row of a picture that was kept is free again."""
+        self.unreadable.append((name, reason))
+        if index in self.rows:
+            self._free_rows.append(self.rows.pop(index))
+            del self.found[index]
+            self._depths.pop(index, None)
+
+    def annotate(self, index: int, annotation: Any, *, dense: bool) -> None:
+        """Keep the annotation of a picture; ``dense`` ones are arrays of one shape and type.
+
+        Raises:
+            TypeError: a dense one is not like the others.
+        """
+        if not dense:
+            self._objects[index] = annotation
+            return
+        values = torch.from_numpy(np.ascontiguousarray(annotation))
+        if self._dense is None:
+            self._dense = allocate_rows(len(self.pixels), values.shape, values.dtype)
+        if (values.shape, values.dtype) != (self._dense.shape[1:], self._dense.dtype):
+            raise TypeError(f"Dense annotations must be alike, got {tuple(values.shape)} of {values.dtype}.")
+        self._dense[self.rows[index]] = values
+
+    def targets(self, indices: Sequence[int]) -> PerImage:
+        """Return the annotations of these pictures, all of which have one: a tensor, or a tuple of objects."""
+        if self._dense is not None:
+            return chosen_of(self._dense, [self.rows[index] for index in indices])
+        return tuple(self._objects[index] for index in indices)
 
     def settle_depths(self) -> None:
         """Scale pictures whose files do not say how many bits they use alike: by the bits of the brightest of them."""
-        guessed = {row: depth.bits for row, depth in self.depths.items() if not depth.stated}
+        guessed = {index: depth.bits for index, depth in self._depths.items() if not depth.stated}
         most = max(guessed.values(), default=0)
-        for row, bits in guessed.items():
-            self.pixels[row] >>= most - bits
+        for index, bits in guessed.items():
+            self.pixels[self.rows[index]] >>= most - bits
             self.fainter[bits] += bits < most
-            self.depths[row] = Depth(most, stated=False)
+            self._depths[index] = Depth(most, stated=False)
         self.fainter += Counter()  # without those of which there are none

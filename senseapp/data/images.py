@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import copy
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import create_transform
-from torchvision.transforms import Resize
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.core.texts import plural
 from senseapp.data.bands import MAX_CHANNELS
-from senseapp.data.decoding import ChannelMode, Resizing
+from senseapp.data.decoding import ChannelMode
+from senseapp.data.geometry import EvalTransform
+from senseapp.data.per_image import chosen_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
-from senseapp.tasks import LabelMapProposal
+from senseapp.tasks import LabelMapProposal, PerImage
 
 
 @runtime_checkable
@@ -29,14 +26,15 @@ class ImageSet(Protocol):
     """A fixed, ordered set of prepared images.
 
     Attributes:
-        labels: class index of each image, int64 (N,), or None without labels.
+        labels: targets of the images, as their task reads them: a tensor (N, ...), of class indices int64 (N,), of
+            masks uint8 (N, H, W); or a tuple of one object for each image. None without.
         class_names: name of each class index; empty where unknown.
         names: file name of each image (or its number).
         notes: sentences a person should read (files skipped, and why).
         indicative: True for random inputs, whose figures are indicative only.
     """
 
-    labels: torch.Tensor | None
+    labels: PerImage | None
     class_names: tuple[str, ...]
     names: tuple[str, ...]
     notes: tuple[str, ...]
@@ -60,7 +58,7 @@ class TensorImages:
     """An :class:`ImageSet` over one tensor in memory, float32 (N, C, H, W) and already normalised."""
 
     images: torch.Tensor
-    labels: torch.Tensor | None = None
+    labels: PerImage | None = None
     _: KW_ONLY
     class_names: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -80,7 +78,7 @@ class TensorImages:
     def subset(self, indices: Sequence[int]) -> TensorImages:
         """Return the images at ``indices``, in that order."""
         index = torch.as_tensor(list(indices), dtype=torch.long)
-        labels = None if self.labels is None else self.labels[index]
+        labels = None if self.labels is None else chosen_of(self.labels, indices)
         return replace(self, images=self.images[index], labels=labels, names=tuple(self.names[i] for i in indices))
 
 
@@ -111,9 +109,6 @@ def draw_order(count: int, num_samples: int | None, seed: int) -> list[int]:
     return order
 
 
-_MOST_IN_MEMORY_BYTES = 128_000_000
-
-
 class PreparedImages:
     """An :class:`~senseapp.data.images.ImageSet` over uint8 pixels (M, C, H, W), of which ``rows`` are the images.
 
@@ -121,15 +116,15 @@ class PreparedImages:
     ``num_marked`` tells how many have a rotation mark of their camera. ``label_orders`` are the orders of the classes
     that fit the labels, if several do; labels follow the first.
 
-    A subset shares the pixels. Batches are scaled and normalised exactly as timm's transform does it, once their
-    channels are in the order of the preprocessing.
+    A subset shares the pixels, and has labels of its own. Batches are scaled and normalised exactly as timm's transform
+    does it, once their channels are in the order of the preprocessing.
     """
 
     def __init__(
         self,
         pixels: torch.Tensor,
         preprocessing: Preprocessing,
-        labels: torch.Tensor | None = None,
+        labels: PerImage | None = None,
         *,
         rows: torch.Tensor | None = None,
         class_names: tuple[str, ...] = (),
@@ -168,7 +163,7 @@ class PreparedImages:
         """Return the images at ``indices``, in that order."""
         index = torch.as_tensor(list(indices), dtype=torch.long)
         chosen = copy.copy(self)
-        chosen.labels = None if self.labels is None else self.labels[index]
+        chosen.labels = None if self.labels is None else chosen_of(self.labels, indices)
         chosen.rows = self.rows[index]
         chosen.names = tuple(self.names[i] for i in indices)
         return chosen
@@ -184,29 +179,6 @@ def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:
     """Return whether the labels of ``images`` are those of ``class_map``, one of the orders that fit them."""
     orders = images.label_orders if isinstance(images, PreparedImages) else ()
     return bool(orders) and orders[0].pairs == tuple(class_map)
-
-
-def allocate_pixels(
-    count: int, shape: tuple[int, int, int], *, most_in_memory_bytes: int = _MOST_IN_MEMORY_BYTES
-) -> torch.Tensor:
-    """Return room for pictures, uint8 (count, C, H, W): in memory, or above a limit in a file that has no name.
-
-    The file is gone once the tensor is, also when the process is killed.
-
-    Raises:
-        InvalidDataset: the disk has too little room.
-    """
-    needed = count * int(np.prod(shape))
-    if needed <= most_in_memory_bytes:
-        return torch.empty((count, *shape), dtype=torch.uint8)
-    free = shutil.disk_usage(tempfile.gettempdir()).free
-    if needed > free // 2:  # leave half to others
-        raise InvalidDataset(
-            f"{plural(count, 'picture')} need {needed / 1e9:.1f} GB of temporary disk space and there are "
-            f"{free / 1e9:.1f} GB. Measure on fewer samples."
-        )
-    with tempfile.TemporaryFile() as file:
-        return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="w+", shape=(count, *shape)))
 
 
 def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Preprocessing:
@@ -247,28 +219,22 @@ def channel_mode(preprocessing: Preprocessing) -> ChannelMode:
     return modes.get(channels, "bands")
 
 
-def cropping(preprocessing: Preprocessing) -> Callable[[Image.Image], torch.Tensor]:
-    """Return timm's resize and centre crop, from a picture to uint8 (C, H, W).
+def transform_of(preprocessing: Preprocessing, *, upright: bool = False) -> EvalTransform:
+    """Return the geometric part of ``preprocessing``; scaling and normalisation are left to the batch.
 
-    Scaling to 0 to 1 and normalisation, which timm does next, are left to the batch: kept as bytes, pictures take
-    a quarter of the memory.
+    Kept as bytes, pictures take a quarter of the memory.
     """
-    crop: Callable[[Image.Image], torch.Tensor] = create_transform(
-        input_size=preprocessing.input_shape,
-        is_training=False,
+    _, height, width = preprocessing.input_shape
+    return EvalTransform(
+        width=width,
+        height=height,
         crop_pct=preprocessing.crop_pct,
         interpolation=preprocessing.interpolation,
-        normalize=False,
+        upright=upright,
     )
-    return crop
 
 
-def first_resizing(crop: Callable[[Image.Image], torch.Tensor]) -> Resizing | None:
-    """Return the resize that ``crop`` of :func:`cropping` begins with, None where that is of another kind.
-
-    A picture that was resized so already comes out of ``crop`` as the whole one does, bit for bit.
-    """
-    first = getattr(crop, "transforms", [None])[0]
-    if not isinstance(first, Resize) or not isinstance(first.size, int):
-        return None
-    return Resizing(shorter_side=first.size, resampling=first.interpolation.value.upper())
+def pixels_of(bands: Sequence[Image.Image]) -> torch.Tensor:
+    """Return a picture, or the grey ones of its channels, as uint8 (C, H, W)."""
+    planes = [np.asarray(band).reshape(band.height, band.width, -1) for band in bands]
+    return torch.from_numpy(np.concatenate(planes, axis=2).transpose(2, 0, 1).copy())

@@ -180,9 +180,8 @@ def _demo(request: ImageRequest) -> ImageSet:
             f"{shape} with {request.num_classes}. Bring your own images, or choose the demo model."
         )
     _refuse_overrides(request.spec, "crop_pct", reason="The demo digits have the network's size and are not cropped.")
-    return PreparedImages(
-        pictures, request.preprocessing, digits.labels, class_names=digits.class_names, names=digits.names
-    )
+    labels = digits.labels if request.task.annotations is None else None
+    return PreparedImages(pictures, request.preprocessing, labels, class_names=digits.class_names, names=digits.names)
 
 
 def _photographs(request: ImageRequest) -> ImageSet:

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.home import SITE
-from senseapp.data.images import PreparedImages, channel_mode, cropping
+from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS
 
@@ -68,15 +68,17 @@ def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> P
     count = NUM_PHOTOGRAPHS if num_samples is None else num_samples
     if count > NUM_PHOTOGRAPHS:
         raise InvalidSpec(f"There are {NUM_PHOTOGRAPHS} photographs, fewer than the {count} asked for.")
-    mode, prepared = channel_mode(preprocessing), cropping(preprocessing)
+    mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
     if mode == "bands":
         raise InvalidDataset(
             f"The photographs have 3 channels, and this model takes {preprocessing.input_shape[0]}. Bring your own "
             "images, or measure on random inputs."
         )
     names, crops = zip(*map(photograph, range(count)), strict=True)
+    geometry = transform.geometry((CROP_SIDE, CROP_SIDE))
+    prepared = (geometry.picture(crop.convert(mode), transform.resampling) for crop in crops)
     return PreparedImages(
-        torch.stack([prepared(crop.convert("L" if mode == "L" else "RGB")) for crop in crops]),
+        torch.stack([pixels_of([crop]) for crop in prepared]),
         preprocessing,
         names=names,
         notes=(_NOTE,),

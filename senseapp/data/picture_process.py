@@ -26,7 +26,8 @@ from PIL import Image
 
 from senseapp.data.bit_depth import Depth
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Resizing, decoded_picture
+from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
+from senseapp.data.geometry import EvalTransform, Geometry
 
 CPU_SECONDS, WALL_SECONDS = 4.0, 7.0
 """Of one picture. The largest ordinary ones, of 64 million pixels, take 1 to 2.5 s."""
@@ -65,17 +66,15 @@ class PictureDecoder:
         file: bytes,
         mode: ChannelMode,
         budget: PixelSemaphore,
-        resizing: Resizing | None = None,
-        *,
-        upright: bool = False,
+        transform: EvalTransform | None = None,
     ) -> Decoded:
-        """Return the decoded picture, resized on request; a large one takes its share of ``budget`` meanwhile.
+        """Return the decoded picture, prepared on request; a large one takes its share of ``budget`` meanwhile.
 
         Raises:
             Unreadable: it cannot be used; TooSlow where it takes too long.
         """
         try:
-            asked = {"bytes": len(file), "mode": mode, "resizing": resizing and asdict(resizing), "upright": upright}
+            asked = {"bytes": len(file), "mode": mode, "transform": transform and asdict(transform)}
             return self._exchange(file, asked, budget)
         except (OSError, ValueError, EOFError) as error:  # the process has ended
             raise self._reason() from error
@@ -108,7 +107,7 @@ class PictureDecoder:
         if "unreadable" in answer:
             raise Unreadable(answer["unreadable"])
         width, height = answer["sent"]
-        kind = "L" if mode == "bands" else mode
+        kind = mode if mode == "RGB" else "L"
         picture, *more = (_received(stdout, kind, (width, height)) for _ in range(answer["pictures"]))
         return Decoded(
             picture=picture,
@@ -116,6 +115,7 @@ class PictureDecoder:
             size=tuple(answer["size"]),
             remarks=tuple(answer["remarks"]),
             depth=answer["depth"] and Depth(*answer["depth"]),
+            geometry=answer["geometry"] and _geometry(answer["geometry"]),
         )
 
     def _reason(self) -> Unreadable:
@@ -138,14 +138,12 @@ class PictureDecoders:
         file: bytes,
         mode: ChannelMode,
         budget: PixelSemaphore,
-        resizing: Resizing | None = None,
-        *,
-        upright: bool = False,
+        transform: EvalTransform | None = None,
     ) -> Iterator[Decoded]:
         """Decode a picture in one of the processes; see :meth:`PictureDecoder.decode`."""
         decoder = self._take()
         try:
-            found = decoder.decode(file, mode, budget, resizing, upright=upright)
+            found = decoder.decode(file, mode, budget, transform)
         finally:
             self._give_back(decoder)
         yield found
@@ -209,25 +207,31 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             return
         _set_clock(CPU_SECONDS, WALL_SECONDS)
         try:
-            with decoded_picture(file, asked["mode"], room, upright=asked["upright"]) as decoded:
-                resizing = asked["resizing"] and Resizing(**asked["resizing"])
-                pictures = (decoded.picture, *decoded.more)
-                _send(decoded, [resizing.of(each) if resizing else each for each in pictures], answers)
+            transform = asked["transform"] and EvalTransform(**asked["transform"])
+            with decoded_picture(file, asked["mode"], room, transform) as decoded:
+                _send(decoded, answers)
         except Unreadable as reason:
             _write_line(answers, {"unreadable": str(reason)})
         answers.flush()
         _set_clock(0, 0)
 
 
-def _send(decoded: Decoded, pictures: Sequence[Image.Image], answers: IO[bytes]) -> None:
+def _send(decoded: Decoded, answers: IO[bytes]) -> None:
     _set_clock(0, 0)
+    pictures = (decoded.picture, *decoded.more)
     width, height = pictures[0].size
-    told = {"size": decoded.size, "remarks": decoded.remarks, "depth": decoded.depth}
+    geometry = decoded.geometry and asdict(decoded.geometry)
+    told = {"size": decoded.size, "remarks": decoded.remarks, "depth": decoded.depth, "geometry": geometry}
     _write_line(answers, told | {"sent": [width, height], "pictures": len(pictures)})
     for picture in pictures:
         rows = max(1, _BAND_BYTES // (width * len(picture.mode)))
         for top in range(0, height, rows):  # the whole would be in memory twice
             answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())
+
+
+def _geometry(told: dict[str, Any]) -> Geometry:
+    fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in told.items()}
+    return Geometry(**fields)
 
 
 def _received(stream: IO[bytes], kind: str, size: tuple[int, int]) -> Image.Image:

@@ -15,14 +15,16 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabelsError
-from senseapp.core.texts import printable
+from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
-from senseapp.data.arrangement import Arrangement, arrange
+from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
 from senseapp.data.contents import Entry, PictureSource
 from senseapp.data.drawn_pictures import DrawnPictures
-from senseapp.data.folder import FolderSource, read_drawn, require_readable, resolve_readable
+from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
+from senseapp.data.per_image import chosen_of
+from senseapp.data.reading import read_drawn, require_readable
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
@@ -54,7 +56,7 @@ def survey_images(
         arrangement = _arranged(source, spec, task)
         require_readable(source, arrangement.entries)
         notes = (*source.contents.notes(), *arrangement.notes, *task.label_notes(arrangement.labels))
-        tables = source.contents.offered_tables()
+        tables = source.contents.offered_tables() if task.annotations is None else arrangement.choices
     if arrangement.several and not task.several_labels:
         task, notes = MULTILABEL, (*notes, SEVERAL_NOTE)
     counts = Counter(arrangement.labels) + Counter(name for truth in arrangement.several for name in truth.true)
@@ -98,13 +100,24 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             raise
         order = draw_order(len(entries), request.num_samples, request.seed)
         wanted = len(order) if request.num_samples is None else request.num_samples
-        drawn = read_drawn(source, entries, order, wanted, request.preprocessing, upright=request.spec.upright)
+        drawn = read_drawn(
+            source,
+            entries,
+            order,
+            wanted,
+            request.preprocessing,
+            upright=request.spec.upright,
+            annotations=arrangement.annotations,
+        )
     if request.num_samples is not None and len(drawn.rows) < request.num_samples:
         raise InvalidSpec(
             f"{len(drawn.rows)} of {len(order)} pictures can be used, fewer than the {wanted} asked for "
             f"({' '.join(drawn.notes())}) Choose at most {len(drawn.rows)}, or bring more."
         )
-    return _image_set(request, entries, targets, drawn, order, source.contents.notes())
+    if (read := arrangement.annotations) is not None and (marked := drawn.num_marked):
+        place = f"{plural(marked, 'picture')} with a rotation mark: {read.reader.words[1]} are read as drawn on the "
+        targets = replace(targets, notes=(*targets.notes, f"{place}picture as it is stored, before it is turned."))
+    return _image_set(request, arrangement, entries, targets, drawn, order, source.contents.notes())
 
 
 def read_named(request: ImageRequest, names: Collection[str]) -> PreparedImages:
@@ -151,6 +164,8 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
             "Several labels are true of some images, and the model is read as one that gives each image one class. "
             "Choose multi-label (--task multilabel), or measure without labels."
         )
+    if arrangement.annotations is not None:
+        return arrangement.entries, Targets(values=None, names=arrangement.annotations.found.names, notes=notes)
     if arrangement.layout != "unlabelled":
         num_outputs = request.task.outputs_of_head(request.num_classes)
         written = _written_labels(arrangement, request.class_names, num_outputs)
@@ -183,17 +198,22 @@ def _open(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]
 def _arranged(source: PictureSource, spec: DataSpec, task: Task) -> Arrangement:
     with_labels = spec.labels != WITHOUT_LABELS
     if isinstance(source, ImageSetSource):
-        return source.arrangement(with_labels=with_labels)
+        return source.arrangement(with_labels=with_labels and task.annotations is None)
+    if task.annotations is not None:
+        chosen = spec.labels if with_labels else ""
+        return arrange_annotated(source, task.annotations, chosen=chosen, with_labels=with_labels)
     return arrange(
         source,
         table=spec.labels if with_labels else "",
         with_labels=with_labels,
         several=task.several_labels,
+        classes=[name for name, _ in spec.class_map],
     )
 
 
 def _image_set(
     request: ImageRequest,
+    arrangement: Arrangement,
     entries: Sequence[Entry],
     targets: Targets,
     drawn: DrawnPictures,
@@ -202,16 +222,17 @@ def _image_set(
 ) -> PreparedImages:
     """Put the drawn pictures into the order of their names."""
     chosen = sorted([index for index in order if index in drawn.rows][: request.num_samples])
+    labels = None if targets.values is None else chosen_of(targets.values, chosen)
     return PreparedImages(
         drawn.pixels,
         request.preprocessing,
-        None if targets.values is None else targets.values[torch.tensor(chosen)],
+        labels if arrangement.annotations is None else drawn.targets(chosen),
         rows=torch.tensor([drawn.rows[index] for index in chosen]),
         class_names=targets.names,
         names=tuple(printable(entries[index].name) for index in chosen),
         notes=(*targets.notes, *drawn.notes(), *listing_notes),
         picture_size=drawn.usual_size,
-        num_marked=drawn.remarks["rotated"] + drawn.remarks["turned"],
+        num_marked=drawn.num_marked,
         label_orders=targets.orders,
     )
 

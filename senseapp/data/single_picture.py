@@ -10,9 +10,10 @@ from senseapp.core.texts import printable
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import PixelSemaphore
 from senseapp.data.drawn_pictures import DrawnPictures
-from senseapp.data.folder import PIXELS_IN_FLIGHT, read_picture
-from senseapp.data.images import PreparedImages, allocate_pixels, channel_mode, cropping
+from senseapp.data.images import PreparedImages, channel_mode, transform_of
+from senseapp.data.per_image import allocate_rows
 from senseapp.data.picture_process import DECODERS
+from senseapp.data.reading import PIXELS_IN_FLIGHT, read_picture
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.answers import MOST_PICTURE_MEGABYTES
 
@@ -35,10 +36,9 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
             file,
             mode=channel_mode(preprocessing),
             channels=preprocessing.input_shape[0],
-            crop=cropping(preprocessing),
+            transform=transform_of(preprocessing, upright=upright),
             budget=PixelSemaphore(PIXELS_IN_FLIGHT),
             foreign=True,
-            upright=upright,
         )
     finally:
         DECODERS.rest()
@@ -46,6 +46,6 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
         raise InvalidDataset(
             f"{name} cannot be used as a picture: {outcome}. Choose another, or save it again as JPEG or PNG."
         )
-    drawn = DrawnPictures(allocate_pixels(1, preprocessing.input_shape))
+    drawn = DrawnPictures(allocate_rows(1, preprocessing.input_shape))
     drawn.add(0, *outcome)
     return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=drawn.notes())

@@ -15,6 +15,7 @@ from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from senseapp.core.process import PROCESS_CACHE
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import load_images
+from senseapp.data.per_image import on_device
 from senseapp.measure.folding import fold_following_norm
 from senseapp.measure.grid_bins import SUB_BINS, GridBins
 from senseapp.measure.layout import Layout, lay_out
@@ -295,7 +296,7 @@ def _move(images: ImageSet, model: nn.Module) -> ImageSet:
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if device.type == "cpu" and not isinstance(images, TensorImages):
         return images
-    labels = None if images.labels is None else images.labels.to(device)
+    labels = None if images.labels is None else on_device(images.labels, device)
     return TensorImages(images.batch(0, len(images)).to(device), labels)
 
 

@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
+from senseapp.data.per_image import bytes_of
 from senseapp.measure.layout import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.spec import RunSpec
+from senseapp.tasks import PerImage
 
 _BATCH = 64
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
@@ -37,13 +38,18 @@ def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: M
     digest.update(f"{model.title} {model.preprocessing!r} {model.module!r}".encode())
     for name, tensor in sorted(model.module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes_of(tensor))
+        _add(digest, tensor)
     digest.update(f"{len(images)} images {images.indicative}".encode())
     for start in range(0, len(images), _BATCH):
-        digest.update(_bytes_of(images.batch(start, min(start + _BATCH, len(images)))))
+        _add(digest, images.batch(start, min(start + _BATCH, len(images))))
     if images.labels is not None:
-        digest.update(_bytes_of(images.labels))
+        _add(digest, images.labels)
     return digest.hexdigest()
+
+
+def _add(digest: Any, value: PerImage) -> None:
+    for part in bytes_of(value):
+        digest.update(part)
 
 
 def _settings(spec: RunSpec) -> object:
@@ -52,11 +58,6 @@ def _settings(spec: RunSpec) -> object:
         data["model"],
         {name: value for name, value in data["sensitivity"].items() if name not in _CHOSEN_PER_RUN},
     ]
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
 def arithmetic_of(result: RunResult) -> tuple[Layout, int]:

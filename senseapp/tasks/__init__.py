@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from senseapp.core.registry import Registry
 from senseapp.metrics import METRICS
+from senseapp.tasks.annotations import (
+    AnnotationFiles,
+    AnnotationReader,
+    Listing,
+    PerImage,
+    PictureGeometry,
+    pairs_by_stem,
+)
 from senseapp.tasks.base import (
     AnswerChanges,
     LabelMapProposal,
@@ -45,14 +53,20 @@ __all__ = [
     "CLASSIFICATION",
     "MULTILABEL",
     "TASKS",
+    "AnnotationFiles",
+    "AnnotationReader",
     "AnswerChanges",
     "LabelMapProposal",
     "LabelTruth",
     "Layout",
+    "Listing",
+    "PerImage",
+    "PictureGeometry",
     "ScanDirections",
     "Targets",
     "Task",
     "WrittenLabels",
+    "pairs_by_stem",
     "refuse_output",
     "task_named",
 ]

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
+from senseapp.tasks.annotations import AnnotationReader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
 
-Layout = Literal["class folders", "table", "image set", "unlabelled"]
+Layout = Literal["class folders", "table", "image set", "annotations", "unlabelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,7 @@ class Task(ABC):
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
         several_labels: whether several labels may be true of one image.
         one_tensor: whether :meth:`predictions` are one tensor, which metrics of any task can compare.
+        annotations: how annotations lie beside pictures and what they mean; None where pictures have labels.
     """
 
     name: str
@@ -163,6 +165,7 @@ class Task(ABC):
     prepared_by_answers: bool = False
     several_labels: bool = False
     one_tensor: bool = True
+    annotations: AnnotationReader | None = None
 
     # ---- outputs
 
@@ -228,12 +231,13 @@ class Task(ABC):
 
     # ---- labels
 
-    @abstractmethod
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
         """Return what labels mean to the metrics; raises InvalidDataset where one means nothing to the model.
 
-        ``confirmed`` are pairs (label, index of the output) that a person has confirmed; others are then left out.
+        ``confirmed`` are pairs (label, index of the output) that a person has confirmed; others are then left out. To a
+        task whose pictures are annotated, the labels of folders and image sets say nothing.
         """
+        return Targets(values=None)
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
         """Return which output each label means, for a person to confirm; None where there is nothing to confirm."""

@@ -1,4 +1,4 @@
-"""What the toy detection compares: boxes (N, 16, 4), logits (N, 16, 2), and the detections of each image, (n, 6)."""
+"""What the toy detection compares: boxes (N, cells, 4), logits (N, cells), and the detections of each image, (n, 6)."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import TYPE_CHECKING, Any
 from senseapp.metrics import Interval, Metric, Moments, powers
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.records import Record, RecordMetric
+from tests.toy_rectangles import SIDE
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _WIDTH = 0.1
 """How far a box may move: a Gaussian distribution of this width around each side, as a share of the image's side."""
-_LEAST_SCORE, _OVERLAP = 0.3, 0.5
+_LEAST_SCORE, _SAME, _OVERLAP = 0.3, 0.3, 0.5
 
 
-def predictions_of(output: Tensor) -> Columns:
-    """Return the parts of an output, (N, 16, 6), with what is left of it for each image: score, class, box."""
-    boxes, logits = output[..., :4], output[..., 4:]
+def predictions_of(output: Tensor, labels: Sequence[Tensor]) -> Columns:
+    """Return the parts of an output, (N, cells, 5), with what is left of it for each image: score, class, box."""
+    boxes, logits = output[..., :4], output[..., 4]
     return Columns(
         parts={
             "boxes": boxes,
             "logits": logits,
-            "detections": tuple(_detected(*each) for each in zip(boxes.float(), logits.float(), strict=True)),
+            "detections": tuple(_detected(*each) for each in zip(boxes.float(), logits.float(), labels, strict=True)),
         }
     )
 
 
-def _detected(boxes: Tensor, logits: Tensor) -> Tensor:
+def _detected(boxes: Tensor, logits: Tensor, classes: Tensor) -> Tensor:
     import torch
     from torchvision.ops import batched_nms
 
-    scores, classes = logits.sigmoid().max(1)
+    scores = logits.sigmoid()
     found = (scores >= _LEAST_SCORE).nonzero().flatten()
-    kept = found[batched_nms(boxes[found], scores[found], classes[found], _OVERLAP)]
+    kept = found[batched_nms(boxes[found], scores[found], classes[found], _SAME)]
     return torch.cat([scores[kept, None], classes[kept, None].float(), boxes[kept]], 1)
 
 
@@ -62,7 +63,7 @@ def _divergence(logits: Any, boxes: Any, new_logits: Any, new_boxes: Any) -> Ten
     probability = logits.sigmoid()
     classes = F.softplus(new_logits) - F.softplus(logits) - (new_logits - logits) * probability
     moved = (new_boxes - boxes).square().sum(2) / (2 * _WIDTH**2)
-    found: Tensor = (classes.sum(2) + probability.amax(2) * moved).mean(1).clamp_min(0)
+    found: Tensor = (classes + probability * moved).mean(1).clamp_min(0)
     return found
 
 
@@ -73,14 +74,18 @@ class AveragePrecision(RecordMetric):
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
         from torchvision.ops import box_iou
 
-        found, true = predictions.parts["detections"][index].float(), targets[index]
-        free, numbers = [True] * len(true), [float(len(true))]
-        overlaps = box_iou(found[:, 2:], true[:, 1:])
+        found, boxes, labels = (
+            predictions.parts["detections"][index].float(),
+            targets[index]["boxes"] / SIDE,
+            targets[index]["labels"],
+        )
+        free, numbers = [True] * len(boxes), [float(len(boxes))]
+        overlaps = box_iou(found[:, 2:], boxes)
         for place in found[:, 0].argsort(descending=True).tolist():
             fits = [
                 (float(overlaps[place, each]), each)
-                for each in range(len(true))
-                if free[each] and true[each, 0] == found[place, 1] and overlaps[place, each] >= _OVERLAP
+                for each in range(len(boxes))
+                if free[each] and labels[each] == found[place, 1] and overlaps[place, each] >= _OVERLAP
             ]
             if fits:
                 free[max(fits)[1]] = False
@@ -110,18 +115,18 @@ class BoxDirections:
 
 
 def directions_of(output: Tensor, signs: Tensor) -> BoxDirections:
-    """Return v with random signs, √(p (1 - p)) for logits and √score / width for boxes, over the root of 16 cells."""
+    """Return v with random signs, √(p (1 - p)) for logits and √p / width for boxes, over the root of all cells."""
     import torch
 
     probability = output[..., 4:].double().sigmoid()
-    boxes = (probability.amax(2, keepdim=True).sqrt() / _WIDTH).expand(*output.shape[:2], 4)
+    boxes = (probability.sqrt() / _WIDTH).expand(*output.shape[:2], 4)
     size = torch.cat([boxes, (probability * (1 - probability)).sqrt()], 2) / output.shape[1] ** 0.5
     return BoxDirections(vectors=tuple((size * each).float() for each in (signs, signs.roll(1, dims=1))))
 
 
 DIVERGENCE = BoxDivergence(
     name="box_kl",
-    task="toy-detection",
+    task="toy_detection",
     label="KL divergence per cell",
     change_title="KL divergence per cell",
     help="How far classes and boxes move. Needs no labels.",
@@ -134,7 +139,7 @@ DIVERGENCE = BoxDivergence(
 )
 AP = AveragePrecision(
     name="toy_ap",
-    task="toy-detection",
+    task="toy_detection",
     label="Average precision",
     change_title="Drop in average precision",
     help="Precision over recall of boxes of which half is right.",

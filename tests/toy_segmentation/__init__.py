@@ -1,14 +1,26 @@
-"""A task and a source of networks from outside: a class for each pixel. Everything that an engineer writes for it."""
+"""A task from outside: semantic segmentation, one class for each pixel. Everything that an engineer writes for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from senseapp.core.errors import InvalidInput, UnknownModel
 from senseapp.descriptions import ModelSource
-from senseapp.metrics.predictions import Predictions
-from senseapp.tasks import ScanDirections, Targets, Task, WrittenLabels, refuse_output
+from senseapp.records.spec import ModelSpec
+from senseapp.tasks import (
+    AnnotationFiles,
+    AnnotationReader,
+    Listing,
+    PictureGeometry,
+    ScanDirections,
+    Task,
+    pairs_by_stem,
+    refuse_output,
+)
+from tests.toy_rectangles import CLASSES, SIDE, scene
 from tests.toy_segmentation.metrics import (
     AGREEMENT,
     DIVERGENCE,
@@ -20,18 +32,37 @@ from tests.toy_segmentation.metrics import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+    from senseapp.metrics.predictions import Predictions
+    from senseapp.networks.loaded import LoadedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskReader(AnnotationReader):
+    """Label images with the name of their picture, in a folder of masks beside the pictures."""
+
+    def find(self, listing: Listing) -> AnnotationFiles:
+        """Return the pictures with a mask."""
+        pairs, masks = pairs_by_stem(listing.pictures, listing.pictures)
+        return AnnotationFiles(files=pairs, no_pictures=masks, names=CLASSES)
+
+    def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
+        """Return the class of each pixel of the network's input, uint8 (H, W)."""
+        return geometry.mask(annotation, fill=IGNORED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segmentation(Task):
-    """Which class each pixel belongs to."""
+    """The class of each pixel: scores (N, C, H, W), masks uint8 (N, H, W)."""
 
     def check_output(self, model_output: object, num_images: int) -> None:
-        """Refuse what is not class scores of pixels."""
+        """Refuse what is not one map of scores for each class."""
         shape = tuple(getattr(model_output, "shape", ()))
         if len(shape) != 4 or shape[0] != num_images:
-            raise refuse_output("class scores of pixels, (N, classes, H, W)", model_output, self.model_kind)
+            raise refuse_output(
+                f"scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.model_kind
+            )
 
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
         """Return the class of each pixel, and the scores of some."""
@@ -44,54 +75,116 @@ class Segmentation(Task):
         kept = kept_pixels(scores.shape[1], pixels, most_bytes)
         return f"KL divergence over {kept:,} of {pixels:,} pixels of each image." if kept < pixels else ""
 
-    def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
-        """Return none: masks are annotations, not written labels."""
-        return Targets(values=None)
-
     def directions(self, output: Tensor, targets: Any, signs: Tensor, most: int) -> ScanDirections:
         """Return two random directions."""
         return directions_of(output, signs)
 
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum over images of the mean of their pixels' highest scores."""
-        return output.amax(1).flatten(1).mean(1).sum()
+    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+        """Refuse class numbers that the model has no scores for."""
+        if len(targets) != num_images:
+            raise InvalidInput(f"{num_images} images need as many masks, got {len(targets)}.")
+        known = targets[targets != IGNORED]
+        if known.numel() and int(known.max()) >= num_outputs:
+            raise InvalidInput(f"Masks must hold class numbers below {num_outputs}, got {int(known.max())}.")
 
-    def loss(self, output: Tensor, targets: Any) -> Tensor:
-        """Return the sum over images of the mean cross-entropy of labelled pixels."""
+    def score(self, output: Tensor) -> Tensor:
+        """Return the sum of the highest score of each pixel, averaged over pixels."""
+        return output.amax(dim=1).mean(dim=(1, 2)).sum()
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum of each image's mean cross-entropy over the pixels whose class is known."""
         import torch.nn.functional as F
 
-        found = F.cross_entropy(output, targets.long(), ignore_index=IGNORED, reduction="none")
-        return found.flatten(1).mean(1).sum()
+        known = targets != IGNORED
+        entropy = F.cross_entropy(output, targets.long(), ignore_index=IGNORED, reduction="none")
+        return (entropy.sum(dim=(1, 2)) / known.sum(dim=(1, 2)).clamp_min(1)).sum()
 
     def output_text(self, output: Any, names: Sequence[str]) -> str:
-        """Return the classes that occur."""
-        return self._listed(output["classes"], names)
+        """Return the share of pixels of each class."""
+        return self.target_text(output["classes"], names)
 
-    def target_text(self, target: Any, names: Sequence[str]) -> str:
-        """Return the classes that occur."""
-        return self._listed(target, names)
-
-    def _listed(self, classes: Tensor, names: Sequence[str]) -> str:
-        return ", ".join(self.output_name(each, names) for each in classes.unique().tolist() if each != IGNORED)
+    def target_text(self, target: Tensor, names: Sequence[str]) -> str:
+        """Return the share of pixels of each class."""
+        shares = [(self.output_name(number, names), float((target == number).float().mean())) for number in range(3)]
+        return ", ".join(f"{name} {share:.0%}" for name, share in shares if share)
 
 
+MASKS = MaskReader(words=("mask", "masks"), label_images=True, dense=True)
 SEGMENTATION = Segmentation(
-    name="toy-segmentation",
+    name="toy_segmentation",
     label="Toy segmentation",
     model_kind="segmentation",
-    output_title="Classes",
-    label_words=("class", "classes"),
-    label_places="Masks beside the pictures",
-    label_help="A PNG of class numbers for each picture, in a folder masks.",
-    score_label="Mean highest score",
+    output_title="Classes per pixel",
+    label_words=("mask", "masks"),
+    label_places="Masks in a folder beside the pictures",
+    label_help="A PNG of class numbers for each picture, with its name, in a folder masks.",
+    score_label="Highest score",
     shown_metric=MIOU.name,
     extra_metrics=(MIOU, DIVERGENCE, AGREEMENT),
     one_tensor=False,
+    annotations=MASKS,
 )
 SOURCE = ModelSource(
-    name="toy-segmentation",
-    label="Toy segmentation",
-    loader="tests.toy_segmentation.network:load",
-    names=("colours",),
+    name="toy_segmenters",
+    label="Toy segmentation networks",
+    loader="tests.toy_segmentation:load",
+    names=("rectangles",),
     help="A network of a test.",
 )
+
+
+def network(seed: int = 0) -> nn.Module:
+    """Return three convolutions that find red and green, made by hand, with some noise in their weights."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        OrderedDict(
+            first=nn.Conv2d(3, 8, 3, padding=1),
+            relu=nn.ReLU(),
+            second=nn.Conv2d(8, 8, 3, padding=1),
+            relu2=nn.ReLU(),
+            head=nn.Conv2d(8, len(CLASSES), 1),
+        )
+    )
+    colours = torch.tensor([[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5]])  # red and green against the rest
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(0.1)
+        module.first.weight[:2] += colours[:, :, None, None] / 9
+        module.second.weight[range(2), range(2), 1, 1] += 1.0
+        module.head.weight[[1, 2], [0, 1], 0, 0] += 4.0
+        module.head.bias[0] += 1.5
+    return module.eval()
+
+
+def load(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    """Return the network; see :class:`ModelSource`."""
+    from senseapp.networks.loaded import LoadedModel, Preprocessing
+
+    if spec.name not in (SOURCE.names or ()):
+        raise UnknownModel(f"There is no toy called {spec.name!r}.")
+    report("Making a toy")
+    return LoadedModel(
+        module=network().requires_grad_(False),
+        title=spec.title,
+        preprocessing=Preprocessing(input_shape=(3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.25,) * 3),
+        num_classes=len(CLASSES),
+        pretrained=True,
+        class_names=CLASSES,
+    )
+
+
+def picture_files(count: int = 8, size: tuple[int, int] = (SIDE, SIDE)) -> dict[str, bytes]:
+    """Return pictures and their masks, ``images/003.png`` and ``masks/003.png``."""
+    from PIL import Image
+
+    from tests.pictures import encoded  # imports torch, which a task does not need to be named
+
+    files = {}
+    for number in range(count):
+        found = scene(number, size)
+        files[f"images/{number:03d}.png"] = encoded(Image.fromarray(found.picture))
+        files[f"masks/{number:03d}.png"] = encoded(Image.fromarray(found.mask))
+    return files

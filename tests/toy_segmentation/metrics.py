@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = 255
-"""The value of pixels that nobody has labelled."""
+"""Class number of pixels that no class is known of, padding among them."""
 
 
 def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
@@ -104,7 +104,7 @@ def directions_of(scores: Tensor, signs: Tensor) -> PixelDirections:
 
 DIVERGENCE = PixelDivergence(
     name="pixel_kl",
-    task="toy-segmentation",
+    task="toy_segmentation",
     label="KL divergence per pixel",
     change_title="KL divergence per pixel",
     help="How far the class probabilities of pixels move, on average. Needs no labels.",
@@ -116,7 +116,7 @@ DIVERGENCE = PixelDivergence(
 )
 AGREEMENT = PixelAgreement(
     name="pixel_agreement",
-    task="toy-segmentation",
+    task="toy_segmentation",
     label="Pixels that agree",
     change_title="Drop in pixels that agree",
     help="Share of pixels that keep their class. Needs no labels.",
@@ -128,7 +128,7 @@ AGREEMENT = PixelAgreement(
 MIOU = MeanIntersectionOverUnion(
     name="toy_miou",
     num_classes=3,
-    task="toy-segmentation",
+    task="toy_segmentation",
     label="Mean IoU",
     change_title="Drop in mean IoU",
     help="Intersection over union of found and true pixels of each class, a mean over classes.",

@@ -16,6 +16,7 @@ from PIL import Image
 from senseapp.data.bit_depth import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import Decoded, PixelSemaphore, decoded_picture
+from senseapp.data.geometry import EvalTransform
 from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
@@ -65,8 +66,13 @@ def pgm16(values: Values, largest: int) -> bytes:
     return f"P5 {SIZE} {SIZE} {largest}\n".encode() + values[..., 0].astype(">u2").tobytes()
 
 
-def decoded(file: bytes, channels: int = 1, *, upright: bool = False) -> Decoded:
-    with decoded_picture(file, "RGB" if channels > 1 else "L", PixelSemaphore(1000), upright=upright) as found:
+def decoded(file: bytes, channels: int = 1, *, upright_size: tuple[int, int] | None = None) -> Decoded:
+    """Decode a picture, on request turned upright to this size and not cropped."""
+    transform = None
+    if upright_size is not None:
+        width, height = upright_size
+        transform = EvalTransform(width=width, height=height, crop_pct=1.0, interpolation="nearest", upright=True)
+    with decoded_picture(file, "RGB" if channels > 1 else "L", PixelSemaphore(1000), transform) as found:
         return found
 
 
@@ -175,7 +181,8 @@ UPRIGHT = {
 @pytest.mark.parametrize("mark", UPRIGHT)
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_a_rotation_mark_is_followed_on_request_only(mark: int, kind: str) -> None:
-    stored, turned = (decoded(with_mark(mark, kind), upright=upright) for upright in (False, True))
+    file = with_mark(mark, kind)
+    stored, turned = decoded(file), decoded(file, upright_size=(32, 16) if mark < 5 else (16, 32))
 
     def corners(found: Decoded) -> npt.NDArray[np.int64]:
         picture = np.asarray(found.picture).astype(int)
@@ -191,8 +198,8 @@ def test_a_rotation_mark_is_followed_on_request_only(mark: int, kind: str) -> No
 def test_a_tiff_is_upright_already_and_nothing_is_said() -> None:
     file = io.BytesIO()
     tifffile.imwrite(file, np.zeros((4, 8), np.uint8), extratags=[(274, "H", 1, 6, False)])
-    for upright in (False, True):
-        found = decoded(file.getvalue(), upright=upright)
+    for size in (None, (4, 8)):
+        found = decoded(file.getvalue(), upright_size=size)
         assert (found.size, found.remarks) == ((4, 8), ())
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.data import folder as reading
-from senseapp.data import images as prepared
-from senseapp.data.images import PreparedImages, TensorImages, allocate_pixels, draw, draw_order
+from senseapp.data import per_image, reading
+from senseapp.data.images import PreparedImages, TensorImages, draw, draw_order
 from senseapp.data.load import load_images
+from senseapp.data.per_image import allocate_rows
 from senseapp.data.pictures import preview, survey_images
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION
@@ -265,8 +265,8 @@ def test_demo_digits_follow_the_models_normalisation():
 
 def test_pixels_in_a_file_are_the_same_as_in_memory(load, monkeypatch, tmp_path):
     in_memory = load(class_files())
-    monkeypatch.setattr(prepared.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(reading, "allocate_pixels", lambda *size: allocate_pixels(*size, most_in_memory_bytes=0))
+    monkeypatch.setattr(per_image.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(reading, "allocate_rows", lambda *size: allocate_rows(*size, most_in_memory_bytes=0))
     in_file = load(class_files())
     assert same(in_memory, in_file)
     assert [path.name for path in tmp_path.iterdir()] == ["set.zip"]
@@ -274,7 +274,7 @@ def test_pixels_in_a_file_are_the_same_as_in_memory(load, monkeypatch, tmp_path)
 
 def test_more_pixels_than_the_disk_holds_are_refused():
     with pytest.raises(InvalidDataset, match=r"GB of temporary disk space .* Measure on fewer samples"):
-        allocate_pixels(10**12, (3, 224, 224))
+        allocate_rows(10**12, (3, 224, 224))
 
 
 def test_a_subset_shares_pixels_and_keeps_its_order(load):

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data import decoding, folder
+from senseapp.data import decoding, reading
 from senseapp.data.archives import open_archive
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import MAX_SCAN_PIXELS, PixelSemaphore, Resizing, decoded_picture
-from senseapp.data.folder import read_drawn, require_readable
-from senseapp.data.images import cropping, first_resizing
+from senseapp.data.decoding import MAX_SCAN_PIXELS, PixelSemaphore, decoded_picture
+from senseapp.data.geometry import EvalTransform
 from senseapp.data.picture_process import PictureDecoder, PictureDecoders, TooSlow
+from senseapp.data.reading import read_drawn, require_readable
 from senseapp.networks.loaded import Preprocessing
 from tests.pictures import png, write_zip
 from tests.soak.slow_pictures import SLOW_PICTURES
@@ -26,7 +26,7 @@ BUDGET = PixelSemaphore(3_000_000)
 ENDLESS = """
 import os, signal, time
 from senseapp.data import picture_process as child
-def decoded(file, mode, room, upright):
+def decoded(file, mode, room, transform):
     if file == b"killed":
         os.kill(os.getpid(), signal.SIGKILL)
     nested = ()
@@ -54,40 +54,25 @@ def picture(kind: str, mode: str = "RGB", size: tuple[int, int] = (61, 40)) -> b
     return file.getvalue()
 
 
-@pytest.mark.parametrize("resizing", [None, Resizing(shorter_side=32, resampling="BICUBIC")], ids=["whole", "resized"])
+TRANSFORM = EvalTransform(width=24, height=36, crop_pct=0.9, interpolation="bicubic", upright=True)
+
+
+@pytest.mark.parametrize("transform", [None, TRANSFORM], ids=["whole", "prepared"])
 @pytest.mark.parametrize(
     "file",
     [picture("PNG"), picture("JPEG", "CMYK"), picture("GIF", "P"), picture("PNG", "L", (2000, 1000)), picture("BMP")],
     ids=["png", "printing colours", "palette", "large", "bmp"],
 )
 def test_the_process_returns_what_this_one_decodes(
-    decoder: PictureDecoder, file: bytes, resizing: Resizing | None
+    decoder: PictureDecoder, file: bytes, transform: EvalTransform | None
 ) -> None:
-    for mode in ("L", "RGB"):
-        found = decoder.decode(file, mode, BUDGET, resizing)  # type: ignore[arg-type]
-        with decoded_picture(file, mode, BUDGET) as here:  # type: ignore[arg-type]
-            expected = resizing.of(here.picture) if resizing else here.picture
-            assert np.array_equal(np.asarray(found.picture), np.asarray(expected))
-            assert (found.size, found.remarks) == (here.size, here.remarks)
-
-
-@pytest.mark.parametrize("size", [(500, 375), (375, 500), (333, 1000), (224, 224), (100, 61), (257, 256)])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-def test_a_picture_resized_before_is_cropped_as_the_whole_one(size: tuple[int, int], interpolation: str) -> None:
-    crop = cropping(
-        Preprocessing(
-            input_shape=(3, 64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, crop_pct=0.9, interpolation=interpolation
-        )
-    )
-    whole = Image.open(io.BytesIO(picture("PNG", size=size)))
-    resizing = first_resizing(crop)
-    assert resizing is not None
-    assert bool((crop(resizing.of(whole)) == crop(whole)).all())
-
-
-def test_an_input_that_is_not_square_is_resized_by_its_own_preparation() -> None:
-    wide = Preprocessing(input_shape=(3, 32, 64), mean=(0.5,) * 3, std=(0.5,) * 3)
-    assert first_resizing(cropping(wide)) is None
+    for mode in ("L", "RGB", "bands"):
+        found = decoder.decode(file, mode, BUDGET, transform)  # type: ignore[arg-type]
+        with decoded_picture(file, mode, BUDGET, transform) as here:  # type: ignore[arg-type]
+            pairs = zip((found.picture, *found.more), (here.picture, *here.more), strict=True)
+            assert all(np.array_equal(np.asarray(one), np.asarray(other)) for one, other in pairs)
+            assert (found.size, found.remarks, found.geometry) == (here.size, here.remarks, here.geometry)
+            assert found.picture.size == (found.size if transform is None else (24, 36))
 
 
 def test_what_cannot_be_decoded_says_why_and_the_process_goes_on(decoder: PictureDecoder) -> None:
@@ -150,14 +135,14 @@ def test_slow_pictures_are_left_out_until_there_are_too_many(tmp_path: Path, mon
     """One is left out with a sentence; a source with several is refused, as each costs seconds."""
     square = Preprocessing(input_shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
     slow = {b"slow 1", b"slow 2"}
-    real = folder._decoded
+    real = reading._decoded
 
     def decoded(file: bytes, *rest: object, **more: object) -> object:
         if file in slow:
             raise TooSlow("takes more than 4 s to decode, which no ordinary picture does")
         return real(file, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(folder, "_decoded", decoded)
+    monkeypatch.setattr(reading, "_decoded", decoded)
     sound = {f"0/{i}.png": png(i) for i in range(3)}
     one = open_archive(write_zip(tmp_path / "one.zip", sound | {"0/s.png": b"slow 1"}))
     entries = sorted(one.contents.pictures.values(), key=lambda entry: entry.name)

@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from senseapp.data.images import cropping
 from senseapp.networks.loaded import Preprocessing
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.kit.metadata import kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.kit.predict import predict, prepare
+from tests.pictures import timm_crop
 
 pytestmark = pytest.mark.slow  # exports a network
 
@@ -45,7 +45,7 @@ def test_the_script_prepares_pictures_as_the_app_does(size, interpolation, order
         interpolation=interpolation, channel_order=order,
     )  # fmt: skip
     picture = a_picture(*size)
-    pixels = cropping(how)(picture)  # timm's transform
+    pixels = timm_crop(picture, how)
     pixels = pixels.flip(0) if order == "bgr" else pixels
     expected = (pixels.float() / 255 - torch.tensor(how.mean).view(-1, 1, 1)) / torch.tensor(how.std).view(-1, 1, 1)
     np.testing.assert_allclose(prepare(picture, as_json(how))[0], expected.numpy(), atol=1e-5)
@@ -53,10 +53,10 @@ def test_the_script_prepares_pictures_as_the_app_does(size, interpolation, order
 
 def test_grey_networks_and_oblong_inputs_are_prepared_too() -> None:
     grey = Preprocessing(input_shape=(1, 32, 32), mean=(0.3,), std=(0.3,))
-    expected = (cropping(grey)(a_picture(50, 40).convert("L")).float() / 255 - 0.3) / 0.3
+    expected = (timm_crop(a_picture(50, 40).convert("L"), grey).float() / 255 - 0.3) / 0.3
     np.testing.assert_allclose(prepare(a_picture(50, 40), as_json(grey))[0], expected.numpy(), atol=1e-5)
     oblong = Preprocessing(input_shape=(3, 24, 36), mean=PREPARATION.mean, std=PREPARATION.std, crop_pct=0.9)
-    pixels = cropping(oblong)(a_picture(90, 50)).float() / 255
+    pixels = timm_crop(a_picture(90, 50), oblong).float() / 255
     expected = (pixels - torch.tensor(oblong.mean).view(-1, 1, 1)) / torch.tensor(oblong.std).view(-1, 1, 1)
     np.testing.assert_allclose(prepare(a_picture(90, 50), as_json(oblong))[0], expected.numpy(), atol=1e-5)
 

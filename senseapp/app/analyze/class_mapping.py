@@ -64,7 +64,8 @@ def _looking_at(data: DataSpec) -> str:
 
 def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec, task: Task) -> str:
     options = {"": "The image set" if data.name else task.label_places}
-    options |= {table: f"The table {table}" for table in contents.tables}
+    kind = "table" if task.annotations is None else "file"
+    options |= {table: f"The {kind} {table}" for table in contents.tables}
     options[WITHOUT_LABELS] = "Nowhere: measure without labels"
     return choose_one(
         "Labels come from",
@@ -92,7 +93,7 @@ def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[Mod
         model = replace(model, task=survey.task)
         st.caption(md(":material/info: {}", survey.notes[-1]))
     _show_contents(survey, task_named(model.task))
-    if survey.proposal is None and survey.label_counts:  # labels that are what they say
+    if survey.proposal is None and (survey.label_counts or survey.layout == "annotations"):  # they are what they say
         return model, data
     if survey.proposal is None or _is_heap(survey):
         st.caption(md(":material/info: There are no labels here: outputs are compared with the original model's."))
@@ -112,6 +113,8 @@ def _show_contents(survey: ImageSurvey, task: Task) -> None:
     if survey.label_counts:
         parts.append(plural(len(survey.label_counts), *task.label_words))
         parts.append(_PLACES[survey.layout])
+    if survey.layout == "annotations" and task.annotations is not None:
+        parts.append(f"with {task.annotations.words[1]}")
     st.caption(md(":material/photo_library: {}", " · ".join(parts)))
 
 

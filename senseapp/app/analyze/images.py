@@ -142,7 +142,9 @@ def _show(report: PreviewReport, model: ModelSpec) -> None:
 
 def _baseline(report: PreviewReport, model: ModelSpec) -> str:
     if report.score is None:
-        return "As the network sees them, with its prediction. There are no labels to compare with."
+        labelled = any(picture.label for picture in report.pictures)
+        none = "" if labelled else " There are no labels to compare with."
+        return f"As the network sees them, with its prediction.{none}"
     line = task_named(model.task).preview_line(report.score, fmt.plural(report.num_scored, "image"))
     return f"As the network sees them. {line}"
 

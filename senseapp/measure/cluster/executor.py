@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from senseapp.core.errors import ClusterFailed
+from senseapp.data.per_image import separate
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
@@ -158,7 +159,7 @@ class RayExecutor:
             targets = sweep.baseline.targets
             of_span = BaselineOutputs(
                 stored(sweep.baseline.outputs[start:stop]),
-                None if targets is None else targets[start:stop].clone(),
+                None if targets is None else separate(targets[start:stop]),
                 sweep.baseline.metrics,
                 recorded_images=max(0, sweep.baseline.recorded_images - start),
             )

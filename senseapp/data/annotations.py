@@ -1,0 +1,147 @@
+"""Annotations of the pictures of a folder or archive: found by a task's reader, and read like foreign pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from senseapp.core.errors import InvalidDataset, SenseError, first_line_of
+from senseapp.core.texts import listed, plural, printable
+from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
+from senseapp.data.decoding import PixelSemaphore, decoded_picture
+from senseapp.data.geometry import Geometry
+from senseapp.data.picture_names import SPELLINGS, PictureNames
+from senseapp.data.picture_process import DECODERS
+from senseapp.tasks import AnnotationFiles, AnnotationReader, pairs_by_stem
+from senseapp.tasks.annotations import LABEL_FOLDERS
+
+_EXACT = SPELLINGS[: 1 + SPELLINGS.index("other case")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The :class:`~senseapp.tasks.Listing` of a source."""
+
+    source: PictureSource
+    chosen: str
+
+    @property
+    def pictures(self) -> Collection[str]:
+        return self.source.contents.pictures.keys()
+
+    @property
+    def others(self) -> Collection[str]:
+        return (*self.source.contents.tables, *self.source.contents.others)
+
+    def read(self, path: str) -> bytes:
+        entry = self.source.contents.entry(path)
+        if entry is None:
+            raise InvalidDataset(f"There is no file {printable(path)} in {self.source.title}.")
+        try:
+            return self.source.read(entry)
+        except Unreadable as error:
+            raise InvalidDataset(f"The file {printable(path)} cannot be read ({error}).") from error
+
+    def named(self, names: Sequence[str], *, beside: str) -> Sequence[str | None]:
+        folder = str(PurePosixPath(beside).parent).removeprefix(".")
+        return PictureNames(self.pictures, folder, "").match(names, _EXACT).pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """The annotations of some pictures of a source, by the paths of the pictures.
+
+    Attributes:
+        found: what the reader found.
+        entries: the file of each picture that has one of its own.
+    """
+
+    reader: AnnotationReader
+    found: AnnotationFiles
+    entries: Mapping[str, Entry]
+
+    def __contains__(self, picture: str) -> bool:
+        return picture in self.entries or picture in self.found.parsed
+
+    def file_of(self, picture: str) -> Entry | None:
+        """Return the annotation file of a picture; None where its annotation was read before."""
+        return self.entries.get(picture)
+
+    def read(self, file: bytes, geometry: Geometry, budget: PixelSemaphore, *, foreign: bool) -> Any:
+        """Return the annotation in ``file`` in the coordinates of the network's input, or Unreadable.
+
+        A ``foreign`` label image is decoded in a process that can be ended.
+        """
+        reader = self.reader
+        if not reader.label_images:
+            return self._placed(lambda: reader.read(file), geometry)
+        decode = DECODERS.decoded if foreign else decoded_picture
+        try:
+            with decode(file, "index", budget) as decoded:
+                return self._placed(lambda: np.asarray(decoded.picture), geometry)
+        except Unreadable as reason:
+            return type(reason)(f"its {reader.words[0]}: {reason}")
+
+    def parsed(self, picture: str, geometry: Geometry) -> Any:
+        """Return an annotation that was read before in the coordinates of the network's input, or Unreadable."""
+        return self._placed(lambda: self.found.parsed[picture], geometry)
+
+    def _placed(self, annotation: Callable[[], Any], geometry: Geometry) -> Any:
+        try:
+            return self.reader.place(annotation(), geometry)
+        except Exception as error:  # on damaged files a reader may run into anything
+            return Unreadable(f"its {self.reader.words[0]}: {_said(error)}")
+
+
+def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen: str = "") -> Annotations:
+    """Return which pictures of ``source`` are annotated, by its files or by the one that a person has ``chosen``.
+
+    What is no picture to measure on is taken out of the listing.
+
+    Raises:
+        InvalidDataset: the chosen one does not exist, or a file for many pictures is damaged.
+    """
+    contents = source.contents
+    if chosen and contents.entry(chosen) is None and chosen not in contents.folders:
+        raise InvalidDataset(
+            f"There is no file or folder {printable(chosen)} in {source.title}. Choose one that holds "
+            f"{reader.words[1]}, or none to have them looked for."
+        )
+    try:
+        found = reader.find(_Listing(source, chosen))
+    except SenseError:
+        raise
+    except Exception as error:  # as above
+        raise InvalidDataset(
+            f"The {reader.words[1]} in {source.title} cannot be read ({_said(error)}). Export them again."
+        ) from error
+    entries = {picture: contents.entry(file) for picture, file in found.files.items()}
+    contents.set_aside((*found.files.values(), *found.no_pictures))
+    return Annotations(reader, found, {picture: entry for picture, entry in entries.items() if entry is not None})
+
+
+def set_masks_aside(contents: Contents) -> tuple[str, ...]:
+    """Take masks of other pictures out of the pictures to measure on, and say so.
+
+    Masks are what lies in a folder of that name beside pictures, where at least half of them have the name of one.
+    """
+    if not any(part in LABEL_FOLDERS for folder in contents.folders for part in folder.casefold().split("/")):
+        return ()
+    pairs, masks = pairs_by_stem(contents.pictures, contents.pictures)
+    if not masks or 2 * len(pairs) < len(masks):
+        return ()
+    contents.set_aside(masks)
+    folders = listed(sorted({mask.rpartition("/")[0] for mask in masks}))
+    return (
+        f"{plural(len(masks), 'file')} in {folders} left out: they are masks of the pictures beside them, which are no "
+        "class and which this task does not read.",
+    )
+
+
+def _said(error: Exception) -> str:
+    said = first_line_of(error)
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
