@@ -1,42 +1,30 @@
-"""Make the file that runs: an ONNX network in int8 where that does little harm, measured in onnxruntime."""
+"""Make the file that runs: a network in int8 where that does little harm, measured in the runtime that it is for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import onnx
 import torch
-from onnx import numpy_helper
 from torch import Tensor
 
 from senseapp.core.steps import OptionalSteps
-from senseapp.core.wording import plural
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.levels import BitScale
-from senseapp.measure.accumulation import BaselineOutputs
-from senseapp.metrics import METRICS, change_of
+from senseapp.metrics import METRICS
+from senseapp.networks.network import in_calls
+from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_answers import file_answers
-from senseapp.prove.file_judge import FileJudge
 from senseapp.prove.findings import advice, findings
+from senseapp.prove.float_nodes import Mixed, mixed
+from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.source import Source
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.file_answers import FileAnswers
 from senseapp.records.rounding import LayerRounding, RoundingSettings
-from senseapp.runtimes.onnxruntime.float_nodes import Mixed, mixed
-from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes, layers_of_nodes
-from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
-from senseapp.runtimes.onnxruntime.kit.metadata import with_metadata
-from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
-from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
-from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
-from senseapp.runtimes.onnxruntime.runtime import TURNS, RuntimeModel, machine, ratio, times
-from senseapp.runtimes.onnxruntime.timing import time_layers
+from senseapp.runtimes.base import TURNS, Fitting, Quantizer, Runtime, RuntimeNetwork, ratio, runtime_named
 
 _INT8_BITS = 8
 _BITS = BitScale(noun="rounding", axis="Bits")
@@ -45,14 +33,6 @@ _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
-_SATURATES_NOWHERE = (
-    "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
-    "so the file does the same on processors without VNNI, where onnxruntime's own default may saturate."
-)
-_EQUALISED = (
-    "Channels of activations are scaled to more equal ranges, and the weights around them inversely: measured, "
-    "onnxruntime's own int8 file does less harm so, and in float the network does the same."
-)
 _NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
@@ -87,7 +67,7 @@ def _form_of(record: Deployment) -> Form:
 
 
 def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings) -> Deployed:
-    """Return a network as an ONNX file with its measurements, made from the weights that ``source`` holds.
+    """Return a network as a file of a runtime with its measurements, made from the weights that ``source`` holds.
 
     In float, quantized weights are stored as integers. In int8, layers of more than 8 bits in a schedule of bits stay
     in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left in float,
@@ -97,38 +77,39 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     Raises:
         InvalidSpec: the network cannot be written or run.
     """
-    network = source.network
-    files, found = {"original": evaluator.original_network, "file": network}, None
+    runtime, network, proof = runtime_named(settings.runtime), source.network, evaluator.images.proof
+    files, found = {"original": evaluator.original_file(runtime), "file": network}, None
+    layers = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
     notes, steps = tuple[str, ...](), OptionalSteps(evaluator.progress)
     if settings.kind == "float":
+        bits = {node: source.bits[layer] for node, layer in layers.items() if layer in source.bits}
         with steps.trying("weights stored as integers"):
-            files["file"], notes = _with_packed_weights(evaluator, source)
+            if bits:
+                stored = runtime.with_quantized_weights(network, bits)
+                files["file"], notes = stored.content, stored.notes
     else:
-        found = _int8_files(evaluator, files, source, settings, steps)
-        files = found.files
-        notes = found.notes(source)
+        kept = [node for node, layer in layers.items() if source.bits.get(layer, DENSE_BITS) > _INT8_BITS]
+        found = _Int8Search(evaluator, runtime, source, settings, steps).found(files, kept if source.bits else [])
+        files, notes = found.files, found.notes
     in_float = files["file"] == network or found is None
-    proof = evaluator.images.proof
     preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-    files["file"] = with_metadata(files["file"], preprocessing=preprocessing, class_names=evaluator.class_names)
-    evaluator.progress("Measuring the file in onnxruntime")
-    opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
-    outputs = _outputs(evaluator, files)
-    figures, zeros = _figures(evaluator, files, opened, outputs, settings)
-    model = onnx.load_from_string(files["file"])
-    onnx.checker.check_model(model)
-    layers = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
+    names = evaluator.class_names
+    files["file"] = runtime.described(files["file"], preprocessing=preprocessing, class_names=names)
+    evaluator.progress(f"Measuring the file in {runtime.description.label}")
+    opened = {name: runtime.open(content, threads=settings.threads) for name, content in files.items()}
+    judged = _judged(evaluator, runtime, files)
+    figures, zeros = _figures(evaluator, runtime, files, opened, judged, settings)
     record = Deployment(
         settings=settings,
         figures=figures,
         simulated=source.simulated,
         in_float=tuple(layers.get(node, node) for node in found.in_float) if found else (),
-        opset=next(each.version for each in model.opset_import if not each.domain),
+        opset=runtime.checked(files["file"]),
         batch=opened["file"].fixed_batch,
-        images=len(evaluator.images.proof),
+        images=len(proof),
         preparation=_preparation(evaluator),
-        machine=machine(),
-        findings=findings(figures, settings, images=len(evaluator.images.proof)),
+        machine=runtime.machine(),
+        findings=findings(figures, settings, images=len(proof)),
         notes=(
             evaluator.images.note,
             *steps.notes,
@@ -138,161 +119,159 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         ),
         computes_in_float=in_float,
     )
-    task, names = evaluator.dense.task, evaluator.class_names
-    answers = file_answers(outputs["original"], outputs["file"], proof, task=task, names=names)
+    before, after = (judged[name].outputs for name in ("original", "file"))
+    answers = file_answers(before, after, proof, task=evaluator.task, names=names)
     return Deployed(content=files["file"], record=record, answers=answers)
-
-
-def _with_packed_weights(evaluator: ScheduleEvaluator, source: Source) -> tuple[bytes, tuple[str, ...]]:
-    """Return the float network of ``source`` with quantized weights as integers, and a sentence on how they are."""
-    if not source.bits:
-        return source.network, ()
-    layers = layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
-    bits = {node: source.bits[layer] for node, layer in layers.items() if layer in source.bits}
-    network, in_operator = with_four_bits(source.network, [node for node, each in bits.items() if each <= BITS])
-    network, stored = with_integer_weights(network, bits)
-    missing = len(bits) - stored - len(in_operator)
-    found = [
-        f"Weights of {plural(count, 'layer')} are {what}."
-        for count, what in (
-            (stored, "stored as integers, and computed with in float"),
-            (len(in_operator), f"in {BITS} bits in onnxruntime's operator for them (MatMulNBits)"),
-            (missing, "rounded as the schedule says, and stored in 32 bits"),
-        )
-        if count > 0
-    ]
-    return network, tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Int8Files:
-    """The files by name, the nodes of "file" in float, and whether its channels are equalised."""
+    """The files by name, the nodes of "file" in float, and sentences on how it was made."""
 
     files: dict[str, bytes]
     in_float: tuple[str, ...]
-    equalised: bool
-    by_answers: bool
+    notes: tuple[str, ...]
 
-    def notes(self, source: Source) -> tuple[str, ...]:
+
+class _Int8Search:
+    """Makes a network's files in int8, and looks for the parts that are better left in float."""
+
+    def __init__(
+        self,
+        evaluator: ScheduleEvaluator,
+        runtime: Runtime,
+        source: Source,
+        settings: DeploySettings,
+        steps: OptionalSteps,
+    ) -> None:
+        self._evaluator, self._runtime, self._source = evaluator, runtime, source
+        self._settings, self._steps = settings, steps
+        self._by_answers = settings.kind == "quickest"
+        self._network = runtime.open(source.network)
+        self._fitted, self._others = (_in_calls(self._network, each) for each in _fitted_and_others(evaluator))
+        self._judge = _judge_of(evaluator, self._others, self._network)
+        self._last: tuple[bytes, Judgement | None] = b"", None
+
+    def found(self, files: Mapping[str, bytes], kept: Sequence[str]) -> _Int8Files:
+        """Return ``files`` with those in int8, nodes ``kept`` in float always."""
+        runtime, settings, steps, network = self._runtime, self._settings, self._steps, self._source.network
+        fitting = Fitting(
+            batches=self._fitted,
+            damage_of=lambda candidate: self._judge.judged(candidate).damage,
+            reduce_range=settings.reduce_range,
+            weights_are_free=not self._source.bits,  # rounded weights would leave their grid
+            steps=steps,
+        )
+        with runtime.fitted_quantizer(network, fitting) as quantizer:
+            all_int8 = quantizer.write()
+            found = Mixed(content=quantizer.write(but=kept), in_float=(), gain={})
+            if settings.kind != "int8":
+                steps.progress("Timing every part in float and in int8")
+                with steps.trying("the search for parts that int8 harms"):
+                    found = self._mixed(files["original"], quantizer, kept)
+        made = {**files, "int8": all_int8}
+        with steps.trying(runtime.description.own_default):
+            default = runtime.own_int8(network, self._fitted)
+            if default is not None:
+                if self._damage_of(default) < self._damage_of(found.content) and not kept:
+                    found = replace(found, content=default, in_float=())
+                made["default"] = default
+        if self._by_answers and self._judged(found.content).share_changed > settings.most_changed:
+            found = Mixed(content=network, in_float=(), gain={})  # float changes none
+        is_own = found.content not in (network, made.get("default"))
+        notes = self._notes(found.content, quantizer.notes if is_own else ())
+        return _Int8Files(files={**made, "file": found.content}, in_float=found.in_float, notes=notes)
+
+    def _notes(self, content: bytes, of_quantizer: tuple[str, ...]) -> tuple[str, ...]:
         """Return sentences on how the file was made."""
-        rounded = source.bits and min(source.bits.values()) < _INT8_BITS
+        bits, note = self._source.bits, self._runtime.int8_note
+        rounded = bits and min(bits.values()) < _INT8_BITS
         return (
             *((f"Weights of fewer than {_INT8_BITS} bits are stored in {_INT8_BITS}.",) if rounded else ()),
-            *((_NOT_QUICKER,) if self.by_answers and self.files["file"] == source.network else ()),
-            *((_EQUALISED,) if self.equalised else ()),
-            _SATURATES_NOWHERE,
+            *((_NOT_QUICKER,) if self._by_answers and content == self._source.network else ()),
+            *of_quantizer,
+            *((note,) if note else ()),
         )
 
+    def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
+        """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
+        runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
+        few = torch.cat(tuple(self._others))[:_SCREENING_IMAGES]
+        screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
+        quickest = runtime.open(original if self._by_answers else all_int8, threads=settings.threads)
+        most_time = 1.0 if self._by_answers else settings.most_time
 
-def _int8_files(
-    evaluator: ScheduleEvaluator,
-    files: dict[str, bytes],
-    source: Source,
-    settings: DeploySettings,
-    steps: OptionalSteps,
-) -> _Int8Files:
-    network = files["file"]
-    fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
-    judge = FileJudge(evaluator, network, others)
-    scaled, by_answers = network, settings.kind == "quickest"
-    if not source.bits:  # rounded weights would leave their grid
-        simulated = FileJudge(evaluator, network, others, simulated=True).damage_of
-        with steps.trying("equalised channels"):
-            scaled = better_equalised(network, fitted, damage_of=simulated, progress=steps.progress)
+        def is_enough(content: bytes, damage: float) -> bool:
+            if self._by_answers:
+                return self._judged(content).share_changed <= settings.most_changed
+            return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
 
-    kept = _kept_in_float(evaluator, source)
-    with Int8Writer(scaled, fitted, reduce_range=settings.reduce_range) as writer:
-        rounding = None
-        with steps.trying("ranges and weights fitted to the images"):
-            rounding = chosen_rounding(writer, fitted, damage_of=judge.damage_of, steps=steps)
-        writer.rounding = rounding
-        all_int8 = writer.write()
-        found = Mixed(content=writer.write(but=kept), in_float=(), gain={})
-        if settings.kind != "int8":
-            steps.progress("Timing every part in float and in int8")
-            with steps.trying("the search for parts that int8 harms"):
-                found = _mixed(evaluator, files, writer, judge, settings, kept=kept, steps=steps)
-    files = {**files, "int8": all_int8}
-    with steps.trying("onnxruntime's own default"), Int8Writer(network, fitted, per_channel=False) as usual:
-        default = usual.write()
-        if judge.damage_of(default) < judge.damage_of(found.content) and not kept:
-            found = replace(found, content=default, in_float=())
-        files["default"] = default
-    if by_answers and judge.share_changed(found.content) > settings.most_changed:
-        found = Mixed(content=network, in_float=(), gain={})  # float changes none
-    equal = scaled != network and found.content not in (network, files.get("default"))
-    files = {**files, "file": found.content}
-    return _Int8Files(files=files, in_float=found.in_float, equalised=equal, by_answers=by_answers)
+        def is_quick_enough(content: bytes) -> bool:
+            pair = (runtime.open(content, threads=settings.threads), quickest)
+            slower, quicker = runtime.times(pair, few[:1], turns=_SEARCH_TURNS)
+            return ratio(slower, quicker).value <= most_time
 
+        return mixed(
+            quantizer,
+            always_float=kept,
+            screen=lambda content: screen.judged(runtime.open(content)).damage,
+            damage_of=self._damage_of,
+            seconds_of=self._seconds(quantizer, all_int8),
+            is_quick_enough=is_quick_enough,
+            is_enough=is_enough,
+            progress=self._steps.progress,
+        )
 
-def _mixed(
-    evaluator: ScheduleEvaluator,
-    files: Mapping[str, bytes],
-    writer: Int8Writer,
-    judge: FileJudge,
-    settings: DeploySettings,
-    *,
-    kept: Sequence[str],
-    steps: OptionalSteps,
-) -> Mixed:
-    """Return the file of ``writer`` with those parts in float that int8 harms, as far as ``settings`` allow."""
-    network, all_int8, by_answers = files["file"], writer.write(), settings.kind == "quickest"
-    few = torch.cat(tuple(judge.images))[:_SCREENING_IMAGES]
-    quickest = RuntimeModel(files["original"] if by_answers else all_int8, threads=settings.threads)
-    most_time = 1.0 if by_answers else settings.most_time
+    def _seconds(self, quantizer: Quantizer, int8: bytes) -> Callable[[Collection[str]], float]:
+        """Return a function from the nodes in float to the predicted seconds of a call."""
+        nodes, network = {node.name for node in quantizer.nodes(int8)}, self._source.network
+        batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
+        owners = {node: node for node in nodes}
+        found = self._runtime.time_layers(network, int8, owners, threads=threads, batch=batch)
 
-    def is_enough(content: bytes, damage: float) -> bool:
-        if by_answers:
-            return judge.share_changed(content) <= settings.most_changed
-        return damage <= _UNSEEN * METRICS[judge.metric].notable
+        def seconds_of(in_float: Collection[str]) -> float:
+            inside = nodes.difference(in_float)
+            return found.whole(dict.fromkeys(inside, float(_INT8_BITS)), _BITS, int8=inside)
 
-    def is_quick_enough(content: bytes) -> bool:
-        pair = (RuntimeModel(content, threads=settings.threads), quickest)
-        slower, quicker = times(pair, few[:1], turns=_SEARCH_TURNS)
-        return ratio(slower, quicker).value <= most_time
+        return seconds_of
 
-    return mixed(
-        writer,
-        always_float=kept,
-        screen=FileJudge(evaluator, network, _of_one_size(network, [few])).damage_of,
-        damage_of=judge.damage_of,
-        seconds_of=_seconds(network, all_int8, settings),
-        is_quick_enough=is_quick_enough,
-        is_enough=is_enough,
-        progress=steps.progress,
-    )
+    def _damage_of(self, content: bytes) -> float:
+        return self._judged(content).damage
+
+    def _judged(self, content: bytes) -> Judgement:
+        """Return what a file was found to do; the last one is kept, as it is asked about twice."""
+        known, judgement = self._last
+        if judgement is None or known != content:
+            judgement = self._judge.judged(self._runtime.open(content))
+            self._last = content, judgement
+        return judgement
 
 
-def _seconds(network: bytes, int8: bytes, settings: DeploySettings) -> Callable[[Collection[str]], float]:
-    """Return a function from the nodes in float to the predicted seconds of a call."""
-    nodes = set(int8_nodes(int8))
-    batch = RuntimeModel(network).fixed_batch or settings.batch
-    found = time_layers(network, int8, {node: node for node in nodes}, threads=settings.threads, batch=batch)
-
-    def seconds_of(in_float: Collection[str]) -> float:
-        inside = nodes.difference(in_float)
-        return found.whole(dict.fromkeys(inside, float(_INT8_BITS)), _BITS, int8=inside)
-
-    return seconds_of
-
-
-def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings) -> list[LayerRounding]:
+def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime: Runtime) -> list[LayerRounding]:
     """Return what rounding the weights, the input and the output of each layer of the uncompressed network does alone.
 
     Half of the images of the curves fit ranges and weights, on the others damage is measured.
     """
-    network = evaluator.original_network
-    fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
+    content = evaluator.original_file(runtime)
+    network = runtime.open(content)
+    fitted, others = (_in_calls(network, each) for each in _fitted_and_others(evaluator))
+    judge = _judge_of(evaluator, others, network)
     return list(
-        layer_roundings(
-            network,
+        runtime.roundings(
+            content,
             fitted,
             settings,
             layers={layer.name for layer in evaluator.profile.layers},
-            change_of=FileJudge(evaluator, network, others).change_of,
+            change_of=lambda changed: judge.judged(changed).change(judge.divergence),
             progress=evaluator.progress,
         )
     )
+
+
+def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: RuntimeNetwork) -> Judge:
+    """Return what compares with ``network`` on ``batches``, without labels."""
+    images, outputs = JudgingImages.of_batches(batches), evaluator.profile.num_classes
+    return Judge(evaluator.task, images, network, num_outputs=outputs)
 
 
 def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]:
@@ -304,74 +283,53 @@ def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]
     fitted = curves.subset(order[judging:][:_FITTED_IMAGES])
     others = curves.subset(order[:judging]) if judging else fitted
     arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitted, others))
-    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # onnxruntime runs there
+    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # runtimes run there
 
 
-def _of_one_size(network: bytes, batches: Sequence[Tensor]) -> list[Tensor]:
-    size = RuntimeModel(network).fixed_batch
-    return [part for batch in batches for part in (torch.split(batch, size) if size else (batch,))]
+def _in_calls(network: RuntimeNetwork, batches: Sequence[Tensor]) -> list[Tensor]:
+    return [part for batch in batches for part in in_calls(network, batch)]
 
 
-def _kept_in_float(evaluator: ScheduleEvaluator, source: Source) -> list[str]:
-    """Return the nodes of layers that a schedule of bits gives more than 8; none where it says nothing of bits."""
-    if not source.bits:
-        return []
-    nodes = layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
-    return [node for node, layer in nodes.items() if source.bits.get(layer, DENSE_BITS) > _INT8_BITS]
-
-
-def _outputs(evaluator: ScheduleEvaluator, files: Mapping[str, bytes]) -> dict[str, Tensor]:
-    """Return the outputs of each file for the proof images, (N, ...)."""
-    proof = evaluator.images.proof
-    images = evaluator.dense.arranged(proof, 0, len(proof))
-    return {name: evaluator.dense.task.output(RuntimeModel(file).outputs(images)) for name, file in files.items()}
+def _judged(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes]) -> dict[str, Judgement]:
+    """Return what each file is found to do on the proof images beside the original in the runtime."""
+    judge = Judge(
+        evaluator.task,
+        JudgingImages.of_set(evaluator.images.proof, evaluator.dense),
+        runtime.open(files["original"]),
+        num_outputs=evaluator.profile.num_classes,
+    )
+    others = {name: file for name, file in files.items() if name != "original"}
+    return {"original": judge.original} | {name: judge.judged(runtime.open(file)) for name, file in others.items()}
 
 
 def _figures(
     evaluator: ScheduleEvaluator,
+    runtime: Runtime,
     files: Mapping[str, bytes],
-    opened: Mapping[str, RuntimeModel],
-    outputs: Mapping[str, Tensor],
+    opened: Mapping[str, RuntimeNetwork],
+    judged: Mapping[str, Judgement],
     settings: DeploySettings,
 ) -> tuple[dict[str, RuntimeFigures], Median | None]:
     """Return what was measured of each file, and the time of the original with half of its weights at zero, to it.
 
     The latter is for files in int8, beside which it is said; None for others.
     """
-    proof = evaluator.images.proof
-    has_labels = proof.labels is not None
-    names = evaluator.dense.task.metrics(has_labels=has_labels, num_outputs=evaluator.profile.num_classes)
-    baseline = BaselineOutputs(outputs["original"], proof.labels, names)
-    image = evaluator.dense.arranged(proof, 0, 1)[0]
+    image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0]
     shown = image.expand(settings.batch, *image.shape[1:])
-    others = (
-        () if settings.kind == "float" else (RuntimeModel(_half_zero(files["original"]), threads=settings.threads),)
-    )
-    spent = times([*opened.values(), *others], shown, turns=TURNS)
+    zeros = None if settings.kind == "float" else runtime.half_zero(files["original"])
+    others = () if zeros is None else (runtime.open(zeros, threads=settings.threads),)
+    spent = runtime.times([*opened.values(), *others], shown, turns=TURNS)
     seconds = dict(zip(opened, spent, strict=False))
     figures = {
         name: RuntimeFigures(
-            changes=tuple(
-                change_of(metric, sums) for metric, sums in baseline.moments(outputs[name], 0, len(proof)).items()
-            ),
+            changes=judged[name].changes,
             seconds=Median.of(seconds[name]),
             time_ratio=ratio(seconds[name], seconds["original"]),
-            file_bytes=len(files[name]),
+            file_bytes=runtime.size(files[name]),
         )
         for name in files
     }
     return figures, ratio(spent[-1], seconds["original"]) if others else None
-
-
-def _half_zero(network: bytes) -> bytes:
-    """Return a float network without the smaller half of each weight, which sparsity leaves as zeros."""
-    model = onnx.load_from_string(network)
-    for constant in model.graph.initializer:
-        if len(constant.dims) > 1 and constant.data_type == onnx.TensorProto.FLOAT:
-            values = np.array(numpy_helper.to_array(constant))
-            values[np.abs(values) <= np.median(np.abs(values))] = 0
-            constant.CopyFrom(numpy_helper.from_array(values, constant.name))
-    return bytes(model.SerializeToString())
 
 
 def _preparation(evaluator: ScheduleEvaluator) -> str:

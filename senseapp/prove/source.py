@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
+from torch import nn
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.steps import LEFT_OUT
@@ -15,8 +16,8 @@ from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import Proof
-from senseapp.records.model_files import ONNX
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
+from senseapp.runtimes.base import Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Source:
     """A network, and how its weights came about.
 
     Attributes:
-        network: float ONNX.
+        network: as a float file of the runtime.
         schedule: that was carried out in it; None for the original weights.
         reconstruction: how its weights make up for what the schedule took; empty without a schedule.
         simulated: what the proof measured of these weights in torch; empty without a schedule.
@@ -40,35 +41,43 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def original_source(evaluator: ScheduleEvaluator) -> Source:
+def original_source(evaluator: ScheduleEvaluator, runtime: Runtime) -> Source:
     """Return the uncompressed network of a run."""
-    return Source(network=evaluator.original_network)
+    return Source(network=evaluator.original_file(runtime))
 
 
-def proven_source(evaluator: ScheduleEvaluator, proven: Proof) -> Source:
+def proven_source(evaluator: ScheduleEvaluator, runtime: Runtime, proven: Proof) -> Source:
     """Return a network that was just proven."""
-    evaluator.progress("Writing the proven network as ONNX")
-    return _source(evaluator.network_of(proven.applied.model), proven.result)
+    return _source(_written(evaluator, runtime, proven.applied.model), proven.result)
 
 
-def stored_source(evaluator: ScheduleEvaluator, proof: ValidationResult, weights: Path) -> Source:
+def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: ValidationResult, weights: Path) -> Source:
     """Return the network of an earlier proof, whose weights lie at ``weights``, as a plain state dict.
 
-    Where channels were removed, the network lies beside them as ONNX.
+    Where channels were removed, the network lies beside them in files that some runtimes open; for others its schedule
+    is carried out again, and takes the weights.
 
     Raises:
         StorageFailed: the files are gone.
     """
-    whole = weights.with_suffix(ONNX.suffix)
-    if whole.is_file():
+    whole, removes_channels = weights.with_suffix(runtime.description.suffix), proof.schedule.removes_channels
+    if removes_channels and whole.is_file():
         with storage_errors(whole.name):
             return _source(whole.read_bytes(), proof)
-    model = copy.deepcopy(evaluator.dense.model)
+    model = (
+        evaluator.reconstruction.apply(proof.schedule).model
+        if removes_channels
+        else copy.deepcopy(evaluator.dense.model)
+    )
     with storage_errors(weights.name):
         state = safetensors.torch.load(weights.read_bytes())
     model.load_state_dict(state)
-    evaluator.progress("Writing the proven network as ONNX")
-    return _source(evaluator.network_of(model), proof)
+    return _source(_written(evaluator, runtime, model), proof)
+
+
+def _written(evaluator: ScheduleEvaluator, runtime: Runtime, model: nn.Module) -> bytes:
+    evaluator.progress(f"Writing the proven network as {runtime.description.file_title}")
+    return evaluator.exporter(runtime).write(model)
 
 
 def _source(network: bytes, proof: ValidationResult) -> Source:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from senseapp.core.codec import dumps
+from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
-from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_of, open_evaluator
+from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_fields, key_of, open_evaluator
 from senseapp.store.run_folder import RunFolder
+
+_HISTOGRAM = ("layer", "tensor", "bits", "per_channel", "fold", "objective", "num_images")
+"""Fields of version 1, in the order in which keys hash them."""
+
+
+def _text_of(spec: HistogramSpec) -> str:
+    asked = key_fields(spec, encode(spec)["data"], _HISTOGRAM)
+    return json.dumps({"type": "HistogramSpec", "version": 1, "data": asked}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +35,7 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
     @property
     def key(self) -> str:
         """Names its file."""
-        return key_of(dumps(self.spec))
+        return key_of(_text_of(self.spec))
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
         """Look at the tensor."""
@@ -53,7 +62,7 @@ class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
     @property
     def key(self) -> str:
         """Names the question; no file has this name."""
-        return key_of(f"{dumps(self.spec)} layers={self.layers}")
+        return key_of(f"{_text_of(self.spec)} layers={self.layers}")
 
     def part(self, layer: str) -> HistogramTask:
         """Return the task of one layer."""
@@ -109,16 +118,18 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 
     def find_out(self, context: TaskContext) -> ChangedAnswers:
         """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are no answers."""
-        from senseapp.prove.changed_answers import changed_answers
+        from senseapp.prove.answers import changed_answers
         from senseapp.solve.problem import manual_schedule  # torch loads here
 
         evaluator = open_evaluator(context)
         result = evaluator.result
         context.observer.phase(f"Comparing the answers with {self.layer} compressed")
-        applied = evaluator.apply(manual_schedule(result, {self.layer: self.level}))
+        applied = evaluator.reconstruction.apply(manual_schedule(result, {self.layer: self.level}))
         subject = f"{self.layer} at {result.compression.scale.text(self.level)}"
         curves = evaluator.images.curves
-        found = changed_answers(evaluator, evaluator.outputs(applied, curves), curves, subject=subject)
+        before, after = evaluator.judge(curves).original.outputs, evaluator.judged(applied, curves).outputs
+        task, names = evaluator.task, evaluator.class_names
+        found = changed_answers(before, after, curves, task=task, names=names, subject=subject)
         if found is None:
             raise InvalidSpec("The outputs of this model name no answers that could change.")
         return found

@@ -175,5 +175,5 @@ def test_other_ranges_and_the_biases_that_depend_on_them_are_those_of_the_quanti
 def test_the_simulation_is_the_runtime_but_for_the_order_of_float_sums(case, step):
     writer, nodes = case
     content = writer.write(but=nodes[step::step])
-    computed, meant = RuntimeModel(content)(IMAGES), RuntimeModel(content, simulated=True)(IMAGES)
+    computed, meant = RuntimeModel(content).run(IMAGES), RuntimeModel(content, simulated=True).run(IMAGES)
     assert float((computed - meant).abs().max()) < 1e-6

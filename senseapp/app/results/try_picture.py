@@ -87,7 +87,7 @@ def _show(found: PictureAnswers, chosen: Candidate) -> None:
     width, height = found.input_size
     picture.image(found.png, caption=f"As the network sees it, {width} × {height}", width=_PICTURE_WIDTH)
     _shares(before, "The original, in PyTorch", found.original)
-    _shares(after, f"{chosen.made_of}, in onnxruntime", answer)
+    _shares(after, f"{chosen.made_of}, in {chosen.runtime.label}", answer)
     for note in found.notes:
         st.caption(note)
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, named
+from senseapp.app.common.address import bound, named, one_of
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
+from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.records.layer_times import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -77,6 +78,24 @@ class ScheduleSettings:
             return mixed_schedule(result, self.partner, budget=self.budget, limits=limits)
         chosen = method or self.method
         return schedule_for(result, self.budget, method=chosen, limits=self.limits, gamma=self.gamma, groups=groups)
+
+
+def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
+    """Let a person choose a runtime where several are installed; return the name of the chosen or the only one.
+
+    ``setting`` names the choice in the address.
+    """
+    if len(RUNTIMES) == 1:
+        return usual_runtime()
+    chosen: str = st.segmented_control(
+        "Runtime",
+        list(RUNTIMES),
+        required=True,
+        format_func=lambda name: RUNTIMES[name].label,
+        **bound(run_id, setting, one_of(RUNTIMES), usual_runtime(), key=f"schedule.{setting}.{run_id}"),
+        help="The program that the file is written for, and measured in.",
+    )
+    return chosen
 
 
 def choose_partner(run_id: str) -> RunResult | None:

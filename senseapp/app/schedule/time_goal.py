@@ -11,8 +11,9 @@ from senseapp.app.common.address import bound, number, one_of
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.uploads import expect_files, read_upload
-from senseapp.app.schedule.settings import TimeGoal
+from senseapp.app.schedule.settings import TimeGoal, choose_runtime
 from senseapp.core.markdown import code, md
+from senseapp.descriptions.runtimes import runtime_words
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.server.schedule_tasks import TimingTask
@@ -33,8 +34,8 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
         sources,
         required=True,
         **bound(run_id, "times", one_of(sources), sources[0], key=f"schedule.times_from.{run_id}"),
-        help="Measured in onnxruntime on this machine, bits as float and int8 with what changes between them cost; or "
-        "from a CSV with the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
+        help="Measured on this machine, bits as float and int8 with what changes between them cost; or from a CSV with "
+        "the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
     )
     with errors_here():
         times = _measured(run_id, result) if source == _HERE else _from_files(run_id, result)
@@ -44,11 +45,12 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
 
 
 def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
-    task = TimingTask(run_id=run_id)
+    task = TimingTask(run_id=run_id, runtime=choose_runtime(run_id, setting="times_runtime"))
     times = backend.service().work.outcome(task)
     if times is None and (label := start_label(task, "Time the layers", "these times", cancel="schedule.times_stop")):
         levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
-        st.markdown(f"Every layer runs in onnxruntime {levels}, one image a call on one thread.")
+        runtime = runtime_words(task.runtime).label
+        st.markdown(md("Every layer runs in {} {}, one image a call on one thread.", runtime, levels))
         if st.button(label, key=f"schedule.times.{run_id}", type="primary", icon=":material/timer:"):
             begin(task)
     return times

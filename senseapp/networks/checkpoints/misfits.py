@@ -11,7 +11,7 @@ from senseapp.networks.checkpoints.checkpoint import Checkpoint, named
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, fits_pattern, weights_only
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named, layers_between
-from senseapp.networks.checkpoints.stored_networks import Network
+from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.sources.libraries import architecture_shapes
 from senseapp.records.inputs import MatchReport, Mismatch
 
@@ -101,7 +101,7 @@ _MERGE_SHARDS = (
 )
 
 
-def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
+def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     """Return the cause, in sentences, for which ``network`` is of no known architecture."""
     for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _other_shapes, _variant):
         if (found := cause(checkpoint, network)) is not None:
@@ -115,7 +115,7 @@ def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
     )
 
 
-def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
+def _adapter(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     """Say that low-rank updates are no network, and that they cannot be added without their factor."""
     found = [name for name in checkpoint.tensors if _ADAPTER.search(name)]
     if not found:
@@ -129,7 +129,7 @@ def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
     )
 
 
-def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
+def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
     """Say that shapes fit in several orders, and that a file sorted by name does not tell which is right."""
     if network.unclear is None:
         return None
@@ -141,7 +141,7 @@ def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
     )
 
 
-def _part(checkpoint: Checkpoint, network: Network) -> str | None:
+def _part(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
     """Say that the file is one of several, by its name or because all that is in it is a part of an architecture."""
     numbered = _SHARD.search(checkpoint.file_name)
     if numbered:
@@ -164,7 +164,7 @@ def _part(checkpoint: Checkpoint, network: Network) -> str | None:
     )
 
 
-def _other_shapes(checkpoint: Checkpoint, network: Network) -> str | None:
+def _other_shapes(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
     """Say which few weights have other shapes, where the names are those of an architecture."""
     if not network.candidates:
         return None
@@ -186,7 +186,7 @@ def _other_shapes(checkpoint: Checkpoint, network: Network) -> str | None:
     )
 
 
-def _other_form(checkpoint: Checkpoint, _: Network) -> str | None:
+def _other_form(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     if not checkpoint.other_forms:
         return None
     name, form = next(iter(checkpoint.other_forms.items()))
@@ -196,7 +196,7 @@ def _other_form(checkpoint: Checkpoint, _: Network) -> str | None:
     )
 
 
-def _unknown_function(checkpoint: Checkpoint, _: Network) -> str | None:
+def _unknown_function(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     found = [name for name in checkpoint.tensors if PARAMETRIZED in name]
     if not found:
         return None
@@ -207,7 +207,7 @@ def _unknown_function(checkpoint: Checkpoint, _: Network) -> str | None:
     )
 
 
-def _variant(checkpoint: Checkpoint, network: Network) -> str | None:
+def _variant(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
     """Say that an architecture is all there, with further layers inside."""
     if not network.candidates:
         return None

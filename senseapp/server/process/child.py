@@ -26,6 +26,7 @@ from senseapp.core.codec import encode
 from senseapp.core.errors import SenseError
 from senseapp.core.home import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
+from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.server.memory import MemoryGuard
 from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
 from senseapp.server.session import load_engine, runs_on_processor
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _ORPHANED = 3
 _GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
 _AHEAD_SECONDS = 2.0  # after which a process that has nothing to do loads more
-_FOR_FILES = ("senseapp.prove.deliver", "torch.onnx", "onnxscript")
 _IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
 
 
@@ -93,7 +93,7 @@ def _load_ahead() -> None:
     """Import what files that run are made with, once the engine is there and nothing else is to be done."""
     if "torch" in sys.modules:
         with suppress(ImportError):  # whoever wants a file is told
-            for module in _FOR_FILES:
+            for module in ("senseapp.prove.deliver", *(name for each in RUNTIMES.values() for name in each.warm_up)):
                 import_module(module)
 
 
