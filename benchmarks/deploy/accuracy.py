@@ -11,10 +11,9 @@ from benchmarks.real.photographs import MADE_FROM, tensors, write_photographs
 from benchmarks.real.rows import Row
 from senseapp.cli.main import main
 from senseapp.data.images import TensorImages
-from senseapp.prove.deploy import deploy
+from senseapp.prove.deploy import deploy, original_source
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.proof_images import ProofImages
-from senseapp.prove.source import original_source
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import Deployment, DeploySettings, Median
 from senseapp.records.measurement import RunResult, change_in

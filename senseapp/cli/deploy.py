@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
         rounds=1,
     )
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-    from senseapp.prove.deploy import explain  # torch loads here
+    from senseapp.prove.int8_files import explain  # torch loads here
     from senseapp.prove.recommend import judged_by
     from senseapp.runtimes.base import runtime_named
 

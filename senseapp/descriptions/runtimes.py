@@ -38,6 +38,11 @@ class RuntimeDescription:
     warm_up: tuple[str, ...] = field(default=())
 
     @property
+    def is_installed(self) -> bool:
+        """Whether its files can be run here, and not only what was measured of them be shown."""
+        return bool(self.operations)
+
+    @property
     def own_default(self) -> str:
         """What the file of its own quantizer, as it comes, is called."""
         return f"{self.label}'s own default"

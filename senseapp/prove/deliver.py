@@ -10,10 +10,9 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
-from senseapp.prove.deploy import Deployed, deploy
+from senseapp.prove.deploy import Deployed, Source, deploy
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import Proof
-from senseapp.prove.source import Source
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
 from senseapp.records.file_answers import FileAnswers

@@ -1,45 +1,120 @@
-"""Make the file that runs: a network in int8 where that does little harm, measured in the runtime that it is for."""
+"""The file that runs: made of proven weights, in int8 where that does little harm, and measured in its runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-import torch
-from torch import Tensor
+import safetensors.torch
+from torch import nn
 
-from senseapp.core.steps import OptionalSteps
+from senseapp.core.disk import storage_errors
+from senseapp.core.steps import LEFT_OUT, OptionalSteps
 from senseapp.data.images import PreparedImages
-from senseapp.descriptions import DENSE_BITS
-from senseapp.descriptions.levels import BitScale
-from senseapp.metrics import METRICS
-from senseapp.networks.network import in_calls
+from senseapp.descriptions import Effect, get
+from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.findings import advice, findings
-from senseapp.prove.float_nodes import Mixed, mixed
+from senseapp.prove.int8_files import Int8Search
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.prove.source import Source
+from senseapp.prove.prove import Proof
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.file_answers import FileAnswers
-from senseapp.records.rounding import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import TURNS, Fitting, Quantizer, Runtime, RuntimeNetwork, ratio, runtime_named
+from senseapp.records.schedule import Delivered, Schedule, ValidationResult
+from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio, runtime_named
 
-_INT8_BITS = 8
-_BITS = BitScale(noun="rounding", axis="Bits")
-_FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
-_JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
-_SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
-_LEAST_IMAGES = 16  # of each; with fewer, all do both
-_SEARCH_TURNS = 15
-_NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
-_UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A network, and how its weights came about.
+
+    Attributes:
+        network: as a float file of the runtime.
+        schedule: that was carried out in it; None for the original weights.
+        reconstruction: how its weights make up for what the schedule took; empty without a schedule.
+        simulated: what the proof measured of these weights in torch; empty without a schedule.
+        bits: by layer, of each weight on a grid; empty where the schedule says nothing of bits.
+        notes: sentences a person should read.
+    """
+
+    network: bytes
+    schedule: Schedule | None = None
+    reconstruction: Delivered = ""
+    simulated: tuple[MetricChange, ...] = ()
+    bits: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def original_source(evaluator: ScheduleEvaluator, runtime: Runtime) -> Source:
+    """Return the uncompressed network of a run."""
+    return Source(network=evaluator.original_file(runtime))
+
+
+def proven_source(evaluator: ScheduleEvaluator, runtime: Runtime, proven: Proof) -> Source:
+    """Return a network that was just proven."""
+    return _source(_written(evaluator, runtime, proven.applied.model), proven.result)
+
+
+def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: ValidationResult, weights: Path) -> Source:
+    """Return the network of an earlier proof, whose weights lie at ``weights``, as a plain state dict.
+
+    Where channels were removed, the network lies beside them in files that some runtimes open; for others its schedule
+    is carried out again, and takes the weights.
+
+    Raises:
+        StorageFailed: the files are gone.
+    """
+    whole, removes_channels = weights.with_suffix(runtime.description.suffix), proof.schedule.removes_channels
+    if removes_channels and whole.is_file():
+        with storage_errors(whole.name):
+            return _source(whole.read_bytes(), proof)
+    model = (
+        evaluator.reconstruction.apply(proof.schedule).model
+        if removes_channels
+        else copy.deepcopy(evaluator.dense.model)
+    )
+    with storage_errors(weights.name):
+        state = safetensors.torch.load(weights.read_bytes())
+    model.load_state_dict(state)
+    return _source(_written(evaluator, runtime, model), proof)
+
+
+def _written(evaluator: ScheduleEvaluator, runtime: Runtime, model: nn.Module) -> bytes:
+    evaluator.progress(f"Writing the proven network as {runtime.description.file_title}")
+    return evaluator.exporter(runtime).write(model)
+
+
+def _source(network: bytes, proof: ValidationResult) -> Source:
+    return Source(
+        network=network,
+        schedule=proof.schedule,
+        reconstruction=proof.reconstruction,
+        simulated=proof.kept_changes,
+        bits=bits_of(proof.schedule),
+        notes=(
+            *((proof.delivered_reason,) if proof.delivered_reason else ()),
+            *(note for note in proof.notes if note.startswith(LEFT_OUT)),
+        ),
+    )
+
+
+def bits_of(schedule: Schedule) -> dict[str, float]:
+    """Return the bits of each weight, by layer, that ``schedule`` puts on a grid."""
+    return {
+        member: entry.level
+        for entry in schedule.entries
+        if entry.compression != "none" and get(entry.compression).effect is Effect.BITS
+        for member in entry.members
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """An ONNX file, what was measured of it, and what it answers to each image; None for tasks without answers."""
+    """A file, what was measured of it, and what it answers to each image; None for tasks without answers."""
 
     content: bytes
     record: Deployment
@@ -88,8 +163,8 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
                 stored = runtime.with_quantized_weights(network, bits)
                 files["file"], notes = stored.content, stored.notes
     else:
-        kept = [node for node, layer in layers.items() if source.bits.get(layer, DENSE_BITS) > _INT8_BITS]
-        found = _Int8Search(evaluator, runtime, source, settings, steps).found(files, kept if source.bits else [])
+        search = Int8Search(evaluator, runtime, network, source.bits, settings, steps)
+        found = search.found(files, layers)
         files, notes = found.files, found.notes
     in_float = files["file"] == network or found is None
     preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
@@ -122,172 +197,6 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     before, after = (judged[name].outputs for name in ("original", "file"))
     answers = file_answers(before, after, proof, task=evaluator.task, names=names)
     return Deployed(content=files["file"], record=record, answers=answers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Int8Files:
-    """The files by name, the nodes of "file" in float, and sentences on how it was made."""
-
-    files: dict[str, bytes]
-    in_float: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-class _Int8Search:
-    """Makes a network's files in int8, and looks for the parts that are better left in float."""
-
-    def __init__(
-        self,
-        evaluator: ScheduleEvaluator,
-        runtime: Runtime,
-        source: Source,
-        settings: DeploySettings,
-        steps: OptionalSteps,
-    ) -> None:
-        self._evaluator, self._runtime, self._source = evaluator, runtime, source
-        self._settings, self._steps = settings, steps
-        self._by_answers = settings.kind == "quickest"
-        self._network = runtime.open(source.network)
-        self._fitted, self._others = (_in_calls(self._network, each) for each in _fitted_and_others(evaluator))
-        self._judge = _judge_of(evaluator, self._others, self._network)
-        self._last: tuple[bytes, Judgement | None] = b"", None
-
-    def found(self, files: Mapping[str, bytes], kept: Sequence[str]) -> _Int8Files:
-        """Return ``files`` with those in int8, nodes ``kept`` in float always."""
-        runtime, settings, steps, network = self._runtime, self._settings, self._steps, self._source.network
-        fitting = Fitting(
-            batches=self._fitted,
-            damage_of=lambda candidate: self._judge.judged(candidate).damage,
-            reduce_range=settings.reduce_range,
-            weights_are_free=not self._source.bits,  # rounded weights would leave their grid
-            steps=steps,
-        )
-        with runtime.fitted_quantizer(network, fitting) as quantizer:
-            all_int8 = quantizer.write()
-            found = Mixed(content=quantizer.write(but=kept), in_float=(), gain={})
-            if settings.kind != "int8":
-                steps.progress("Timing every part in float and in int8")
-                with steps.trying("the search for parts that int8 harms"):
-                    found = self._mixed(files["original"], quantizer, kept)
-        made = {**files, "int8": all_int8}
-        with steps.trying(runtime.description.own_default):
-            default = runtime.own_int8(network, self._fitted)
-            if default is not None:
-                if self._damage_of(default) < self._damage_of(found.content) and not kept:
-                    found = replace(found, content=default, in_float=())
-                made["default"] = default
-        if self._by_answers and self._judged(found.content).share_changed > settings.most_changed:
-            found = Mixed(content=network, in_float=(), gain={})  # float changes none
-        is_own = found.content not in (network, made.get("default"))
-        notes = self._notes(found.content, quantizer.notes if is_own else ())
-        return _Int8Files(files={**made, "file": found.content}, in_float=found.in_float, notes=notes)
-
-    def _notes(self, content: bytes, of_quantizer: tuple[str, ...]) -> tuple[str, ...]:
-        """Return sentences on how the file was made."""
-        bits, note = self._source.bits, self._runtime.int8_note
-        rounded = bits and min(bits.values()) < _INT8_BITS
-        return (
-            *((f"Weights of fewer than {_INT8_BITS} bits are stored in {_INT8_BITS}.",) if rounded else ()),
-            *((_NOT_QUICKER,) if self._by_answers and content == self._source.network else ()),
-            *of_quantizer,
-            *((note,) if note else ()),
-        )
-
-    def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
-        """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
-        runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
-        few = torch.cat(tuple(self._others))[:_SCREENING_IMAGES]
-        screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
-        quickest = runtime.open(original if self._by_answers else all_int8, threads=settings.threads)
-        most_time = 1.0 if self._by_answers else settings.most_time
-
-        def is_enough(content: bytes, damage: float) -> bool:
-            if self._by_answers:
-                return self._judged(content).share_changed <= settings.most_changed
-            return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
-
-        def is_quick_enough(content: bytes) -> bool:
-            pair = (runtime.open(content, threads=settings.threads), quickest)
-            slower, quicker = runtime.times(pair, few[:1], turns=_SEARCH_TURNS)
-            return ratio(slower, quicker).value <= most_time
-
-        return mixed(
-            quantizer,
-            always_float=kept,
-            screen=lambda content: screen.judged(runtime.open(content)).damage,
-            damage_of=self._damage_of,
-            seconds_of=self._seconds(quantizer, all_int8),
-            is_quick_enough=is_quick_enough,
-            is_enough=is_enough,
-            progress=self._steps.progress,
-        )
-
-    def _seconds(self, quantizer: Quantizer, int8: bytes) -> Callable[[Collection[str]], float]:
-        """Return a function from the nodes in float to the predicted seconds of a call."""
-        nodes, network = {node.name for node in quantizer.nodes(int8)}, self._source.network
-        batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
-        owners = {node: node for node in nodes}
-        found = self._runtime.time_layers(network, int8, owners, threads=threads, batch=batch)
-
-        def seconds_of(in_float: Collection[str]) -> float:
-            inside = nodes.difference(in_float)
-            return found.whole(dict.fromkeys(inside, float(_INT8_BITS)), _BITS, int8=inside)
-
-        return seconds_of
-
-    def _damage_of(self, content: bytes) -> float:
-        return self._judged(content).damage
-
-    def _judged(self, content: bytes) -> Judgement:
-        """Return what a file was found to do; the last one is kept, as it is asked about twice."""
-        known, judgement = self._last
-        if judgement is None or known != content:
-            judgement = self._judge.judged(self._runtime.open(content))
-            self._last = content, judgement
-        return judgement
-
-
-def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime: Runtime) -> list[LayerRounding]:
-    """Return what rounding the weights, the input and the output of each layer of the uncompressed network does alone.
-
-    Half of the images of the curves fit ranges and weights, on the others damage is measured.
-    """
-    content = evaluator.original_file(runtime)
-    network = runtime.open(content)
-    fitted, others = (_in_calls(network, each) for each in _fitted_and_others(evaluator))
-    judge = _judge_of(evaluator, others, network)
-    return list(
-        runtime.roundings(
-            content,
-            fitted,
-            settings,
-            layers={layer.name for layer in evaluator.profile.layers},
-            change_of=lambda changed: judge.judged(changed).change(judge.divergence),
-            progress=evaluator.progress,
-        )
-    )
-
-
-def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: RuntimeNetwork) -> Judge:
-    """Return what compares with ``network`` on ``batches``, without labels."""
-    images, outputs = JudgingImages.of_batches(batches), evaluator.profile.num_classes
-    return Judge(evaluator.task, images, network, num_outputs=outputs)
-
-
-def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]:
-    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
-    curves = evaluator.images.curves
-    generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
-    order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
-    judging = min(len(curves) // 2, _JUDGING_IMAGES) if len(curves) >= 2 * _LEAST_IMAGES else 0
-    fitted = curves.subset(order[judging:][:_FITTED_IMAGES])
-    others = curves.subset(order[:judging]) if judging else fitted
-    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitted, others))
-    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # runtimes run there
-
-
-def _in_calls(network: RuntimeNetwork, batches: Sequence[Tensor]) -> list[Tensor]:
-    return [part for batch in batches for part in in_calls(network, batch)]
 
 
 def _judged(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes]) -> dict[str, Judgement]:

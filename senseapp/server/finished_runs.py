@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import NotFound
-from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.records.candidate import Candidate
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.file_answers import FileAnswers
@@ -132,7 +131,7 @@ class Work:
             here = tuple(
                 (each.file, str(path), each.runtime.name)
                 for each in folder.candidates()
-                if each.runs and each.runtime.name in RUNTIMES and (path := folder.path / each.file).is_file()
+                if each.runs and each.runtime.is_installed and (path := folder.path / each.file).is_file()
             )
             if not here:
                 raise NotFound("There is no file that runs of this run on this server. Make it first.")

@@ -33,10 +33,10 @@ from senseapp.server.tasks import (
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from senseapp.prove.deploy import Source
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.prove import Proof
     from senseapp.prove.recommend import Recommended
-    from senseapp.prove.source import Source
     from senseapp.runtimes.base import Runtime
 
 ROUNDS = 3
@@ -226,7 +226,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
     def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Delivery:
         """Do the same on an open evaluator."""
         from senseapp.prove.deliver import runtime_candidates  # torch loads here
-        from senseapp.prove.source import original_source
+        from senseapp.prove.deploy import original_source
         from senseapp.runtimes.base import runtime_named
 
         runtime, candidates = runtime_named(self.settings.runtime), tuple[Candidate, ...]()
@@ -249,8 +249,8 @@ class DeliverTask(FinishedRunTask[Delivery]):
         self, evaluator: ScheduleEvaluator, runtime: Runtime, context: TaskContext
     ) -> tuple[Source, tuple[Candidate, ...]]:
         """Return the proven network and the candidates of its weights; what was proven before is read again."""
+        from senseapp.prove.deploy import proven_source, stored_source
         from senseapp.prove.prove import prove_within
-        from senseapp.prove.source import proven_source, stored_source
 
         folder, proof = context.folder, self.proof(self.adapting)
         key = proof.kept_key(folder)

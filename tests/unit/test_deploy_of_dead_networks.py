@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidSpec, OutOfMemory
 from senseapp.data.images import TensorImages
-from senseapp.prove.deploy import Deployed, explain
+from senseapp.prove.deploy import Deployed, original_source, proven_source
 from senseapp.prove.deploy import deploy as deploy_source
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.int8_files import explain
 from senseapp.prove.prove import prove
 from senseapp.prove.repair_choice import measured
-from senseapp.prove.source import original_source, proven_source
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import change_in

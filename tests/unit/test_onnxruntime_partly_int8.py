@@ -17,10 +17,10 @@ from torch.nn import functional
 
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
+from senseapp.runtimes.onnxruntime.partly_int8 import compute_in_float
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.runtimes.onnxruntime.true_float import compute_in_float
 
 pytestmark = pytest.mark.slow
 IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(5))

@@ -72,7 +72,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate)
     """Show the menu of every other file of the run, each with its figures and what opens it."""
     owned = backend.service()
     with st.popover("Other files", icon=":material/more_horiz:"):
-        if chosen.runs:
+        if chosen.runs and chosen.runtime.is_installed:
             st.download_button(
                 "Deployment kit (zip): the file, how a picture is prepared, how it is run",
                 download(partial(_kit, owned, run_id, chosen), is_temporary=True),
