@@ -31,7 +31,7 @@ from senseapp.cli.main import main as command
 from senseapp.core.process import become_measuring
 from senseapp.data.load import load_images
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.evaluator import load_proof_images
+from senseapp.prove.proof_images import load_proof_images
 from senseapp.records.candidate import Candidate
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.server.schedule_tasks import RecommendationTask

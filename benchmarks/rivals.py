@@ -188,7 +188,7 @@ def made(case: Case, evaluator: ScheduleEvaluator, make: Callable[[ResourceBudge
         if case.kind != "macs":
             return asked(case.target)
         return with_true_size(
-            asked, lambda tried: true_figure(evaluator, evaluator.apply(tried), case.kind), case.target
+            asked, lambda tried: true_figure(evaluator, evaluator.reconstruction.apply(tried), case.kind), case.target
         )
     except SenseError:
         return None
@@ -287,7 +287,7 @@ def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConf
     assert ours is not None, f"{case.title} cannot be met"
     proven = prove(evaluator, ours, repair=False, rounds=3).result.schedule
     found["proven"], found["adapted"] = (_lost(case, evaluator, proven, adapting=how) for how in ("off", "minutes"))
-    cost = true_figure(evaluator, evaluator.apply(proven), case.kind)
+    cost = true_figure(evaluator, evaluator.reconstruction.apply(proven), case.kind)
     others = {name: lost["kl"] for name in _OTHERS if (lost := found[name]) is not None}
     best = min(others, key=lambda name: others[name])
     cells = [case.title, f"{cost:.3g}", *map(_shown, (found[name] for name in (*_METHODS, *_ADAPTED)))]
@@ -316,10 +316,10 @@ def _lost(
     """Return by metric what is lost on images that nothing was made from."""
     if schedule is None:
         return None
-    applied = evaluator.apply(schedule)
+    applied = evaluator.reconstruction.apply(schedule)
     if adapting != "off":
         measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof, adapting=adapting)
-    return {change.metric: change.delta for change in evaluator.measure(applied, unseen(case.network))}
+    return {change.metric: change.delta for change in evaluator.judged(applied, unseen(case.network)).changes}
 
 
 def _shown(lost: dict[str, float] | None) -> str:

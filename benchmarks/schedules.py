@@ -34,7 +34,8 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
-from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import ProofImages
 from senseapp.prove.prove import prove, true_figure
 from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.apply import AppliedModel
@@ -96,7 +97,7 @@ def solved(evaluator: ScheduleEvaluator, case: Case, method: str, gamma: float =
         if not isinstance(case.config, PruningConfig):
             return make(case.target)
         return with_true_size(
-            make, lambda tried: true_figure(evaluator, evaluator.apply(tried), case.kind), case.target
+            make, lambda tried: true_figure(evaluator, evaluator.reconstruction.apply(tried), case.kind), case.target
         )
     except SenseError:
         return None
@@ -110,9 +111,9 @@ def scores(evaluator: ScheduleEvaluator, applied: AppliedModel) -> Tensor:
 def outcome(evaluator: ScheduleEvaluator, schedule: Schedule | None) -> Outcome | None:
     if schedule is None:
         return None
-    applied = evaluator.apply(schedule)
+    applied = evaluator.reconstruction.apply(schedule)
     plain = scores(evaluator, applied)
-    evaluator.repair(applied)
+    evaluator.reconstruction.repair(applied)
     return Outcome(plain, scores(evaluator, applied))
 
 
@@ -120,7 +121,7 @@ def adapted(evaluator: ScheduleEvaluator, schedule: Schedule | None) -> Tensor |
     """Return the scores with adapted weights, where they measure better on images of the curves."""
     if schedule is None:
         return None
-    applied = evaluator.apply(schedule)
+    applied = evaluator.reconstruction.apply(schedule)
     measured(evaluator, applied, schedule.metric, repair=True, images=evaluator.images.curves, adapting="minutes")
     return scores(evaluator, applied)
 

@@ -11,13 +11,14 @@ from benchmarks.real.photographs import MADE_FROM, tensors, write_photographs
 from benchmarks.real.rows import Row
 from senseapp.cli.main import main
 from senseapp.data.images import TensorImages
-from senseapp.prove.deploy import deploy
-from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.prove.source import original_source
+from senseapp.prove.deploy import deploy, original_source
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import ProofImages
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import Deployment, DeploySettings, Median
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.store.run_folder import RunFolder
 
@@ -46,16 +47,16 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         images = ProofImages(curves=TensorImages(curves), proof=TensorImages(proof), note="")
         evaluator = ScheduleEvaluator.open(_result(Path(folder)), images=images, progress=lambda step: print(step))
-        deployed = deploy(evaluator, original_source(evaluator), DeploySettings(most_time=_MOST_TIME))
+        deployed = deploy(evaluator, original_source(evaluator, OPERATIONS), DeploySettings(most_time=_MOST_TIME))
         found, on_disk = deployed.record, Path(folder) / "file.onnx"
         on_disk.write_bytes(deployed.content)
         size = on_disk.stat().st_size
     exported = onnx_model(load_network(), proof[:1])
     with Int8Writer(exported, [curves]) as writer:
         usual = writer.write()
-    answers = RuntimeModel(exported)(proof).argmax(1)
+    answers = RuntimeModel(exported).run(proof).argmax(1)
     here, elsewhere = (
-        float((RuntimeModel(usual, simulated=simulated)(proof).argmax(1) != answers).float().mean())
+        float((RuntimeModel(usual, simulated=simulated).run(proof).argmax(1) != answers).float().mean())
         for simulated in (False, True)
     )
     quickest = found.figures["default"].seconds.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import onnx
 import timm
@@ -103,11 +104,13 @@ def _fitted_file(network: nn.Module, fitted: Tensor) -> bytes:
         return writer.write()
 
 
+def _outputs(opened: RuntimeModel, images: Tensor) -> Tensor:
+    return torch.cat([cast(Tensor, opened.run(batch)) for batch in images.split(16)])
+
+
 def _compared(content: bytes, scored: Tensor) -> tuple[float, float, float]:
     """Return top-1 agreement, mean KL divergence, and the share of images with equal outputs."""
-    meant, computed = (
-        RuntimeModel(content, simulated=simulated).outputs(scored.split(16)) for simulated in (True, False)
-    )
+    meant, computed = (_outputs(RuntimeModel(content, simulated=simulated), scored) for simulated in (True, False))
     first, second = (each.double().log_softmax(1) for each in (meant, computed))
     agreement = float((first.argmax(1) == second.argmax(1)).double().mean())
     equal = float((meant == computed).all(1).double().mean())

@@ -18,8 +18,10 @@ from senseapp.descriptions.levels import BitScale
 from senseapp.prove.timed import TimedNetwork, measured_schedule
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
+from senseapp.runtimes.base import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine, times
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 from senseapp.runtimes.onnxruntime.timing import time_layers
 from tests.schedule_cases import run_of
 
@@ -75,7 +77,9 @@ def _timed(name: str) -> Iterator[TimedNetwork]:
     layers = {layer for layer, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
     with Int8Writer(content, [images], rounding=Rounding()) as writer:
         found = time_layers(content, writer.write(), layers_of_nodes(content, layers))
-        yield TimedNetwork(network=content, times=found, writer=writer, image=images[:1], threads=1)
+        yield TimedNetwork(
+            runtime=OPERATIONS, network=content, times=found, quantizer=writer, image=images[:1], threads=1
+        )
 
 
 def _errors(name: str, network: TimedNetwork) -> list[float]:
@@ -91,7 +95,7 @@ def _errors(name: str, network: TimedNetwork) -> list[float]:
 def _ratios(network: TimedNetwork, chosen: Sequence[set[str]]) -> list[float]:
     """Return the times of files with these layers in int8, as multiples of the float file's."""
     owners = layers_of_nodes(network.network, network.times.layers())
-    files = [network.writer.write(but=[node for node, own in owners.items() if own not in int8]) for int8 in chosen]
+    files = [network.quantizer.write(but=[node for node, own in owners.items() if own not in int8]) for int8 in chosen]
     opened = [RuntimeModel(file) for file in (network.network, *files)]
     first, *spent = times(opened, network.image, turns=_TURNS)
     return [statistics.median(np.array(each) / np.array(first)) for each in spent]

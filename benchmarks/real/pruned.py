@@ -9,7 +9,8 @@ from benchmarks.real.repair import Run, kl, opened
 from benchmarks.real.rows import Row
 from senseapp.compressions import PruningConfig
 from senseapp.data.images import TensorImages
-from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import ProofImages
 from senseapp.prove.repair_choice import measured
 from senseapp.prove.strongest import couplings_of
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule
@@ -28,7 +29,7 @@ def rows() -> Iterator[Row]:
     run = Run(PruningConfig(), LEVELS, "macs", {})
     bench = opened(run, ProofImages(curves=curves, proof=proof, note=""))
     unseen, schedule = TensorImages(tensors(_SCORED, SCORED_ON)), pruned_schedule(bench, target=_REMOVED)
-    plain = kl(bench.measure(bench.apply(schedule), unseen))
+    plain = kl(bench.judged(bench.reconstruction.apply(schedule), unseen).changes)
     repaired, adapted = (_delivered(bench, schedule, unseen, adapting) for adapting in ("off", "minutes"))
     before = min(plain, repaired)
     yield Row(
@@ -52,6 +53,6 @@ def pruned_schedule(bench: ScheduleEvaluator, *, target: float) -> Schedule:
 
 def _delivered(bench: ScheduleEvaluator, schedule: Schedule, unseen: TensorImages, adapting: Adapting) -> float:
     """Return the KL on ``unseen`` of what is delivered; the choice never sees them."""
-    applied = bench.apply(schedule)
+    applied = bench.reconstruction.apply(schedule)
     measured(bench, applied, "kl", repair=True, images=bench.images.proof, adapting=adapting)
-    return kl(bench.measure(applied, unseen))
+    return kl(bench.judged(applied, unseen).changes)

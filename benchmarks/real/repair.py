@@ -15,7 +15,8 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import ProofImages
 from senseapp.prove.repair_choice import measured
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, Schedule
@@ -104,16 +105,16 @@ def schedule_of(evaluator: ScheduleEvaluator, kind: BudgetKind, target: float, m
 
 def _on_unseen(evaluator: ScheduleEvaluator, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
     """Return the KL without repair and as delivered, and whether that is repaired; the choice never sees ``unseen``."""
-    applied = evaluator.apply(schedule)
-    plain = kl(evaluator.measure(applied, unseen))
+    applied = evaluator.reconstruction.apply(schedule)
+    plain = kl(evaluator.judged(applied, unseen).changes)
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
-    return plain, kl(evaluator.measure(applied, unseen)), found.delivered == "repaired"
+    return plain, kl(evaluator.judged(applied, unseen).changes), found.delivered == "repaired"
 
 
 def _identity(evaluator: ScheduleEvaluator, unseen: ImageSet) -> Row:
-    untouched = evaluator.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
-    evaluator.repair(untouched)
-    changes = {change.metric: change for change in evaluator.measure(untouched, unseen)}
+    untouched = evaluator.reconstruction.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
+    evaluator.reconstruction.repair(untouched)
+    changes = {change.metric: change for change in evaluator.judged(untouched, unseen).changes}
     lost, agreement = changes["kl"].value, changes["agreement"].value
     return Row(
         what="repair on the uncompressed network: KL, agreement",

@@ -1,4 +1,4 @@
-"""``deploy``: write the network of a run as ONNX that runs in int8, measured in onnxruntime."""
+"""``deploy``: write the network of a run as a file that runs in int8, measured in the runtime that it is for."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.output import ProgressObserver, changes_json, figures_json, phases
-from senseapp.cli.run_arguments import add_adapting, add_run_arguments, loss_from, partner_of, schedule_at
+from senseapp.cli.run_arguments import add_adapting, add_run_arguments, add_runtime, loss_from, partner_of, schedule_at
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.records.candidate import Candidate
-from senseapp.records.deployment import ONNX, Deployment, DeploySettings
+from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.diagnosis import LayerRounding, RoundingSettings
 from senseapp.server.schedule_tasks import DeliverTask
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 NAME = "deploy"
-SUMMARY = "Write the network as ONNX that runs in int8, measured in onnxruntime beside the original."
+SUMMARY = "Write the network as a file that runs in int8, measured in its runtime beside the original."
 EPILOG = """\
 With --schedule the file is made from weights that are proven first, with repair where that measures better; without it
 the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in float, as long as
 the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the schedule do so too.
 --all-int8 and --float do without that choice; --max-changed 1 leaves as little in float as it takes for at most 1 of
 100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
-original in float, for all-int8 and for onnxruntime's own default: every metric with its interval, on held-out images
+original in float, for all-int8 and for the runtime's own default: every metric with its interval, on held-out images
 where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
 the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
 FILE.README.txt says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
@@ -73,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ones are tried too",
     )
     parser.add_argument("--kit", action="store_true", help="write predict.py and a notebook that run it on a picture")
-    parser.add_argument("--out", type=Path, required=True, metavar="ONNX", help="file to write, ends in .onnx")
+    add_runtime(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, ends in .onnx")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -85,8 +87,9 @@ def run(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out
     if schedule is None and arguments.adapt != "off":
         raise InvalidSpec("--adapt is for what a schedule compresses. Add --schedule FILE, or leave it out.")
-    if out.suffix != ONNX.suffix:
-        raise InvalidSpec(f"The file's name ends in {ONNX.suffix}, got {out.suffix or 'no suffix'!r}.")
+    suffix = RUNTIMES.named(arguments.runtime).suffix
+    if out.suffix != suffix:
+        raise InvalidSpec(f"The file's name ends in {suffix}, got {out.suffix or 'no suffix'!r}.")
     changed = arguments.max_changed
     settings = DeploySettings(
         kind=arguments.kind or ("mixed" if changed is None else "quickest"),
@@ -97,6 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         batch=arguments.batch,
         reduce_range=arguments.reduce_range,
+        runtime=arguments.runtime,
     )
     task = DeliverTask(
         run_id="",
@@ -107,9 +111,9 @@ def run(arguments: argparse.Namespace) -> None:
         rounds=1,
     )
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-    from senseapp.prove.deploy import explain  # torch loads here
+    from senseapp.prove.int8_files import explain  # torch loads here
     from senseapp.prove.recommend import judged_by
-    from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
+    from senseapp.runtimes.base import runtime_named
 
     with phases() as progress:
         context = TaskContext(folder=folder, observer=ProgressObserver(progress))
@@ -119,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
             task = replace(task, allowed_drop=allowed)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
-        roundings = explain(evaluator, apart) if arguments.explain else []
+        roundings = explain(evaluator, apart, runtime=runtime_named(settings.runtime)) if arguments.explain else []
     wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == (settings.kind == "float")]
     if not wanted:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
@@ -128,7 +132,9 @@ def run(arguments: argparse.Namespace) -> None:
     files = {out: folder.candidate_file(candidate).read_bytes()}
     files[out.with_suffix(".README.txt")] = candidate.deployment.readme(out.name).encode()
     if arguments.kit:
-        files |= {out.with_name(name): text.encode() for name, text in kit_files(out.name).items()}
+        files |= {
+            out.with_name(name): text.encode() for name, text in runtime_named(settings.runtime).kit(out.name).items()
+        }
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():

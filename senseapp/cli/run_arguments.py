@@ -26,6 +26,7 @@ from senseapp.descriptions import (
     options_of,
     parse_numbers,
 )
+from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.metrics import metric_named
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
@@ -284,6 +285,13 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
         help="give compressed layers new weights that make up for what was lost, where measured to do so: in closed "
         "form (minutes), or then tuned block by block by descent too, which takes minutes more (best)",
     )
+
+
+def add_runtime(parser: argparse.ArgumentParser) -> None:
+    """Add ``--runtime``, which only needs to be said where several are installed."""
+    labels = ", ".join(RUNTIMES)
+    shown = f"the runtime that the file is for: {labels}" if len(RUNTIMES) > 1 else argparse.SUPPRESS
+    parser.add_argument("--runtime", default=usual_runtime(), choices=list(RUNTIMES), help=shown)
 
 
 def partner_of(arguments: argparse.Namespace, result: RunResult) -> RunResult | None:

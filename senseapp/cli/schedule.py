@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import add_run_arguments, loss_from, partner_of
+from senseapp.cli.run_arguments import add_run_arguments, add_runtime, loss_from, partner_of
 from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.metrics import METRICS
@@ -22,7 +22,7 @@ SUMMARY = "Choose one level per layer for a budget, and write the file your tool
 EPILOG = """\
 --target is the fraction removed (0.8: 80 % of the weights zero or gone), and with --budget bits the average bits.
 --max-drop stands in its place: whole schedules are measured to find the strongest one that loses no more.
---budget-ms stands in place of both: the time of one call in onnxruntime. Layers are timed on this machine, pruned ones
+--budget-ms stands in place of both: the time of one call in a runtime. Layers are timed on this machine, pruned ones
 at each level of the run, those of bits with what changes between int8 and float cost, and the schedule's file is
 measured before it is offered; or times come from --times: a CSV with the columns layer,level,ms, or for each level
 LEVEL=FILE, a profile of onnxruntime, of trtexec --exportProfile or of TFLite's benchmark_model (level 0 or 32:
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--times", action="append", default=[], metavar="[LEVEL=]FILE", help="times of layers, in place of measuring"
     )
     parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
+    add_runtime(parser)
     parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
     parser.add_argument(
         "--drop-metric", default="", metavar="M", help="what --max-drop counts (default: the run's own)"
@@ -153,10 +154,12 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
         return schedule_within(result, times, arguments.budget_ms / 1000, limits=limits)
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.timed import schedule_for_time  # torch loads here
+    from senseapp.runtimes.base import runtime_named
 
     with phases() as progress:
         return schedule_for_time(
             ScheduleEvaluator.open(result, progress=progress),
+            runtime_named(arguments.runtime),
             arguments.budget_ms / 1000,
             limits=limits,
             threads=arguments.threads,

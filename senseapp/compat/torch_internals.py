@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 aten = torch.ops.aten
 """ATen's operations as overload packets. torch does not document which of them a module calls, or the order of their
@@ -73,6 +73,13 @@ def activations_out_of_place(program: torch.export.ExportedProgram) -> None:
         if other is not None and len(node.args[0].users) == 1 and _is_fresh(node.args[0]):
             node.target = other
     program.graph_module.recompile()
+
+
+def nested_outputs(program: ExportedProgram) -> Any:
+    """Return what a traced network returns, nested as it does so, with the place of each tensor for the tensor."""
+    places = iter(range(len(program.graph_signature.user_outputs)))
+    leaves = [None if name is None else next(places) for name in program.graph_signature.user_outputs]
+    return tree_unflatten(leaves, program.call_spec.out_spec)
 
 
 def _is_fresh(node: Any) -> bool:

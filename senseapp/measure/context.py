@@ -16,8 +16,16 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.data.images import ImageSet
 from senseapp.measure.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
 from senseapp.measure.prefix import Prefix, ReplayMismatch
-from senseapp.measure.replay import DIFFERS, Replay, failure_of, find_replay_obstacle, replayed
+from senseapp.measure.replay import (
+    DIFFERS,
+    Replay,
+    failure_of,
+    find_replay_obstacle,
+    plain_note,
+    replayed,
+)
 from senseapp.metrics.predictions import Predictions, equal, joined, stored
+from senseapp.networks.network import Abilities
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.networks.usage import add_uses, leaves_weights_out, others_note, weights_used
@@ -39,6 +47,13 @@ def to_device(batch: Tensor, device: torch.device) -> Tensor:
 PREDICTION_BYTES = 448 * 2**20
 """Most bytes of the uncompressed model's predictions, over all images of a run."""
 _LEAST_PREDICTION_BYTES = 2**16  # of one image
+
+
+def prediction_bytes(num_images: int) -> int:
+    """Return the most that the predictions of each of ``num_images`` may take."""
+    return max(_LEAST_PREDICTION_BYTES, PREDICTION_BYTES // max(1, num_images))
+
+
 _PartT = TypeVar("_PartT")
 
 
@@ -60,7 +75,7 @@ def choose_device(name: str) -> torch.device:
 
 @dataclass(slots=True, weakref_slot=True)
 class MeasurementContext:
-    """A copy of a model and its images, ready for whole passes and for replay.
+    """A :class:`~senseapp.networks.network.Network`: a model copy and the images, ready for whole passes and replay.
 
     ``trace`` records a pass in ``layout``; ``channels_last`` says whether the model convolves and accepts images in
     that memory order; ``replay_obstacle`` is why it cannot be replayed; ``seconds_per_image`` is the time of one whole
@@ -107,8 +122,23 @@ class MeasurementContext:
             profile=profile_model(private, sample, trace=trace, task=task),
             task=task,
             channels_last=layout.channels_last,
-            prediction_bytes=max(_LEAST_PREDICTION_BYTES, PREDICTION_BYTES // len(images)),
+            prediction_bytes=prediction_bytes(len(images)),
         )
+
+    @property
+    def abilities(self) -> Abilities:
+        """What else can be done with it: all, but for replay where the model has its own way."""
+        return Abilities(replay=plain_note(self.replay_obstacle) if self.replay_obstacle else "")
+
+    @property
+    def fixed_batch(self) -> None:
+        """Any number of images."""
+        return
+
+    def run(self, batch: Tensor) -> object:
+        """Return the model's raw output for images (N, C, H, W), in this layout and precision."""
+        with torch.inference_mode(), precision_context(self.layout.precision, self.device):
+            return self.model(self._arrange(batch))
 
     def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
         """Choose the layout by a timed trial, for ``forwards`` whole passes per image, and trace a pass in it."""

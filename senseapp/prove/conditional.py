@@ -19,11 +19,11 @@ from senseapp.compressions.base import (
     WeightCompressor,
 )
 from senseapp.core.errors import MeasurementFailed
-from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.adapted import compressor_for
 from senseapp.measure.context import MeasurementContext
-from senseapp.metrics import MetricChange, change_of
+from senseapp.metrics import MetricChange
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.reconstruct.repair import Matching
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import CoupledGroup
@@ -61,8 +61,10 @@ class ConditionalSensitivity:
             self._trial = _Weights(cast(WeightCompressor, compressor))
         given = {entry.layer: entry.level for entry in schedule.entries if entry.compression != "none"}
         self.levels: Levels = {layer: level for layer, level in given.items() if self._trial.can(layer, level)}
-        self._baseline = BaselineOutputs(dense.baseline(), dense.images.labels, (schedule.metric,))
-        self._reference = evaluator.reference if repair else None
+        images = JudgingImages.of_set(dense.images, dense)
+        outputs = evaluator.profile.num_classes
+        self._judge = Judge(dense.task, images, dense, num_outputs=outputs, metrics=(schedule.metric,))
+        self._reference = evaluator.reconstruction.reference if repair else None
         sizes = [len(batch) for batch in self._reference.batches] if self._reference else []
         self._batches = [
             index for index in range(len(sizes)) if not index or sum(sizes[: index + 1]) <= len(dense.images)
@@ -107,12 +109,11 @@ class ConditionalSensitivity:
         with ExitStack() as stack:
             layers, kept = stack.enter_context(self._trial.compressed(levels))
             if self._reference is not None:
-                scale = self._evaluator.scales_per_channel
+                scale = self._evaluator.reconstruction.scales_per_channel
                 matching = Matching(self._dense.model, self._reference, layers=layers, kept=kept, scale=scale)
                 stack.enter_context(matching.fitted(self._batches))
-            output = self._dense.baseline()
-        moments = self._baseline.moments(output, 0, len(output))
-        return change_of(self._metric, moments[self._metric])
+            found = self._judge.judged(self._dense)
+        return found.change(self._metric)
 
 
 def _compressor(evaluator: ScheduleEvaluator) -> Compressor:
@@ -121,7 +122,7 @@ def _compressor(evaluator: ScheduleEvaluator) -> Compressor:
     request = CompressionRequest(
         model=evaluator.dense.model,
         layers=tuple(layer for layer in evaluator.profile.layers if layer.name in measured),
-        calibration=tuple(evaluator.calibration()),
+        calibration=tuple(evaluator.reconstruction.calibration()),
         seed=spec.seed,
     )
     return compressor_for(spec, request)

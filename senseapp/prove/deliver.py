@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import MetricChange
-from senseapp.prove.deploy import Deployed, deploy
+from senseapp.prove.answers import file_answers
+from senseapp.prove.deploy import Deployed, Source, deploy
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_answers import file_answers
 from senseapp.prove.prove import Proof
-from senseapp.prove.source import Source
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import CHECKPOINT, DeploySettings, Median, RuntimeFigures, model_file, small_form
 from senseapp.records.schedule import ValidationResult
-from senseapp.runtimes.onnxruntime.runtime import ratio
+from senseapp.runtimes.base import ratio
 
 
 def weights_candidates(
@@ -49,7 +49,7 @@ def weights_candidates(
             reconstruction=validation.reconstruction,
             figures=replace(figures, file_bytes=validation.files[path.name.removeprefix(files[0].stem)]),
             original=original,
-            held_out=is_held_out(evaluator),
+            held_out=evaluator.images.held_out,
             notes=notes,
         )
         for path in files
@@ -61,9 +61,9 @@ def weights_answers(evaluator: ScheduleEvaluator, proven: Proof) -> FileAnswers 
     """Return what the weights of :func:`weights_candidates` answer to each proof image; None for tasks without any."""
     proof, outputs = evaluator.images.proof, proven.outputs
     if proven.applied.rounded_inputs:
-        outputs = evaluator.outputs(replace(proven.applied, rounded_inputs=()), proof)
-    before = evaluator.baseline_outputs(proof)
-    return file_answers(before, outputs, proof, task=evaluator.dense.task, names=evaluator.class_names)
+        outputs = evaluator.judged(replace(proven.applied, rounded_inputs=()), proof).outputs
+    before = evaluator.judge(proof).original.outputs
+    return file_answers(before, outputs, proof, task=evaluator.task, names=evaluator.class_names)
 
 
 def _form_of(path: Path, plain: Path) -> Form | None:
@@ -79,12 +79,8 @@ def _changes_of_weights(
     if not proven.applied.rounded_inputs:
         return proven.result.kept_changes, ()
     plain = replace(proven.applied, rounded_inputs=())
-    return evaluator.measure(plain), ("Measured with inputs of layers in float: weights do not hold their rounding.",)
-
-
-def is_held_out(evaluator: ScheduleEvaluator) -> bool:
-    """Whether the proof images of a run are others than those of its curves."""
-    return evaluator.images.proof is not evaluator.images.curves
+    note = "Measured with inputs of layers in float: weights do not hold their rounding."
+    return evaluator.judged(plain).changes, (note,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +108,16 @@ def runtime_candidates(
     notes: list[str] = []
     wanted = [replace(settings, kind="float")] if source.schedule is not None or settings.kind == "float" else []
     wanted += [settings] if settings.kind != "float" else []
+    title = runtime_words(settings.runtime).file_title
     for each in wanted:
         try:
             deployed = deploy(evaluator, source, each)
         except InvalidSpec as error:
-            notes.append(f"There is no ONNX file {'in float' if each.kind == 'float' else 'in int8'}: {error}")
+            notes.append(f"There is no {title} file {'in float' if each.kind == 'float' else 'in int8'}: {error}")
             continue
         if each.kind != "float" and deployed.record.computes_in_float:
             notes.append("No file with int8 that is quicker than the original changes as few answers as allowed.")
             continue
-        candidate = deployed.candidate(source, name_of=name_of, held_out=is_held_out(evaluator))
+        candidate = deployed.candidate(source, name_of=name_of, held_out=evaluator.images.held_out)
         made.append((candidate, deployed))
     return RuntimeFiles(made=tuple(made), notes=tuple(notes))

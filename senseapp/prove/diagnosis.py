@@ -13,7 +13,7 @@ from senseapp.compressions.quantization.activations import observe_inputs
 from senseapp.core.errors import MeasurementFailed, SenseError
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.folding import foldable_norms, norm_scale
-from senseapp.metrics import MetricChange, change_of
+from senseapp.metrics import MetricChange
 from senseapp.networks.profile import CONVOLUTIONS, profile_model
 from senseapp.networks.trace import trace_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
@@ -36,11 +36,11 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
         MeasurementFailed: it cannot be measured at that level.
     """
     evaluator.progress(f"Looking at {layer}")
-    findings = findings_of(evaluator.dense.model, evaluator.calibration(), layer)
+    findings = findings_of(evaluator.dense.model, evaluator.reconstruction.calibration(), layer)
     metric = damage_metric(evaluator.result)
     schedule = manual_schedule(evaluator.result, {layer: level})
     evaluator.progress("Measuring what would help")
-    applied, curves = evaluator.apply(schedule), evaluator.images.curves
+    applied, curves = evaluator.reconstruction.apply(schedule), evaluator.images.curves
     plain = measured(evaluator, applied, metric, repair=True, images=curves)
     change = change_in(plain.changes, metric)
     if change is None:
@@ -53,7 +53,7 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
         remedies.append(Remedy(label="Repair without training", change=repaired))
     if not evaluator.result.spec.sensitivity.adapted:
         new = measured(
-            evaluator, evaluator.apply(schedule), metric, repair=False, adapting="minutes", images=curves
+            evaluator, evaluator.reconstruction.apply(schedule), metric, repair=False, adapting="minutes", images=curves
         ).repaired
         if (adapted := change_in(new, metric)) is not None:
             remedies.append(Remedy(label="Adapted weights", change=adapted))
@@ -69,9 +69,10 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
 def _alone(
     evaluator: ScheduleEvaluator, config: CompressionConfig, layer: str, level: float, metric: str
 ) -> MetricChange:
-    other = replace(evaluator, configs={**evaluator.configs, config.kind: config})
+    own = evaluator.reconstruction
+    other = replace(own, configs={**own.configs, config.kind: config})
     applied = other.apply(manual_schedule(evaluator.result, {layer: level}))
-    return change_of(metric, evaluator.sums(applied, evaluator.images.curves)[metric])
+    return evaluator.judged(applied, evaluator.images.curves).change(metric)
 
 
 def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tuple[Finding, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from senseapp.core.texts import plural
+from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
@@ -61,19 +62,19 @@ def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings) ->
     judged_by = divergence_among(names) or names[0]
     own, all_int8 = (change_in(each.changes, judged_by) for each in (file, int8))
     if default is not None and own is not None:
-        yield from _against_default(file, own, default)
+        yield from _against_default(file, own, default, runtime_words(settings.runtime).own_default)
     if own is not None and all_int8 is not None and own.delta > all_int8.delta:
         yield "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
     if settings.kind == "mixed" and file.seconds.value > settings.most_time * int8.seconds.value:
         yield f"The file takes more than {settings.most_time:g} times as long as all-int8."
 
 
-def _against_default(file: RuntimeFigures, own: MetricChange, default: RuntimeFigures) -> Iterator[str]:
+def _against_default(file: RuntimeFigures, own: MetricChange, default: RuntimeFigures, title: str) -> Iterator[str]:
     usual = change_in(default.changes, own.metric)
     if usual is not None and own.ci_low > usual.ci_high:
-        yield "onnxruntime's own default does less harm than this file."
+        yield f"{title} does less harm than this file."
     if usual is not None and file.seconds.low > default.seconds.high and own.delta >= usual.delta:
-        yield "onnxruntime's own default is quicker than this file, and does no more harm."
+        yield f"{title} is quicker than this file, and does no more harm."
 
 
 def _against_limit(file: RuntimeFigures, most_changed: float) -> Iterator[str]:

@@ -14,7 +14,7 @@ from senseapp.core.steps import ignore_progress
 from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, primary_among
 from senseapp.metrics.predictions import Predictions
-from senseapp.prove.changed_answers import changed_answers
+from senseapp.prove.answers import changed_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.refine import refine
 from senseapp.prove.repair_choice import Measured, measured
@@ -141,7 +141,7 @@ class MeasuredSchedule:
         final, used, notes = refine(
             evaluator, schedule, rounds=rounds, repair=repair, adapting="minutes" if adapted else "off"
         )
-        applied = evaluator.apply(final)
+        applied = evaluator.reconstruction.apply(final)
         evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
         found = measured(
             evaluator, applied, final.metric, repair=repair, images=evaluator.images.proof, adapting=adapting
@@ -168,8 +168,9 @@ class MeasuredSchedule:
         """Compare answers, sizes and times with the uncompressed model's, and with a uniform schedule of equal cost."""
         evaluator, final, applied, found = self.evaluator, self.schedule, self.applied, self.found
         proof, adapted = evaluator.images.proof, _predicts_adapted(evaluator, self.adapting)
-        outputs = evaluator.outputs(applied, proof)
-        changed = changed_answers(evaluator, outputs, proof, subject=_subject(final))
+        before, outputs = evaluator.judge(proof).original.outputs, evaluator.judged(applied, proof).outputs
+        task, names = evaluator.task, evaluator.class_names
+        changed = changed_answers(before, outputs, proof, task=task, names=names, subject=_subject(final))
         example = evaluator.dense.batches(0, 1)[0]
         seconds = pass_seconds((evaluator.dense.model, applied.model), example)
         sizes = _sizes(evaluator, applied) | {"latency_seconds": (latency(seconds[0]), latency(seconds[1]))}
@@ -177,7 +178,9 @@ class MeasuredSchedule:
         rival, rival_note = _uniform(evaluator, final, applied)
         uniform = None
         if rival is not None:
-            uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=self.repair, images=proof)
+            uniform = measured(
+                evaluator, evaluator.reconstruction.apply(rival), final.metric, repair=self.repair, images=proof
+            )
         return Proof(
             result=ValidationResult(
                 schedule=final,
@@ -251,7 +254,7 @@ def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedM
         uniform = schedule_for(result, budget, method="uniform", metric=schedule.metric, groups=groups)
     except (InfeasibleBudget, InvalidSpec) as error:
         return None, f"There is no uniform schedule of equal cost. {error}"
-    cost = true_figure(evaluator, evaluator.apply(uniform), kind)
+    cost = true_figure(evaluator, evaluator.reconstruction.apply(uniform), kind)
     if kind == "bits" and cost < target - 0.05:
         return uniform, f"The uniform schedule has {cost:.3g} bits on average: no common level lies nearer."
     return uniform, ""

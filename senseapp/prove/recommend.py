@@ -79,14 +79,14 @@ def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None
         schedule=proven[0] if proven else None,
         validation=proven[1].result if proven else None,
         refused=refused,
-        held_out=evaluator.images.proof is not evaluator.images.curves,
+        held_out=evaluator.images.held_out,
     )
     return Recommended(record=record, proven=proven[1] if proven else None)
 
 
 def judged_by(evaluator: ScheduleEvaluator) -> str:
     """Return the metric that people judge the run's model by, among those that its images allow."""
-    images, task = evaluator.images.curves, evaluator.dense.task
+    images, task = evaluator.images.curves, evaluator.task
     names = task.metrics(has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes)
     return primary_among(names) or divergence_among(names) or evaluator.result.metric
 
@@ -132,7 +132,7 @@ class _ScheduleSearch:
             except (InfeasibleBudget, InvalidSpec):
                 continue
             judged = MeasuredSchedule.of(
-                self._evaluator, schedule, repair=True, adapting=self._evaluator.usual_adapting
+                self._evaluator, schedule, repair=True, adapting=self._evaluator.reconstruction.usual_adapting
             )
             change = change_in(judged.found.best, self._metric)
             if change is not None and change.delta <= self._allowed:
@@ -143,7 +143,7 @@ class _ScheduleSearch:
 
     def _adapted(self) -> tuple[Schedule, Proof] | None:
         """Prove the strongest schedule that held with adapted weights, where repair alone was not enough."""
-        if self._evaluator.usual_adapting != "off":
+        if self._evaluator.reconstruction.usual_adapting != "off":
             return None
         for target in self._holding()[:1]:
             schedule = self._make(target, "optimal")

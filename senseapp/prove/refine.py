@@ -134,7 +134,7 @@ def _sentence(first: _Tried, best: _Tried, used: int) -> str:
 
 
 def _tried(evaluator: ScheduleEvaluator, schedule: Schedule, repair: bool, adapting: Adapting) -> _Tried | None:
-    curves, applied = evaluator.images.curves, evaluator.apply(schedule)
+    curves, applied = evaluator.images.curves, evaluator.reconstruction.apply(schedule)
     found = measured(evaluator, applied, schedule.metric, repair=repair, images=curves, adapting=adapting)
     damage = change_in(found.best, schedule.metric)
     if damage is None:

@@ -2,11 +2,11 @@
 
 There may be several repairs: of the statistics alone (:mod:`senseapp.reconstruct.repair`), and with new weights for the
 compressed layers (:mod:`senseapp.reconstruct.adapt.weights`), or for those that read removed channels
-(:mod:`senseapp.reconstruct.adapt.pruned`). The best of them on held-out images is the one that is meant
-here. It is fitted to at most :data:`~senseapp.prove.evaluator.REPAIR_IMAGES` of the curves' images. Which of the
-two is better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the
-other half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the
-repaired model does worse on them, it is not delivered. Both figures are reported whichever is delivered.
+(:mod:`senseapp.reconstruct.adapt.pruned`). The best of them on held-out images is the one that is meant here. It is
+fitted to at most :data:`~senseapp.reconstruct.reconstructor.REPAIR_IMAGES` of the curves' images. Which of the two is
+better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the other
+half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the repaired
+model does worse on them, it is not delivered. Both figures are reported whichever is delivered.
 """
 
 from __future__ import annotations
@@ -70,23 +70,26 @@ def measured(
     not seen it. Unless ``adapting`` is off, new weights are tried as well.
     """
     if not repair and adapting == "off":
-        return Measured(changes=evaluator.measure(applied, images))
-    count = len(evaluator.repair_images)
+        return Measured(changes=evaluator.judged(applied, images).changes)
+    reconstruction = evaluator.reconstruction
+    count = len(reconstruction.repair_images)
     if count < _LEAST_IMAGES:
         reason = (
             f"Delivered without repair: {count} calibration images are too few to fit a repair and to judge it on "
             f"others; that takes {_LEAST_IMAGES}."
         )
-        return Measured(changes=evaluator.measure(applied, images), reason=reason)
+        return Measured(changes=evaluator.judged(applied, images).changes, reason=reason)
     steps = OptionalSteps(evaluator.progress)
     repairs, reasons = list[Repair](), steps.notes
     with steps.trying("repair"):
-        matching = evaluator.matching(applied)
+        matching = reconstruction.matching(applied)
         repairs += [matching] if repair and (matching.norms or matching.layers) else []
-        repairs += evaluator.adaptations(applied, adapting)
+        repairs += reconstruction.adaptations(applied, adapting)
         reasons = [*matching.sentences(fitted=True)]
     if not repairs:
-        return Measured(changes=evaluator.measure(applied, images), reason=f"Delivered without repair. {reasons[0]}")
+        return Measured(
+            changes=evaluator.judged(applied, images).changes, reason=f"Delivered without repair. {reasons[0]}"
+        )
     return _better(evaluator, applied, repairs, metric, images, steps)
 
 
@@ -99,11 +102,12 @@ def measured_quickly(
     more than ``tolerable``: this is for searches, whose outcome is proven. Where layers were measured with adapted
     weights, the repair adapts them, in the first of the ways that the proof tries.
     """
-    without = evaluator.sums(applied, evaluator.repair_images)
+    reconstruction = evaluator.reconstruction
+    without = evaluator.judged(applied, reconstruction.repair_images).moments
     lost = _loss(metric, without)
-    if lost > tolerable and len(evaluator.repair_images) >= _LEAST_IMAGES:
-        matching = evaluator.matching(applied)
-        adapted = evaluator.adaptations(applied, evaluator.usual_adapting)
+    if lost > tolerable and len(reconstruction.repair_images) >= _LEAST_IMAGES:
+        matching = reconstruction.matching(applied)
+        adapted = reconstruction.adaptations(applied, reconstruction.usual_adapting)
         repairs: list[Repair] = [*adapted[:1]] or ([matching] if matching.norms or matching.layers else [])
         steps = OptionalSteps(evaluator.progress)
         held_out = _tried(evaluator, applied, repairs, metric, steps)[1][1] if repairs else None
@@ -121,11 +125,12 @@ def _better(
     steps: OptionalSteps,
 ) -> Measured:
     on_curves = images is evaluator.images.curves
-    others = evaluator.other_curves if on_curves and len(evaluator.other_curves) else None
-    without: Sums = evaluator.sums(applied, evaluator.repair_images)
+    other_curves = evaluator.reconstruction.other_curves
+    others = other_curves if on_curves and len(other_curves) else None
+    without: Sums = evaluator.judged(applied, evaluator.reconstruction.repair_images).moments
     if others is not None:
-        without = _added(without, evaluator.sums(applied, others))
-    changes = _changes(without) if on_curves else evaluator.measure(applied, images)
+        without = _added(without, evaluator.judged(applied, others).moments)
+    changes = _changes(without) if on_curves else evaluator.judged(applied, images).changes
     adapted = any(not isinstance(each, Matching) for each in repairs)
     form = "adapted weights" if adapted else "repair"
     tried, (repair, held_out) = _tried(evaluator, applied, repairs, metric, steps)
@@ -137,8 +142,8 @@ def _better(
         reason, *notes = steps.notes or repair.sentences(fitted=False)[:1]
         return Measured(changes=changes, reason=f"Delivered without repair. {reason}", notes=tuple(notes))
     if others is not None:
-        held_out = _added(held_out, evaluator.sums(applied, others))
-    repaired = _changes(held_out) if on_curves else evaluator.measure(applied, images)
+        held_out = _added(held_out, evaluator.judged(applied, others).moments)
+    repaired = _changes(held_out) if on_curves else evaluator.judged(applied, images).changes
     better, reason = _verdict(metric, _changes(without), _changes(held_out), "held-out images", form)
     plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
     if better and not on_curves and (math.isnan(mended) or mended > plain):
@@ -173,7 +178,7 @@ def _tried(
     Each image is measured with a repair fitted to the other half of them. New weights that do worse than others on the
     first half are not fitted again for the second: a fit is most of the time.
     """
-    first, second = evaluator.repair_halves
+    first, second = evaluator.reconstruction.repair_halves
     halves = [_judged(evaluator, applied, each, steps, fit_to=second, judge_on=first) for each in repairs]
     least = min(_loss(metric, sums) for sums in halves)
     tried, whole = list[Tried](), list[Tried]()
@@ -204,7 +209,8 @@ def _judged(
     sums: Sums | None = None
     with steps.trying(_as_noun(repair)), applied.active(), repair.fitted(fit_to) as finite:
         if finite:
-            sums = evaluator.sums(applied, evaluator.repair_images, *evaluator.span_of(judge_on))
+            fitted = evaluator.reconstruction
+            sums = evaluator.judged(applied, fitted.repair_images, *fitted.span_of(judge_on)).moments
     return sums
 
 

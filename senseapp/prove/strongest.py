@@ -123,7 +123,7 @@ class Trials:
 
     def measure(self, schedule: Schedule) -> float:
         """Measure a schedule, and return what it loses."""
-        applied = self.evaluator.apply(schedule)
+        applied = self.evaluator.reconstruction.apply(schedule)
         if self.tolerable is not None:
             changes, repaired = measured_quickly(self.evaluator, applied, self.metric, tolerable=self.tolerable)
         else:

@@ -1,8 +1,15 @@
-"""Schedules for a budget of time on this machine: layers are timed, and no schedule is offered before its file was."""
+"""Schedules for a budget of time in a runtime on this machine: layers are timed, and so is each file that is offered.
+
+With fewer channels, time has steps that MACs do not have. There the network is pruned to the same fraction everywhere,
+once for each level, and runs as a whole, so a layer's time is that with its inputs pruned as far as its outputs. Of
+schedules that mix levels, that is an estimate: :func:`measured_schedule` runs the file of a schedule before it offers
+it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -12,16 +19,14 @@ from torch import Tensor
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.timed_widths import TimedWidths
-from senseapp.reconstruct.write import onnx_copy
-from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTimes
+from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes
 from senseapp.records.schedule import Limits, Schedule
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, time_ratio
-from senseapp.runtimes.onnxruntime.timing import time_layers
-from senseapp.solve.time_budget import schedule_within
+from senseapp.runtimes.base import Quantizer, Runtime
+from senseapp.solve.problem import assemble
+from senseapp.solve.time_budget import any_problem, schedule_within
 
 _ROUNDS = 5
+_TURNS = 21
 
 
 class Timed(Protocol):
@@ -49,33 +54,40 @@ class Timed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedNetwork:
-    """The network of a run as float ONNX, and how long its layers take.
+    """The network of a run as a float file, and how long its layers take.
 
     Attributes:
         network: the float file.
         image: one call's input, (N, C, H, W).
     """
 
+    runtime: Runtime
     network: bytes
     times: LayerTimes
-    writer: Int8Writer
+    quantizer: Quantizer
     image: Tensor
     threads: int
 
     @classmethod
     @contextmanager
-    def open(cls, evaluator: ScheduleEvaluator, *, threads: int = 1, batch: int = 1) -> Iterator[TimedNetwork]:
+    def open(
+        cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1
+    ) -> Iterator[TimedNetwork]:
         """Write the uncompressed network of a run, and time its layers; its files are gone with the block."""
-        image = evaluator.dense.batches(0, 1)[0].cpu()
-        evaluator.progress("Writing the network as ONNX")
-        network = onnx_copy(evaluator.dense.model, image)
-        size = RuntimeModel(network).fixed_batch or batch
-        with Int8Writer(network, evaluator.calibration(), rounding=Rounding()) as writer:
+        network = evaluator.original_file(runtime)
+        size = runtime.open(network).fixed_batch or batch
+        with runtime.quantizer(network, evaluator.reconstruction.calibration()) as quantizer:
             evaluator.progress("Timing every layer in float and in int8")
-            owners = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
-            found = time_layers(network, writer.write(), owners, threads=threads, batch=size)
-            shown = image[:1].expand(size, *image.shape[1:]).contiguous()
-            yield cls(network=network, times=found, writer=writer, image=shown, threads=threads)
+            owners = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
+            found = runtime.time_layers(network, quantizer.write(), owners, threads=threads, batch=size)
+            yield cls(
+                runtime=runtime,
+                network=network,
+                times=found,
+                quantizer=quantizer,
+                image=_call(evaluator, size),
+                threads=threads,
+            )
 
     def file(self, schedule: Schedule) -> bytes:
         """Return the file of a schedule of bits: float where it has more than 8, or nothing; int8 elsewhere."""
@@ -85,20 +97,85 @@ class TimedNetwork:
             if entry.compression != "none" and entry.level <= INT8_BITS
             for member in entry.members
         }
-        owners = layers_of_nodes(self.network, self.times.layers())
-        return (
-            self.writer.write(but=[node for node, layer in owners.items() if layer not in int8])
-            if int8
-            else self.network
-        )
+        if not int8:
+            return self.network
+        owners = self.runtime.layers_of_nodes(self.network, self.times.layers())
+        return self.quantizer.write(but=[node for node, layer in owners.items() if layer not in int8])
 
     def ratio(self, schedule: Schedule) -> float:
         """Return the time of the file of ``schedule`` as a multiple of the float file's, run in turns."""
-        return time_ratio(self.file(schedule), self.network, self.image, threads=self.threads)
+        return self.runtime.time_ratio(self.file(schedule), self.network, self.image, threads=self.threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedWidths:
+    """The network of a run of pruning as a float file, and how long its layers take at each level.
+
+    Attributes:
+        network: the uncompressed file.
+        image: one call's input, (N, C, H, W).
+    """
+
+    evaluator: ScheduleEvaluator
+    runtime: Runtime
+    network: bytes
+    times: LayerTimes
+    image: Tensor
+    threads: int
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1
+    ) -> Iterator[TimedWidths]:
+        """Write the network at every level of its run, and time it."""
+        scale, exporter = evaluator.result.compression.scale, evaluator.exporter(runtime)
+        files = {scale.untouched: evaluator.original_file(runtime)}
+        for level in evaluator.result.levels:
+            evaluator.progress(f"Timing every layer at {scale.text(level)}")
+            files[level] = exporter.write(evaluator.reconstruction.apply(_uniform(evaluator, level)).model)
+        network = files[scale.untouched]
+        shown = _call(evaluator, runtime.open(network).fixed_batch or batch)
+        layers = {layer.name for layer in evaluator.profile.layers}
+        found = time_widths(runtime, files, layers, shown, threads=threads)
+        yield cls(evaluator=evaluator, runtime=runtime, network=network, times=found, image=shown, threads=threads)
+
+    def ratio(self, schedule: Schedule) -> float:
+        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, run in turns."""
+        applied = self.evaluator.reconstruction.apply(schedule)
+        file = self.evaluator.exporter(self.runtime).write(applied.model)
+        return self.runtime.time_ratio(file, self.network, self.image, threads=self.threads)
+
+
+def time_widths(
+    runtime: Runtime, files: Mapping[float, bytes], layers: set[str], image: Tensor, *, threads: int = 1
+) -> LayerTimes:
+    """Return the times of ``layers`` in float ``files`` of one network, by level.
+
+    What a file takes besides its products is shared out among them by their outputs, so the times of a network at one
+    level everywhere add up to what that file takes.
+
+    Raises:
+        InvalidSpec: no layer is a product that can be timed.
+    """
+    opened = [runtime.open(content, threads=threads) for content in files.values()]
+    walls = [statistics.median(spent) for spent in runtime.times(opened, image, turns=_TURNS)]
+    found = []
+    for (level, content), wall in zip(files.items(), walls, strict=True):
+        owners = runtime.layers_of_nodes(content, layers)
+        seconds, rest = runtime.time_products(content, owners, threads=threads, batch=len(image))
+        whole = sum(spent for spent, _ in seconds.values()) + rest
+        sizes = sum(size for _, size in seconds.values())
+        found += [
+            LayerTime(layer=layer, level=level, seconds=wall / whole * (spent + rest * size / sizes))
+            for layer, (spent, size) in seconds.items()
+        ]
+    return LayerTimes(times=tuple(found), source=f"measured on {runtime.machine()}", measured_here=True)
 
 
 def schedule_for_time(
     evaluator: ScheduleEvaluator,
+    runtime: Runtime,
     most_seconds: float,
     *,
     limits: Limits | None = None,
@@ -111,23 +188,27 @@ def schedule_for_time(
 
     Raises:
         InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
-        InvalidSpec: onnxruntime does not accelerate this compression.
+        InvalidSpec: the runtime does not accelerate this compression.
     """
-    with open_timed(evaluator, threads=threads, batch=batch) as network:
+    with open_timed(evaluator, runtime, threads=threads, batch=batch) as network:
         return measured_schedule(evaluator, network, most_seconds, limits)
 
 
-def open_timed(evaluator: ScheduleEvaluator, *, threads: int = 1, batch: int = 1) -> AbstractContextManager[Timed]:
+def open_timed(
+    evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1
+) -> AbstractContextManager[Timed]:
     """Time the network of a run at the levels of its compression.
 
     Raises:
-        InvalidSpec: onnxruntime does not accelerate this compression.
+        InvalidSpec: the runtime does not accelerate this compression.
     """
     compression = evaluator.result.compression.description
     if compression.zeroes_weights:
-        raise InvalidSpec("Zeros save no time in onnxruntime: choose a run of quantization or pruning.")
+        raise InvalidSpec(
+            f"Zeros save no time in {runtime.description.label}: choose a run of quantization or pruning."
+        )
     kind = TimedNetwork if compression.sets_bits else TimedWidths
-    return kind.open(evaluator, threads=threads, batch=batch)
+    return kind.open(evaluator, runtime, threads=threads, batch=batch)
 
 
 def measured_schedule(
@@ -172,3 +253,15 @@ def _too_slow(asked: float, least: float, real: float) -> InfeasibleBudget:
         f"the original {1000 * real:.3g} ms.",
         nearest=1000 * least,
     )
+
+
+def _call(evaluator: ScheduleEvaluator, size: int) -> Tensor:
+    """Return the input of one call of ``size`` images, (N, C, H, W)."""
+    image = evaluator.dense.batches(0, 1)[0].cpu()
+    return image[:1].expand(size, *image.shape[1:]).contiguous()
+
+
+def _uniform(evaluator: ScheduleEvaluator, level: float) -> Schedule:
+    problem = any_problem(evaluator.result, Limits())
+    levels = {curve.layer: level for curve in problem.curve_set.curves}
+    return assemble(problem.curve_set, problem.accounting, levels, method="uniform")

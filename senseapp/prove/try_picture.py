@@ -1,8 +1,8 @@
-"""What the original network and delivered ONNX files answer to one picture that anybody may have made."""
+"""What the original network and delivered files answer to one picture that anybody may have made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,22 +15,21 @@ from senseapp.data.single_picture import prepared_picture
 from senseapp.networks.sources.load import load_model
 from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
 from senseapp.records.spec import RunSpec
-from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.base import runtime_named
 from senseapp.tasks import Task, task_named
 
 _TOP = 5
 
 
-def picture_answers(spec: RunSpec, picture: Path, files: Mapping[str, Path]) -> PictureAnswers:
-    """Run the original network in PyTorch and each of ``files`` in onnxruntime on one picture.
+def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Path, str]]) -> PictureAnswers:
+    """Run the original network in PyTorch and each of ``files`` in its runtime on one picture.
 
     The picture is prepared as the images of the run were. Class names are those that the files carry.
 
     Args:
         spec: of the run, with its preparation as it was chosen.
         picture: a file, read in a process of its own.
-        files: ONNX files of the run, by name.
+        files: of the run: the name, the place and the runtime of each.
 
     Raises:
         InvalidDataset: the file is no picture that can be used.
@@ -44,11 +43,14 @@ def picture_answers(spec: RunSpec, picture: Path, files: Mapping[str, Path]) -> 
         original = task.output(model.module(batch))
     outputs: dict[str, Tensor] = {}
     names: Sequence[str] = model.class_names
-    for name, path in files.items():
+    for name, path, runtime_name in files:
         with storage_errors(name):
             content = path.read_bytes()
-        names = names or class_names_of(content)
-        outputs[name] = task.output(_output(content, batch))
+        runtime = runtime_named(runtime_name)
+        names = names or runtime.class_names(content)
+        network = runtime.open(content)
+        wanted = batch.expand(network.fixed_batch or 1, *batch.shape[1:])  # whatever batch the file takes
+        outputs[name] = task.output(network.run(wanted))[:1]
     _, height, width = preprocessing.input_shape
     return PictureAnswers(
         png=png_of(preview(images, preprocessing, count=1).pictures[0]),
@@ -57,12 +59,6 @@ def picture_answers(spec: RunSpec, picture: Path, files: Mapping[str, Path]) -> 
         files=tuple((name, _answer(task, output[0], names)) for name, output in outputs.items()),
         notes=images.notes,
     )
-
-
-def _output(content: bytes, batch: Tensor) -> Tensor:
-    """Return the output of an ONNX file for a batch of one image, (1, ...), whatever batch the file takes."""
-    network = RuntimeModel(content)
-    return network(batch.expand(network.fixed_batch or 1, *batch.shape[1:]))[:1]
 
 
 def _answer(task: Task, output: Tensor, names: Sequence[str]) -> PictureAnswer:

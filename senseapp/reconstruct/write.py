@@ -12,9 +12,15 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import activations_out_of_place, without_source_paths, without_stack_traces
+from senseapp.compat.torch_internals import (
+    activations_out_of_place,
+    nested_outputs,
+    without_source_paths,
+    without_stack_traces,
+)
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
+from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
 from senseapp.records.deployment import ONNX, PROGRAM
@@ -116,6 +122,8 @@ def onnx_program(model: nn.Module, example: Tensor) -> torch.onnx.ONNXProgram:
             program = torch.onnx.export(traced, dynamo=True, verbose=False, optimize=False)
         if program is None:
             raise RuntimeError("nothing was exported")
+        if (places := nested_outputs(traced)) != 0:  # what is no single tensor is nested again where the file runs
+            program.model.metadata_props[OUTPUTS] = nesting_text(places)
         return program
     except SenseError:
         raise

@@ -229,7 +229,7 @@ class PictureAnswers:
         png: the picture as the networks see it, at the size of a thumbnail.
         input_size: width and height of the input, in pixels.
         original: the uncompressed network, in PyTorch.
-        files: what each file answers in onnxruntime, by its name in the run's folder.
+        files: what each file answers in its runtime, by its name in the run's folder.
         notes: sentences on how the picture was read.
     """
 

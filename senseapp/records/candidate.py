@@ -15,38 +15,38 @@ from typing import Literal
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import bytes_size, plural
-from senseapp.descriptions import get
+from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.deployment import Deployment, RuntimeFigures, model_file
+from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.records.schedule import Delivered, Schedule
 from senseapp.records.spec import Goal
 
 Form = Literal["weights", "small", "onnx", "int8", "mixed"]
-"""PyTorch weights as float32, the same with zeros or integers packed, ONNX computing in float, in int8, or in both."""
+"""PyTorch weights as float32, the same with zeros or integers packed; a runtime's file in float, int8, or in both."""
 
 _SAME_TIME = 0.03
 """Relative difference of median times that repeated measurements on one machine do not tell apart."""
 
 
-_FILE_NAME = re.compile(r"(compressed|deployed)-[0-9a-f]{16}(\.(sparse|int)\.safetensors\.gz|\.safetensors|\.onnx)")
-_RUNTIMES = "onnxruntime and other ONNX runtimes"
+_FILE_NAME = re.compile(r"(compressed|deployed)-[0-9a-f]{16}(?P<suffix>(\.[a-z0-9_]{1,16}){1,3})")
+_WEIGHTS_SUFFIXES = (CHECKPOINT.suffix, SPARSE.suffix, INTEGERS.suffix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormWords:
-    """How a form is named to a person, and what opens it."""
+    """How a form is named to a person, and what opens it; of files for a runtime the runtime says which they are."""
 
     title: str
-    opened_by: str
+    opened_by: str = ""
 
 
 FORMS: dict[Form, FormWords] = {
     "weights": FormWords(title="PyTorch weights", opened_by="load_state_dict of the same architecture"),
     "small": FormWords(title="packed PyTorch weights", opened_by="three lines of Python, shown beside the download"),
-    "onnx": FormWords(title="ONNX", opened_by=_RUNTIMES),
-    "int8": FormWords(title="ONNX in int8", opened_by=_RUNTIMES),
-    "mixed": FormWords(title="ONNX, partly int8", opened_by=_RUNTIMES),
+    "onnx": FormWords(title="{}"),
+    "int8": FormWords(title="{} in int8"),
+    "mixed": FormWords(title="{}, partly int8"),
 }
 RUNNING: tuple[Form, ...] = ("onnx", "int8", "mixed")
 """Forms that a runtime runs as they are."""
@@ -81,13 +81,24 @@ class Candidate:
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise InvalidSpec(f"The form of a file is one of {', '.join(FORMS)}, got {self.form!r}.")
-        if not _FILE_NAME.fullmatch(self.file):
+        named, own = _FILE_NAME.fullmatch(self.file), self.runtime.suffix
+        if named is None or (own and named["suffix"] not in (*_WEIGHTS_SUFFIXES, own)):
             raise InvalidSpec("The file of a candidate has no name that a run gives its files.")
 
     @property
     def suffix(self) -> str:
         """Of its file, with the dot."""
-        return model_file(self.file).suffix
+        return self.file[self.file.index(".") :]
+
+    @property
+    def runtime(self) -> RuntimeDescription:
+        """The runtime that runs the file, in words; for weights the usual one."""
+        return self.deployment.runtime if self.deployment is not None else runtime_words(usual_runtime())
+
+    @property
+    def title(self) -> str:
+        """What kind of file it is: ``ONNX in int8``."""
+        return FORMS[self.form].title.format(self.runtime.file_title)
 
     @property
     def images(self) -> int:
@@ -110,14 +121,11 @@ class Candidate:
     @property
     def opened_by(self) -> str:
         """What opens the file."""
-        if self.form == "weights" and self._removes_channels:
+        if self.runs:
+            return self.runtime.opened_by
+        if self.form == "weights" and self.schedule is not None and self.schedule.removes_channels:
             return "a network with these smaller layers; the ONNX file holds that network itself"
         return FORMS[self.form].opened_by
-
-    @property
-    def _removes_channels(self) -> bool:
-        entries = self.schedule.entries if self.schedule is not None else ()
-        return any(entry.compression != "none" and get(entry.compression).removes_channels for entry in entries)
 
     @property
     def runs(self) -> bool:
@@ -213,7 +221,7 @@ class Candidate:
         how = "" if self.reconstruction in ("", "compressed") else f", {self.reconstruction}"
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
         in_float = f", {plural(kept, 'part')} in float" if kept and self.form == "mixed" else ""
-        return f"{FORMS[self.form].title}{in_float}{how}"
+        return f"{self.title}{in_float}{how}"
 
 
 def _of_hundred(share: float) -> str:

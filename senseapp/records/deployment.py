@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import LevelScale
+from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import MetricChange
 from senseapp.records.schedule import Adapting
 
@@ -158,6 +159,7 @@ class DeploySettings:
         most_time: of ``mixed``, as a multiple of the time of all-int8.
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for weights, for processors without VNNI, which saturate.
+        runtime: the name of the runtime that the file is for; records of earlier versions name none.
         adapting: only in records of earlier versions, in which a file was made apart from its proof.
     """
 
@@ -168,6 +170,7 @@ class DeploySettings:
     batch: int = 1
     reduce_range: bool = False
     adapting: Adapting = "off"
+    runtime: str = field(default_factory=usual_runtime)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(DeployKind):
@@ -205,7 +208,7 @@ class Median:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFigures:
-    """What one ONNX file does in onnxruntime.
+    """What one file does in its runtime.
 
     Attributes:
         changes: of every metric against the original in the runtime, image by image.
@@ -222,15 +225,15 @@ class RuntimeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What was measured of an ONNX file in onnxruntime, beside what it competes with, in one run.
+    """What was measured of a file in its runtime, beside what it competes with, in one run.
 
     Attributes:
         figures: of ``file``; of ``original``, the uncompressed network in float; of ``int8``, the same network as the
-            file with all of it in int8; of ``default``, that by onnxruntime's quantizer as it comes, a scale for each
-            tensor. A float file has the first two only.
+            file with all of it in int8; of ``default``, that by the runtime's own quantizer as it comes. A float file
+            has the first two only.
         simulated: the changes that the schedule's simulation in torch has on the same images; empty without one.
         in_float: layers, or operations of none, that were left in float since int8 harms them.
-        opset: the ONNX operator set.
+        opset: the version of the file's format: of ONNX the operator set; 0 where it has none.
         batch: the images of a call, None for any number.
         images: how many it was measured on; none of them chose ranges or layers.
         preparation: how a picture becomes an input, in one sentence.
@@ -253,13 +256,15 @@ class Deployment:
     notes: tuple[str, ...]
     computes_in_float: bool | None = None
 
+    @property
+    def runtime(self) -> RuntimeDescription:
+        """The runtime that the file is for, in words; of one that is not installed here, what its name says."""
+        return runtime_words(self.settings.runtime)
+
     def readme(self, name: str) -> str:
         """Return how the file called ``name`` is loaded, given a picture, and run, in three lines."""
-        return (
-            f'Load: import onnxruntime; session = onnxruntime.InferenceSession("{name}")\n'
-            f"Prepare: {self.preparation}\n"
-            "Run: scores = session.run(None, {session.get_inputs()[0].name: images})[0]\n"
-        )
+        loading = self.runtime.loading.replace("{name}", name)
+        return f"Load: {loading}\nPrepare: {self.preparation}\nRun: {self.runtime.running}\n"
 
 
 register(Deployment)

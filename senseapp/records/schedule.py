@@ -137,6 +137,12 @@ class Schedule:
     notes: tuple[str, ...] = ()
     file_notes: tuple[str, ...] = ()
 
+    @property
+    def removes_channels(self) -> bool:
+        """Whether tensors become smaller, so that the weights fit another network."""
+        kinds = {entry.compression for entry in self.entries} - {"none"}
+        return any(get(kind).removes_channels for kind in kinds)
+
     def level_of(self, layer: str) -> float | None:
         """Return the level chosen for ``layer`` (also as a member of a group), or None if it is left alone."""
         for entry in self.entries:

@@ -1,1 +1,1 @@
-"""Runtimes that deployed files run in."""
+"""Runtimes that files run in: one interface (:mod:`senseapp.runtimes.base`), and a package for each."""

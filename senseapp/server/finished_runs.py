@@ -116,32 +116,35 @@ class Work:
         return {each.name: each.png for each in self._backend.answer(asked, self._asker).pictures}
 
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
-        """Return the answers of the original network and all ONNX files of a run to an uploaded picture; takes seconds.
+        """Return what the original network of a run and its files answer to an uploaded picture; takes seconds.
 
         The picture is removed from the disk in any case.
 
         Raises:
-            NotFound: none of the run's ONNX files is on this server.
+            NotFound: none of these files is on this server.
             InvalidInput: the file is no picture, or the model of the run cannot be loaded any more.
         """
         try:
             folder, result = readable_model(self._backend, run_id, self._owner)
-            files = {each.file: folder.path / each.file for each in folder.candidates() if each.runs}
-            here = tuple((name, str(path)) for name, path in files.items() if path.is_file())
+            here = tuple(
+                (each.file, str(path), each.runtime.name)
+                for each in folder.candidates()
+                if each.runs and each.runtime.is_installed and (path := folder.path / each.file).is_file()
+            )
             if not here:
-                raise NotFound("There is no ONNX file of this run on this server. Make it first.")
+                raise NotFound("There is no file that runs of this run on this server. Make it first.")
             return self._backend.answer(TryPicture(spec=result.spec, picture=str(picture), files=here), self._asker)
         finally:
             discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
     def pack_kit(self, run_id: str, candidate: Candidate, name: str, target: Path) -> Path:
-        """Write a zip with a file for a runtime, named ``name``, and instructions for its use; return ``target``."""
-        from senseapp.runtimes.onnxruntime.kit.metadata import kit_files  # onnx loads here
+        """Write a zip of a file for a runtime, called ``name`` in it, and how it is used; return ``target``."""
+        from senseapp.runtimes.base import runtime_named  # torch loads here
 
         content = self.candidate_file(run_id, candidate)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.write(content, name)
-            for beside, text in kit_files(name).items():
+            for beside, text in runtime_named(candidate.runtime.name).kit(name).items():
                 archive.writestr(beside, text)
             if candidate.deployment is not None:
                 archive.writestr("README.txt", candidate.deployment.readme(name))

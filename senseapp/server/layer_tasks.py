@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from senseapp.core.codec import dumps
+from senseapp.core.codec import encode
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidSpec, MeasurementFailed, NotFound
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
-from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_of, open_evaluator
+from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_fields, key_of, open_evaluator
 from senseapp.store.run_folder import RunFolder, key_in
+
+_HISTOGRAM = ("layer", "tensor", "bits", "per_channel", "fold", "objective", "num_images")
+"""Fields of version 1, in the order in which keys hash them."""
+
+
+def _text_of(spec: HistogramSpec) -> str:
+    asked = key_fields(spec, encode(spec)["data"], _HISTOGRAM)
+    return json.dumps({"type": "HistogramSpec", "version": 1, "data": asked}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +35,8 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
 
     @property
     def key(self) -> str:
-        """Key of its file."""
-        return key_of(dumps(self.spec))
+        """Names its file."""
+        return key_of(_text_of(self.spec))
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
         """Compute the histogram."""
@@ -53,8 +62,8 @@ class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
 
     @property
     def key(self) -> str:
-        """Key of the task; no file has this name."""
-        return key_of(f"{dumps(self.spec)} layers={self.layers}")
+        """Names the question; no file has this name."""
+        return key_of(f"{_text_of(self.spec)} layers={self.layers}")
 
     def part(self, layer: str) -> HistogramTask:
         """Return the task of one layer."""
@@ -109,17 +118,19 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
         return key_of(f"changed answers layer={self.layer} level={self.level!r}")
 
     def find_out(self, context: TaskContext) -> ChangedAnswers:
-        """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are not answers."""
-        from senseapp.prove.changed_answers import changed_answers
+        """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are no answers."""
+        from senseapp.prove.answers import changed_answers
         from senseapp.solve.problem import manual_schedule  # torch loads here
 
         evaluator = open_evaluator(context)
         result = evaluator.result
         context.observer.phase(f"Comparing the answers with {self.layer} compressed")
-        applied = evaluator.apply(manual_schedule(result, {self.layer: self.level}))
+        applied = evaluator.reconstruction.apply(manual_schedule(result, {self.layer: self.level}))
         subject = f"{self.layer} at {result.compression.scale.text(self.level)}"
         curves = evaluator.images.curves
-        found = changed_answers(evaluator, evaluator.outputs(applied, curves), curves, subject=subject)
+        before, after = evaluator.judge(curves).original.outputs, evaluator.judged(applied, curves).outputs
+        task, names = evaluator.task, evaluator.class_names
+        found = changed_answers(before, after, curves, task=task, names=names, subject=subject)
         if found is None:
             raise InvalidSpec("The outputs of this model name no answers that could change.")
         return found
@@ -148,7 +159,7 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswersTask(FinishedRunTask[FileAnswers]):
-    """What one ONNX file of a run answers to each proof image.
+    """What one file of a run answers to each proof image.
 
     Attributes:
         file: its name in the run's folder.
@@ -164,29 +175,28 @@ class AnswersTask(FinishedRunTask[FileAnswers]):
         return key_in(self.file)
 
     def find_out(self, context: TaskContext) -> FileAnswers:
-        """Run the file and the original network in onnxruntime.
+        """Run the file and the original network in its runtime.
 
         Raises:
             NotFound: the run has no such file for a runtime on this server.
             InvalidSpec: the outputs of the model are no answers.
         """
-        from senseapp.prove.file_answers import file_answers
-        from senseapp.runtimes.onnxruntime.runtime import RuntimeModel  # torch loads here
+        from senseapp.prove.answers import file_answers  # torch loads here
+        from senseapp.prove.judge import Judge, JudgingImages
+        from senseapp.runtimes.base import runtime_named
 
-        known = {each.file for each in context.folder.candidates() if each.runs}
-        path = context.folder.path / self.file
-        if self.file not in known or not path.is_file():
+        candidate = next((each for each in context.folder.candidates() if each.runs and each.file == self.file), None)
+        if candidate is None:
             raise NotFound("This file is not on this server: only its figures are. Make it again.")
-        evaluator = open_evaluator(context)
-        task, proof = evaluator.dense.task, evaluator.images.proof
-        images = evaluator.dense.arranged(proof, 0, len(proof))
         with storage_errors(self.file):
-            content = path.read_bytes()
+            content = context.folder.candidate_file(candidate).read_bytes()
+        evaluator, runtime = open_evaluator(context), runtime_named(candidate.runtime.name)
+        proof, original = evaluator.images.proof, runtime.open(evaluator.original_file(runtime))
         evaluator.progress("Running the original and the file on the held-out images")
-        before, after = (
-            task.output(RuntimeModel(each).outputs(images)) for each in (evaluator.original_network, content)
-        )
-        found = file_answers(before, after, proof, task=task, names=evaluator.class_names)
+        images, outputs = JudgingImages.of_set(proof, evaluator.dense), evaluator.profile.num_classes
+        judge = Judge(evaluator.task, images, original, num_outputs=outputs)
+        before, after = judge.original.outputs, judge.judged(runtime.open(content)).outputs
+        found = file_answers(before, after, proof, task=evaluator.task, names=evaluator.class_names)
         if found is None:
             raise InvalidSpec("The outputs of this model name no answers that could differ.")
         return found

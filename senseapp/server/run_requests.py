@@ -176,15 +176,15 @@ class ShowPictures(WorkerRequest[Thumbnails]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryPicture(WorkerRequest[PictureAnswers]):
-    """Request for the answers of a run's original network and its ONNX files to one uploaded picture.
+    """What do the original network of a run and its files for runtimes answer to one uploaded picture?
 
-    ``files`` are the (name, path) of each file.
+    ``files`` are (name, path, runtime) of each.
     """
 
     answer_type: ClassVar[type[Any]] = PictureAnswers
     spec: RunSpec
     picture: str
-    files: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str, str], ...]
 
     @property
     def subject(self) -> str:
@@ -203,11 +203,13 @@ class TryPicture(WorkerRequest[PictureAnswers]):
 
     @property
     def _bytes_to_load(self) -> int:
-        return sum(map(num_bytes, (self.spec.model.checkpoint, *(path for _, path in self.files))))
+        return sum(map(num_bytes, (self.spec.model.checkpoint, *(path for _, path, _ in self.files))))
 
     def answer(self) -> PictureAnswers:
         """Prepare the picture and run all networks on it."""
         load_engine()
         from senseapp.prove.try_picture import picture_answers  # torch loads on first use
 
-        return picture_answers(self.spec, Path(self.picture), {name: Path(path) for name, path in self.files})
+        return picture_answers(
+            self.spec, Path(self.picture), [(name, Path(path), runtime) for name, path, runtime in self.files]
+        )

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.codec import encode
 from senseapp.core.disk import replace_file
 from senseapp.core.errors import NotFound
-from senseapp.descriptions import BudgetKind, CompressionConfig, get
+from senseapp.descriptions import BudgetKind, CompressionConfig
+from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.candidate import Candidate, Delivery
+from senseapp.records.candidate import Candidate, Delivery, Form
 from senseapp.records.deployment import MODEL_FILES, DeploySettings, LayerTimes
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
-from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_of, open_evaluator
+from senseapp.server.tasks import (
+    REPAIR,
+    FinishedRunTask,
+    TaskContext,
+    changed_fields,
+    earlier_texts,
+    key_fields,
+    key_of,
+    open_evaluator,
+)
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from senseapp.prove.deploy import Source
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.prove import Proof
     from senseapp.prove.recommend import Recommended
-    from senseapp.prove.source import Source
+    from senseapp.runtimes.base import Runtime
 
 ROUNDS = 3
 """Default limit on how often a proof solves a schedule."""
@@ -59,11 +70,19 @@ class Verification(FinishedRunTask[ValidationResult]):
 
     @property
     def key(self) -> str:
-        """Key of its files."""
+        """Names its files."""
+        return self._key(f" other={_settings_text(self.other)}" if self.other else "")
+
+    @property
+    def earlier_keys(self) -> tuple[str, ...]:
+        """Keys that hashed the second run's settings as Python shows them."""
+        return tuple(self._key(f" other={text}") for text in earlier_texts(self.other)) if self.other else ()
+
+    def _key(self, other: str) -> str:
         adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
         repair = REPAIR if self.repair else False
         rounds = "" if self.rounds == ROUNDS else f" rounds={self.rounds}"
-        return key_of(f"{_text_of(self.schedule)} repair={repair}{_second(self.other)}{adapting}{rounds}")
+        return key_of(f"{_text_of(self.schedule)} repair={repair}{other}{adapting}{rounds}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model."""
@@ -94,25 +113,36 @@ class Verification(FinishedRunTask[ValidationResult]):
         return validation
 
     def changed(self, folder: RunFolder) -> ChangedAnswers | None:
-        """Return the answers that the proven model changes; None if unknown."""
-        return folder.load(ChangedAnswers, self.key)
+        """Return which answers the proven model changes; None where that is unknown."""
+        return folder.load(ChangedAnswers, self.kept_key(folder))
 
     def files(self, folder: RunFolder) -> tuple[Path, ...]:
         """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
-        weights = folder.compressed_model(self.key)
+        weights = folder.compressed_model(self.kept_key(folder))
         if self.outcome(folder) is None or not weights.is_file():
             raise NotFound("This schedule is not proven yet, so there is no compressed model. Check it first.")
         return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
 
 
+_SCHEDULE = ("model", "method", "entries", "budget", "metric", "predicted_damage", "achieved", "notes")
+_ENTRY = ("layer", "members", "compression", "level", "predicted_damage", "locked")
+"""Fields of version 1, in the order in which keys hash them."""
+
+
 def _text_of(schedule: Schedule) -> str:
-    asked = encode(schedule)
-    del asked["data"]["file_notes"]  # newer than stored proofs; notes contain the same
-    return json.dumps(asked, allow_nan=False, separators=(",", ":"))
+    """Return what keys hash of a schedule; its notes for files are younger than proofs that people keep."""
+    written = {name: value for name, value in encode(schedule)["data"].items() if name != "file_notes"}
+    entries = zip(schedule.entries, written["entries"], strict=True)
+    asked = {
+        **key_fields(schedule, written, _SCHEDULE),
+        "entries": [key_fields(entry, each, _ENTRY) for entry, each in entries],
+    }
+    return json.dumps({"type": "Schedule", "version": 1, "data": asked}, allow_nan=False, separators=(",", ":"))
 
 
-def _second(other: CompressionConfig | None) -> str:
-    return f" other={other}" if other else ""
+def _settings_text(config: CompressionConfig) -> str:
+    """Return what keys hash of how a second run compresses: the settings that differ from their defaults."""
+    return json.dumps([config.kind, changed_fields(config)], sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +177,23 @@ class DeliverTask(FinishedRunTask[Delivery]):
 
     @property
     def key(self) -> str:
-        """Key of its files; hashes each field by name, so that a new field with its default changes no key."""
+        """Names its files; hashes each field by its name, so that a new one with its default changes no key."""
+        return self._key(2, _settings_text(self.other)) if self.other else self._key(1, None)
+
+    @property
+    def earlier_keys(self) -> tuple[str, ...]:
+        """Keys that hashed the second run's settings as Python shows them."""
+        return tuple(self._key(1, text) for text in earlier_texts(self.other)) if self.other else ()
+
+    def _key(self, version: int, other: str | None) -> str:
         settings = self.settings
         asked = {
-            "version": 1,
+            "version": version,
             "schedule": None if self.schedule is None else _text_of(self.schedule),
             "repair": self.repair and REPAIR,
             "adapting": self.adapting,
             "allowed_drop": self.allowed_drop,
-            "other": repr(self.other) if self.other else None,
+            "other": other,
             "rounds": self.rounds,
             "kind": settings.kind,
             "most_changed": settings.most_changed if settings.kind == "quickest" else None,
@@ -163,6 +201,8 @@ class DeliverTask(FinishedRunTask[Delivery]):
             "calls": [settings.threads, settings.batch],
             "reduce_range": settings.reduce_range,
         }
+        if settings.runtime != usual_runtime():
+            asked["runtime"] = settings.runtime
         return key_of(f"deliver {json.dumps(asked, sort_keys=True)}")
 
     def proof(self, adapting: Adapting) -> Verification:
@@ -184,32 +224,38 @@ class DeliverTask(FinishedRunTask[Delivery]):
     def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Delivery:
         """Do the same with an open evaluator."""
         from senseapp.prove.deliver import runtime_candidates  # torch loads here
-        from senseapp.prove.source import original_source
+        from senseapp.prove.deploy import original_source
+        from senseapp.runtimes.base import runtime_named
 
-        candidates: tuple[Candidate, ...] = ()
+        runtime, candidates = runtime_named(self.settings.runtime), tuple[Candidate, ...]()
         if self.schedule is None:
-            source = original_source(evaluator)
+            source = original_source(evaluator, runtime)
         else:
-            source, candidates = self._proven(evaluator, context)
-        made = runtime_candidates(
-            evaluator, source, self.settings, lambda form: context.folder.deployed(key_of(f"{self.key} {form}")).name
-        )
+            source, candidates = self._proven(evaluator, runtime, context)
+
+        def name_of(form: Form) -> str:
+            return context.folder.deployed(key_of(f"{self.key} {form}"), runtime.description.suffix).name
+
+        made = runtime_candidates(evaluator, source, self.settings, name_of)
         for candidate, deployed in made.made:
             replace_file(context.folder.path / candidate.file, deployed.content)
             if deployed.answers is not None:
                 context.folder.save_answers(candidate.file, deployed.answers)
         return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
 
-    def _proven(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Source, tuple[Candidate, ...]]:
-        """Return the proven network and the candidates of its weights; an earlier proof is read from the folder."""
+    def _proven(
+        self, evaluator: ScheduleEvaluator, runtime: Runtime, context: TaskContext
+    ) -> tuple[Source, tuple[Candidate, ...]]:
+        """Return the proven network and the candidates of its weights; what was proven before is read again."""
+        from senseapp.prove.deploy import proven_source, stored_source
         from senseapp.prove.prove import prove_within
-        from senseapp.prove.source import proven_source, stored_source
 
         folder, proof = context.folder, self.proof(self.adapting)
-        known, delivery = proof.outcome(folder), folder.load(Delivery, proof.key)
+        key = proof.kept_key(folder)
+        known, delivery = proof.outcome(folder), folder.load(Delivery, key)
         limit = self.allowed_drop
         if known is not None and delivery is not None and (limit is None or delivery.candidates[0].within(limit)):
-            return stored_source(evaluator, known, folder.compressed_model(proof.key)), delivery.candidates
+            return stored_source(evaluator, runtime, known, folder.compressed_model(key)), delivery.candidates
         assert self.schedule is not None
         proven = prove_within(
             evaluator,
@@ -223,7 +269,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         proof.keep(folder, proof.written(evaluator, proven, context))
         delivery = folder.load(Delivery, proof.key)
         assert delivery is not None  # just written
-        return proven_source(evaluator, proven), delivery.candidates
+        return proven_source(evaluator, runtime, proven), delivery.candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,18 +280,21 @@ class TimingTask(FinishedRunTask[LayerTimes]):
 
     threads: int = 1
     batch: int = 1
+    runtime: str = field(default_factory=usual_runtime)
 
     @property
     def key(self) -> str:
-        """Key of its file."""
-        return key_of(f"times threads={self.threads} batch={self.batch}")
+        """Names its file."""
+        runtime = "" if self.runtime == usual_runtime() else f" runtime={self.runtime}"
+        return key_of(f"times threads={self.threads} batch={self.batch}{runtime}")
 
     def find_out(self, context: TaskContext) -> LayerTimes:
         """Write the network and time its layers."""
         from senseapp.prove.timed import open_timed  # torch loads here
+        from senseapp.runtimes.base import runtime_named
 
         evaluator = open_evaluator(context)
-        with open_timed(evaluator, threads=self.threads, batch=self.batch) as network:
+        with open_timed(evaluator, runtime_named(self.runtime), threads=self.threads, batch=self.batch) as network:
             return network.times
 
 
@@ -355,13 +404,12 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         validation = proof.written(evaluator, found.proven, context)
         proof.keep(context.folder, validation)
         record, schedule = replace(record, validation=validation), proof.schedule
-        removes = any(get(each.compression).removes_channels for each in schedule.entries if each.compression != "none")
         settings = _quickest(record.allowed_drop)
         task = DeliverTask(
             run_id=self.run_id,
             schedule=schedule,
             adapting=validation.adapting,
-            settings=settings if removes else replace(settings, kind="float"),
+            settings=settings if schedule.removes_channels else replace(settings, kind="float"),
         )
         task.keep(context.folder, task.make(evaluator, context))
         return record

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -118,9 +119,19 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     def find_out(self, context: TaskContext) -> OutcomeT_co:
         """Do the work and return the outcome; the engine is loaded."""
 
+    @property
+    def earlier_keys(self) -> tuple[str, ...]:
+        """What earlier versions called the same question."""
+        return ()
+
+    def kept_key(self, folder: RunFolder) -> str:
+        """Return the key of what is in ``folder``: one of :attr:`earlier_keys` where only that is there."""
+        known = (key for key in (self.key, *self.earlier_keys) if folder.load(self.kind, key) is not None)
+        return next(known, self.key)
+
     def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
-        """Return the outcome in ``folder``, or None if there is none yet."""
-        kept: OutcomeT_co | None = folder.load(self.kind, self.key)
+        """Return what is kept in ``folder``, or None before it is."""
+        kept: OutcomeT_co | None = folder.load(self.kind, self.kept_key(folder))
         return kept
 
     @property
@@ -151,6 +162,37 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
 def key_of(question: str) -> str:
     """Return the key of an outcome's file: equal for equal requests of any user."""
     return hashlib.sha256(question.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def key_fields(record: Any, written: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a record that a key hashes, in their order: a younger one changes no key by its default.
+
+    Args:
+        record: a frozen dataclass.
+        written: its fields as JSON.
+        first: the fields of the first version, which are always there.
+    """
+    younger = (each for each in fields(record) if each.name not in first and each.name in written)
+    changed = (each for each in younger if getattr(record, each.name) != _default_of(each))
+    return {name: written[name] for name in (*first, *(each.name for each in changed))}
+
+
+def changed_fields(record: Any) -> dict[str, Any]:
+    """Return the fields of a record of plain values that differ from their defaults, by name."""
+    return {each.name: value for each in fields(record) if (value := getattr(record, each.name)) != _default_of(each)}
+
+
+def earlier_texts(record: Any) -> Iterator[str]:
+    """Yield what ``repr`` returned before the last fields, all of them at their defaults now, were added to a class."""
+    own = fields(record)
+    for count in range(len(own), -1, -1):
+        if all(getattr(record, each.name) == _default_of(each) for each in own[count:]):
+            shown = ", ".join(f"{each.name}={getattr(record, each.name)!r}" for each in own[:count])
+            yield f"{type(record).__qualname__}({shown})"
+
+
+def _default_of(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 REPAIR = "matched"

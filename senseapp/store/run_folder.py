@@ -71,10 +71,10 @@ class RunFolder:
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
     within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the
-    file ``deployed-KEY.onnx``; what is recommended is a ``recommendation-KEY.json``, which answers change a
-    ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``, what a file answers to each image that it was
-    measured on an ``answers-KEY.json``. An empty ``begun-KEY`` stands for each
-    that was asked for and has not ended.
+    file ``deployed-KEY`` with the suffix of its runtime; what is recommended is a ``recommendation-KEY.json``, which
+    answers change a ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``, what a file answers to each
+    image that it was measured on an ``answers-KEY.json``. An empty ``begun-KEY`` stands for each that was asked for
+    and has not ended.
 
     Raises:
         InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.
@@ -210,9 +210,9 @@ class RunFolder:
         """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
         return self.path / f"compressed-{key}.safetensors"
 
-    def deployed(self, key: str) -> Path:
-        """Return where the file that a runtime runs is kept, as ONNX."""
-        return self.path / f"deployed-{key}.onnx"
+    def deployed(self, key: str, suffix: str) -> Path:
+        """Return where a file that a runtime runs is kept; ``suffix`` is that of the runtime's files."""
+        return self.path / f"deployed-{key}{suffix}"
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return every candidate of the run, the latest of each file, in the order in which they were made."""

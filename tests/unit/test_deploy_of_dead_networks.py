@@ -15,17 +15,18 @@ from torch import Tensor, nn
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidSpec, OutOfMemory
 from senseapp.data.images import TensorImages
-from senseapp.prove.deploy import Deployed, explain
+from senseapp.prove.deploy import Deployed, original_source, proven_source
 from senseapp.prove.deploy import deploy as deploy_source
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.int8_files import explain
 from senseapp.prove.prove import prove
 from senseapp.prove.repair_choice import measured
-from senseapp.prove.source import original_source, proven_source
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.diagnosis import RoundingSettings
 from senseapp.records.measurement import change_in
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.rounding.calibration import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -109,10 +110,10 @@ def with_layers_of_zeros() -> Network:
 def deploy(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Deployed:
     """Make the file of the original in int8; in float, of what is proven of all layers in 4 bits."""
     if settings.kind != "float":
-        return deploy_source(evaluator, original_source(evaluator), settings)
+        return deploy_source(evaluator, original_source(evaluator, OPERATIONS), settings)
     schedule = schedule_of(evaluator, "quantization", 4.0)
     proven = prove(evaluator, schedule, repair=False, rounds=1, adapting="minutes")
-    return deploy_source(evaluator, proven_source(evaluator, proven), settings)
+    return deploy_source(evaluator, proven_source(evaluator, OPERATIONS, proven), settings)
 
 
 def kl(found: Deployed) -> float:
@@ -127,7 +128,7 @@ def assert_does_the_same(content: bytes, network: nn.Module, images: Tensor) -> 
         assert np.isfinite(numpy_helper.to_array(each).astype(np.float64)).all(), each.name
     with torch.no_grad():
         wanted = network(images)
-    error = RuntimeModel(content)(images) - wanted
+    error = RuntimeModel(content).run(images) - wanted
     assert float(error.square().mean()) < 0.02**2 * float(wanted.square().mean())
 
 
@@ -161,7 +162,7 @@ def test_a_layer_behind_nothing_keeps_its_bias_in_int8() -> None:
         too_fine = onnx.load_from_string(writer.write()).graph.initializer
     bias = network[2].bias.detach()
     assert float(bias.abs().min()) > 0.01
-    made = RuntimeModel(content)(batches[0]).view(8, 4, -1)
+    made = RuntimeModel(content).run(batches[0]).view(8, 4, -1)
     torch.testing.assert_close(made, bias[None, :, None].expand_as(made), rtol=0.02, atol=0.01)
     (steps,) = [numpy_helper.to_array(each) for each in too_fine if each.name == "2.bias_quantized"]
     np.testing.assert_array_equal(steps, np.where(bias.numpy() > 0, 2**31 - 1, -(2**31)))  # what int32 holds
@@ -171,7 +172,7 @@ def test_each_part_of_a_dead_layer_has_a_finding() -> None:
     network = a_network()
     zero(network.blocks[0].bn1.weight, network.blocks[0].bn1.bias)
     evaluator = evaluator_of(network, BITS)
-    found = explain(evaluator, RoundingSettings())
+    found = explain(evaluator, RoundingSettings(), runtime=OPERATIONS)
     assert [each.layer for each in found] == [layer.name for layer in evaluator.profile.layers]
     parts = [part for each in found for part in (each.weight, each.given, each.made) if part is not None]
     assert len(parts) > len(found)
@@ -186,18 +187,18 @@ FAILING = {
     "each improvement of an int8 file": (
         DeploySettings(kind="mixed"),
         {
-            "senseapp.prove.deploy.better_equalised": "equalised channels",
+            "senseapp.runtimes.onnxruntime.operations.better_equalised": "equalised channels",
             "senseapp.compressions.quantization.activations.EntropyObserver.value_range": (
                 "ranges of activations by the observer entropy"
             ),
             "senseapp.runtimes.onnxruntime.rounding.choice.rounded_products": "weights fitted to the images",
-            "senseapp.prove.deploy.time_layers": "the search for parts that int8 harms",
+            "senseapp.runtimes.onnxruntime.timing.time_layers": "the search for parts that int8 harms",
         },
     ),
     "adapted weights and small types": (
         FLOAT,
         {
-            "senseapp.prove.deploy.with_integer_weights": "weights stored as integers",
+            "senseapp.runtimes.onnxruntime.operations.with_integer_weights": "weights stored as integers",
             "senseapp.reconstruct.adapt.weights.LayerVisit.adapt": "the repair 'Weights updated, statistics matched'",
         },
     ),
@@ -219,9 +220,9 @@ def test_an_improvement_that_fails_is_left_out_with_a_note(case: str, monkeypatc
 
 
 def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.prove.evaluator.matching_of", broken)
+    monkeypatch.setattr("senseapp.reconstruct.reconstructor.matching_of", broken)
     evaluator = evaluator_of(a_network(), BITS)
-    applied = evaluator.apply(schedule_of(evaluator, "quantization", 4.0))
+    applied = evaluator.reconstruction.apply(schedule_of(evaluator, "quantization", 4.0))
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "compressed"
     assert found.reason == "Delivered without repair. Left out, since it failed: repair; ValueError: it broke."
@@ -231,9 +232,9 @@ def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytes
     def whole_only(*args: Any, per_channel: bool = True, **settings: Any) -> Int8Writer:
         return Int8Writer(*args, **settings) if per_channel else broken()
 
-    monkeypatch.setattr("senseapp.prove.deploy.Int8Writer", whole_only)
-    monkeypatch.setattr("senseapp.prove.deploy.better_equalised", lambda network, *_, **__: network)
-    monkeypatch.setattr("senseapp.prove.deploy.chosen_rounding", broken)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.Int8Writer", whole_only)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", lambda network, *_, **__: network)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own default"):
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
@@ -253,12 +254,12 @@ def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkey
     def too_large(*_args: object, **_settings: object) -> None:
         raise OutOfMemory("This needs more memory than there is.")
 
-    monkeypatch.setattr("senseapp.prove.deploy.better_equalised", lambda network, *_, **__: network)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", lambda network, *_, **__: network)
     with pytest.raises(Cancelled):
         deploy(evaluator_of(a_network(), BITS, progress=report), INT8)
     evaluator = evaluator_of(a_network(), BITS)
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.prove.deploy.better_equalised", too_large)
+        patch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", too_large)
         with pytest.raises(OutOfMemory):
             deploy(evaluator, INT8)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.quantize_static", broken)

@@ -8,7 +8,7 @@ import torch
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
-from senseapp.prove.file_answers import file_answers
+from senseapp.prove.answers import file_answers
 from senseapp.records.answers import FileAnswers, GivenAnswer, differences
 from senseapp.tasks import CLASSIFICATION, MULTILABEL
 from senseapp.views.frames.files import difference_line, difference_sentence

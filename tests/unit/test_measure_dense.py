@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from senseapp.records.resolution import spearman
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec
@@ -17,6 +16,7 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import num_bytes
+from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import TASKS, Task
 from tests.toy_detection import DETECTION

@@ -125,7 +125,9 @@ def test_the_network_stays_the_same_in_float(kind, with_weights):
     found = equalised(network, [FITTED], with_weights=with_weights)
     onnx.checker.check_model(onnx.load_from_string(found))
     for images in (FITTED, OTHERS):
-        torch.testing.assert_close(RuntimeModel(found)(images), RuntimeModel(network)(images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            RuntimeModel(found).run(images), RuntimeModel(network).run(images), rtol=1e-4, atol=1e-5
+        )
 
 
 def largest(network: bytes, tensor: str) -> Tensor:
@@ -177,10 +179,10 @@ def test_what_is_not_linear_in_each_channel_is_left_alone():
 def test_a_loud_channel_is_made_up_for_and_a_balanced_network_stays_as_it_is():
     torch.manual_seed(0)
     network = exported(Chain(loud=300.0))
-    reference = RuntimeModel(network)(OTHERS)
+    reference = RuntimeModel(network).run(OTHERS)
 
     def damage_of(content: bytes) -> float:
-        return float((RuntimeModel(content, simulated=True)(OTHERS) - reference).square().mean())
+        return float((RuntimeModel(content, simulated=True).run(OTHERS) - reference).square().mean())
 
     found = better_equalised(network, [FITTED], damage_of=damage_of)
     files = []

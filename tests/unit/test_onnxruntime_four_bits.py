@@ -57,7 +57,7 @@ def test_a_file_in_four_bits_gives_what_the_rounded_network_gives(largest):
     with torch.no_grad():
         expected = network(IMAGES)
     rounding_error = 2e-6 * float(expected.abs().max())
-    torch.testing.assert_close(RuntimeModel(found)(IMAGES), expected, rtol=1e-4, atol=rounding_error)
+    torch.testing.assert_close(RuntimeModel(found).run(IMAGES), expected, rtol=1e-4, atol=rounding_error)
     linear = 4 * sum(module.weight.numel() for module in network.modules() if isinstance(module, nn.Linear))
     assert len(exported) - len(found) > 0.7 * linear
 

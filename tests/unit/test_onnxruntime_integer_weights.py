@@ -48,8 +48,10 @@ def test_the_file_computes_the_same_in_fewer_bytes(bits: int) -> None:
     onnx.checker.check_model(onnx.load_from_string(packed))
     with torch.no_grad():
         expected = network(IMAGES)
-    np.testing.assert_allclose(RuntimeModel(packed)(IMAGES), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(RuntimeModel(packed)(IMAGES), RuntimeModel(content)(IMAGES), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(RuntimeModel(packed).run(IMAGES), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        RuntimeModel(packed).run(IMAGES), RuntimeModel(content).run(IMAGES), rtol=1e-6, atol=1e-7
+    )
     weights = sum(module.weight.numel() for module in network if isinstance(module, nn.Conv2d | nn.Linear))
     saved = len(content) - len(packed)
     assert saved > weights * (4 - (0.5 if bits <= 4 else 1)) - 4000  # scales and the nodes that unpack

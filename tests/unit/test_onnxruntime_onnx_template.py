@@ -77,7 +77,7 @@ def without_names_of_nodes(content: bytes) -> bytes:
 
 def test_other_weights_give_what_their_own_export_does(network, template, exports) -> None:
     for each in (randomized(network, 1), randomized(network, 2), network):
-        found, own = template.onnx_of(each), onnx_copy(each, IMAGES[:1])
+        found, own = template.write(each), onnx_copy(each, IMAGES[:1])
         assert without_names_of_nodes(found) == without_names_of_nodes(own)
     assert not exports
 
@@ -87,13 +87,13 @@ def test_other_structures_are_exported_anew(network, template, exports) -> None:
     other_class.norm = nn.Identity()
     hooked.head.register_forward_hook(lambda module, inputs, output: output * 2)
     for each in (narrow, other_class, hooked):
-        assert template.onnx_of(each.eval()) == b"exported anew"
+        assert template.write(each.eval()) == b"exported anew"
     assert exports == [narrow, other_class, hooked]
 
 
 def test_a_changed_tensor_without_a_name_in_the_file_is_exported_anew(network, template, exports) -> None:
     del template._program.model.graph.initializers["scale"]
-    assert template.onnx_of(randomized(network, 3)) == b"exported anew"
+    assert template.write(randomized(network, 3)) == b"exported anew"
 
 
 class InPlace(nn.Module):

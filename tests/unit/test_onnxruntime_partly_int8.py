@@ -17,10 +17,10 @@ from torch.nn import functional
 
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
+from senseapp.runtimes.onnxruntime.partly_int8 import compute_in_float
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.runtimes.onnxruntime.true_float import compute_in_float
 
 pytestmark = pytest.mark.slow
 IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(5))
@@ -175,5 +175,5 @@ def test_other_ranges_and_the_biases_that_depend_on_them_are_those_of_the_quanti
 def test_the_simulation_is_the_runtime_but_for_the_order_of_float_sums(case, step):
     writer, nodes = case
     content = writer.write(but=nodes[step::step])
-    computed, meant = RuntimeModel(content)(IMAGES), RuntimeModel(content, simulated=True)(IMAGES)
+    computed, meant = RuntimeModel(content).run(IMAGES), RuntimeModel(content, simulated=True).run(IMAGES)
     assert float((computed - meant).abs().max()) < 1e-6

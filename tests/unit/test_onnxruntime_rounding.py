@@ -56,8 +56,8 @@ def network() -> bytes:
 
 @pytest.fixture
 def error_of(network):
-    reference = RuntimeModel(network)(OTHERS)
-    return lambda content: float((RuntimeModel(content)(OTHERS) - reference).square().mean())
+    reference = RuntimeModel(network).run(OTHERS)
+    return lambda content: float((RuntimeModel(content).run(OTHERS) - reference).square().mean())
 
 
 def second_moments(groups: int, width: int, *, seed: int) -> Tensor:
@@ -149,7 +149,7 @@ def test_no_processor_saturates(inputs, kernel, groups):
         fitted = rounded_products(exported, [images], nodes, found, progress=lambda _sentence: None)
         writer.rounding = Rounding(ranges=found, products=fitted)
         content = writer.write()
-    computed, meant = (RuntimeModel(content, simulated=simulated)(images) for simulated in (False, True))
+    computed, meant = (RuntimeModel(content, simulated=simulated).run(images) for simulated in (False, True))
     scales = {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
     step = max(float(values) for name, values in scales.items() if name.endswith("_scale") and values.ndim == 0)
     assert float((computed - meant).abs().max()) <= 1.01 * step  # a tie may be rounded either way
@@ -199,13 +199,13 @@ def mean_square(outputs: Tensor) -> MetricChange:
 
 def explained(network: bytes, **bits: int) -> LayerRounding:
     """Return what rounding parts of the classifier does on the images that ranges are from, so that none is cut off."""
-    reference = RuntimeModel(network)(FITTED)
+    reference = RuntimeModel(network).run(FITTED)
     found = layer_roundings(
         network,
         [FITTED],
         RoundingSettings(**bits),
         layers=["0", "8"],
-        change_of=lambda content: mean_square(RuntimeModel(content)(FITTED) - reference),
+        change_of=lambda content: mean_square(RuntimeModel(content).run(FITTED) - reference),
         progress=lambda _sentence: None,
     )
     return next(each for each in found if each.layer == "8")
@@ -221,7 +221,7 @@ def test_each_part_of_a_layer_is_rounded_alone(network):
     assert finer_made < made / 1000
     name = onnx.load_from_string(network).graph.output[0].name
     low, high = ranges(network, [FITTED], [name], ["mse"])["mse"][name]
-    reference = RuntimeModel(network)(FITTED)
+    reference = RuntimeModel(network).run(FITTED)
     expected = float((fake_quantize_input(reference, low, high, bits=8) - reference).square().mean())
     assert made == pytest.approx(expected, rel=1e-3)
 

@@ -12,12 +12,11 @@ from torch import nn
 from senseapp.cli.main import main
 from senseapp.compressions import PruningConfig
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
-from senseapp.prove import timed_widths
-from senseapp.prove.timed import measured_schedule, schedule_for_time
-from senseapp.prove.timed_widths import time_widths
+from senseapp.prove.timed import measured_schedule, schedule_for_time, time_widths
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.layer_times import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
+from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
 from senseapp.runtimes.onnxruntime.timing import time_layers
 from tests.schedule_cases import run_of
 
@@ -66,8 +65,8 @@ def test_times_of_widths_add_up_to_what_the_whole_files_take(monkeypatch):
     image = torch.randn(2, 3, 16, 16)
     files = {level: onnx_model(Narrow(width).eval(), image) for level, width in ((0.0, 32), (0.5, 16))}
     walls = {0.0: 3e-3, 0.5: 1e-3}
-    monkeypatch.setattr(timed_widths, "times", lambda *_, **__: [[seconds] * 3 for seconds in walls.values()])
-    found = time_widths(files, {"0", "2", "6"}, image)
+    monkeypatch.setattr(OnnxRuntime, "times", lambda *_, **__: [[seconds] * 3 for seconds in walls.values()])
+    found = time_widths(OPERATIONS, files, {"0", "2", "6"}, image)
     assert {(each.layer, each.level) for each in found.times} == {(layer, level) for layer in "026" for level in walls}
     for level, seconds in walls.items():
         assert sum(each.seconds for each in found.times if each.level == level) == pytest.approx(seconds)
@@ -153,4 +152,4 @@ def test_a_network_that_is_quick_enough_is_not_measured():
 def test_zeros_are_said_to_save_no_time():
     run = run_of(dict.fromkeys(LAYERS, 10), dict.fromkeys(LAYERS, (0.1,)), (0.5,))
     with pytest.raises(InvalidSpec, match="Zeros save no time in onnxruntime"):
-        schedule_for_time(SimpleNamespace(result=run), 1.0)
+        schedule_for_time(SimpleNamespace(result=run), OPERATIONS, 1.0)

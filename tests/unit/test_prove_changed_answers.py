@@ -12,7 +12,7 @@ from PIL import Image
 
 from senseapp.data.images import PreparedImages
 from senseapp.networks.loaded import Preprocessing
-from senseapp.prove.changed_answers import changed_answers, class_drops
+from senseapp.prove.answers import changed_answers, class_drops
 from senseapp.tasks import CLASSIFICATION, MULTILABEL
 
 NUM, CLASSES = 60, 4
@@ -28,18 +28,13 @@ def made_up(*, labelled: bool):
     pixels = torch.randint(0, 256, (NUM, 1, 20, 30), generator=generator, dtype=torch.uint8)
     look = Preprocessing(input_shape=(1, 20, 30), mean=(0.5,), std=(0.5,))
     images = PreparedImages(pixels, look, labels, class_names=tuple("abcd"))
-    evaluator = SimpleNamespace(
-        dense=SimpleNamespace(task=CLASSIFICATION),
-        class_names=tuple("abcd"),
-        baseline_outputs=lambda _: before,
-    )
-    return evaluator, images, before, after
+    return images, before, after
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_pictures_and_classes_are_those_of_a_plain_loop(labelled) -> None:
-    evaluator, images, before, after = made_up(labelled=labelled)
-    found = changed_answers(evaluator, after, images, subject="it")
+    images, before, after = made_up(labelled=labelled)
+    found = changed_answers(before, after, images, task=CLASSIFICATION, names="abcd", subject="it")
     old, new = before.softmax(1), after.softmax(1)
     changed = [index for index in range(NUM) if int(old[index].argmax()) != int(new[index].argmax())]
     surest = sorted(changed, key=lambda index: -float(old[index].max()))[:12]
@@ -67,12 +62,11 @@ def test_pictures_and_classes_are_those_of_a_plain_loop(labelled) -> None:
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_labels_that_change_are_those_of_a_plain_loop(labelled) -> None:
-    evaluator, images, before, after = made_up(labelled=False)
-    evaluator.dense.task = MULTILABEL
+    images, before, after = made_up(labelled=False)
     truth = torch.randint(0, 2, (NUM, CLASSES), generator=torch.Generator().manual_seed(4)).float()
     truth[5, 1] = float("nan")  # unknown
     images.labels = truth if labelled else None
-    found = changed_answers(evaluator, after, images, subject="it")
+    found = changed_answers(before, after, images, task=MULTILABEL, names="abcd", subject="it")
     lost, totals, changed = dict.fromkeys("abcd", 0), dict.fromkeys("abcd", 0), {}
     for index in range(NUM):
         for place, name in enumerate("abcd"):
@@ -123,6 +117,6 @@ def test_a_class_that_pays_is_marked() -> None:
 
 
 def test_a_task_without_answers_has_none() -> None:
-    evaluator, images, _, after = made_up(labelled=False)
-    evaluator.dense.task = SimpleNamespace(answer_changes=lambda before, after, targets: None)
-    assert changed_answers(evaluator, after, images, subject="it") is None
+    images, before, after = made_up(labelled=False)
+    task = SimpleNamespace(answer_changes=lambda before, after, targets: None)
+    assert changed_answers(before, after, images, task=task, names="abcd", subject="it") is None

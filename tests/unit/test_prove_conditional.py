@@ -44,10 +44,10 @@ def case(few_digits, request):
 
 
 def _kl(evaluator, levels, *, repair=False):
-    applied = evaluator.apply(manual_schedule(evaluator.result, levels))
+    applied = evaluator.reconstruction.apply(manual_schedule(evaluator.result, levels))
     if repair:
-        evaluator.repair(applied)
-    return next(c.delta for c in evaluator.measure(applied, evaluator.images.curves) if c.metric == "kl")
+        evaluator.reconstruction.repair(applied)
+    return next(c.delta for c in evaluator.judged(applied, evaluator.images.curves).changes if c.metric == "kl")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,9 @@ def test_a_proof_that_solves_again_is_no_worse_and_leaves_the_model_as_it_was(ca
 
 
 def _best_kl(evaluator, schedule):
-    found = measured(evaluator, evaluator.apply(schedule), "kl", repair=True, images=evaluator.images.curves)
+    found = measured(
+        evaluator, evaluator.reconstruction.apply(schedule), "kl", repair=True, images=evaluator.images.curves
+    )
     return next(change.delta for change in found.best if change.metric == "kl")
 
 

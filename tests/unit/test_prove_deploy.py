@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.prove.float_nodes import mixed
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.float_nodes import mixed
+from senseapp.records.deployment import Median
+from senseapp.runtimes.base import ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
-from senseapp.runtimes.onnxruntime.runtime import Median, RuntimeModel, ratio, times
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 
@@ -39,8 +41,8 @@ def exported() -> bytes:
 
 @pytest.fixture
 def damage_of(exported):
-    reference = RuntimeModel(exported)(IMAGES)
-    return lambda content: float((RuntimeModel(content)(IMAGES) - reference).square().mean())
+    reference = RuntimeModel(exported).run(IMAGES)
+    return lambda content: float((RuntimeModel(content).run(IMAGES) - reference).square().mean())
 
 
 def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
@@ -80,7 +82,9 @@ def test_a_file_gives_what_torch_gives_for_any_number_of_images(exported):
         expected = network(IMAGES)
     model = RuntimeModel(exported)
     assert model.fixed_batch is None
-    torch.testing.assert_close(model.outputs([IMAGES[:5], IMAGES[5:]]), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        torch.cat([model.run(IMAGES[:5]), model.run(IMAGES[5:])]), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_what_is_no_network_is_one_sentence():

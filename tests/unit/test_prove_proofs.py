@@ -18,7 +18,8 @@ from senseapp.data.load import load_demo_images
 from senseapp.measure.plan import split
 from senseapp.measure.session import Session
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.evaluator import ScheduleEvaluator, load_proof_images
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import load_proof_images
 from senseapp.prove.prove import prove, validate
 from senseapp.prove.strongest import strongest_schedule
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
@@ -95,7 +96,7 @@ def test_noise_is_drawn_anew(sparse):
 def test_a_proof_equals_measuring_by_hand(evaluator):
     schedule = a_schedule(evaluator.result, 0.25)
     proven = prove(evaluator, schedule, repair=False, rounds=1)
-    applied, proof = evaluator.apply(schedule), evaluator.images.proof
+    applied, proof = evaluator.reconstruction.apply(schedule), evaluator.images.proof
     with torch.no_grad():
         correct = (applied.model(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
         dense = (load_model(ModelSpec()).module(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
@@ -141,7 +142,10 @@ def test_damage_that_does_not_add_up_is_said_and_solved_again(evaluator):
     assert again.rounds == 2
     assert any("measured again around" in note for note in again.notes)
     curves = evaluator.images.curves
-    damage = [of(evaluator.measure(evaluator.apply(plan), curves), "kl").delta for plan in (schedule, again.schedule)]
+    damage = [
+        of(evaluator.judged(evaluator.reconstruction.apply(plan), curves).changes, "kl").delta
+        for plan in (schedule, again.schedule)
+    ]
     assert damage[1] <= damage[0]
     assert again.schedule.achieved["params"] >= 0.5 - 1e-6
 
@@ -181,9 +185,9 @@ def test_the_strongest_schedule_stays_within_the_drop(evaluator):
     said: list[str] = []
     reporting = replace(evaluator, progress=Progress(said.append))
     found = strongest_schedule(reporting, "params", 0.03, repair=True, rounds=4)
-    applied = evaluator.apply(found.schedule)
-    evaluator.repair(applied)
-    assert of(evaluator.measure(applied, evaluator.images.curves)).delta <= 0.03
+    applied = evaluator.reconstruction.apply(found.schedule)
+    evaluator.reconstruction.repair(applied)
+    assert of(evaluator.judged(applied, evaluator.images.curves).changes).delta <= 0.03
     assert found.schedule.achieved["params"] > 0.2
     held = [tried.figure for tried in found.tried if tried.change("top1").delta <= 0.03]
     assert found.schedule.achieved["params"] == held[-1]

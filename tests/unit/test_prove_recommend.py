@@ -15,7 +15,7 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.networks.sources.load import load_model
 from senseapp.prove import recommend
-from senseapp.prove.evaluator import load_proof_images
+from senseapp.prove.proof_images import load_proof_images
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import Status
 from senseapp.records.recommendation import Recommendation
@@ -73,15 +73,15 @@ class MadeUp:
 
     def recommended(self) -> Recommendation:
         task = SimpleNamespace(metrics=lambda **_: ("top1", "kl", "agreement"))
-        images = SimpleNamespace(curves=SimpleNamespace(labels=None), proof=None)
-        dense = SimpleNamespace(model=None, task=task)
+        images = SimpleNamespace(curves=SimpleNamespace(labels=None), proof=None, held_out=True)
         evaluator = SimpleNamespace(
             result=self.result,
             images=images,
-            dense=dense,
+            task=task,
+            dense=SimpleNamespace(model=None),
             profile=self.result.profile,
             progress=lambda sentence: None,
-            usual_adapting="off",
+            reconstruction=SimpleNamespace(usual_adapting="off"),
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recommend, "Trials", self.trials)

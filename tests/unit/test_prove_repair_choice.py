@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ import torch
 from senseapp.compressions import SparsityConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.measure.session import Session
-from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import ProofImages
 from senseapp.prove.repair_choice import measured, measured_quickly
 from senseapp.reconstruct.repair_sites import NormSite
 from senseapp.records.schedule import ValidationResult
@@ -37,7 +39,7 @@ def evaluator(opened):
 
 def applied_to(evaluator):
     levels = {item.layer: item.level for item in evaluator.result.measurements}
-    return evaluator.apply(manual_schedule(evaluator.result, levels))
+    return evaluator.reconstruction.apply(manual_schedule(evaluator.result, levels))
 
 
 def kl(changes):
@@ -57,7 +59,7 @@ def test_a_repair_that_helps_is_delivered_with_both_figures(evaluator):
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "repaired"
     assert kl(found.best) == kl(found.repaired) < kl(found.changes)
-    assert kl(evaluator.measure(applied)) == pytest.approx(kl(found.repaired), abs=1e-6)
+    assert kl(evaluator.judged(applied).changes) == pytest.approx(kl(found.repaired), abs=1e-6)
     assert "40 held-out images" in found.reason
     assert "on the same 40 unlabelled images" in found.notes[0]
 
@@ -108,8 +110,13 @@ def test_a_repair_that_does_harm_is_not_delivered(evaluator, monkeypatch, match,
 
 
 def test_proof_images_have_a_veto(evaluator, monkeypatch):
-    worse = evaluator.measure(applied_to(evaluator))
-    monkeypatch.setattr(ScheduleEvaluator, "measure", lambda _bench, applied, _images=None: next(answers))
+    worse = evaluator.judged(applied_to(evaluator)).changes
+    judged, proof = ScheduleEvaluator.judged, evaluator.images.proof
+
+    def scripted(bench, applied, images=None, *span):
+        return SimpleNamespace(changes=next(answers)) if images is proof else judged(bench, applied, images, *span)
+
+    monkeypatch.setattr(ScheduleEvaluator, "judged", scripted)
     answers = iter([worse, tuple(replace(change, delta=change.delta + 0.1) for change in worse)])
     applied = applied_to(evaluator)
     before = state_of(applied.model)
@@ -121,7 +128,7 @@ def test_proof_images_have_a_veto(evaluator, monkeypatch):
 
 
 def test_a_model_that_nothing_was_done_to_is_delivered_as_it_is(evaluator):
-    applied = evaluator.apply(manual_schedule(evaluator.result, {}))
+    applied = evaluator.reconstruction.apply(manual_schedule(evaluator.result, {}))
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "compressed"
     assert kl(found.repaired) == kl(found.changes) == pytest.approx(0, abs=1e-9)
@@ -138,20 +145,22 @@ def test_too_few_images_to_judge_a_repair(evaluator):
 def test_on_the_curves_images_each_is_measured_with_a_repair_that_has_not_seen_it(evaluator):
     shared = replace(evaluator, images=replace(evaluator.images, proof=evaluator.images.curves))
     found = measured(shared, applied_to(shared), "kl", repair=True, images=shared.images.curves)
-    first, second = shared.repair_halves
+    first, second = shared.reconstruction.repair_halves
     applied = applied_to(shared)
-    matching, damage = shared.matching(applied), []
+    matching, damage = shared.reconstruction.matching(applied), []
     for fit_to, judge_on in ((second, first), (first, second)):
         with matching.fitted(fit_to):
-            low, high = shared.span_of(judge_on)
-            damage.append(kl(shared.measure(applied, shared.repair_images.subset(range(low, high)))))
-    assert shared.span_of(first)[1] == shared.span_of(second)[0] == 20
+            low, high = shared.reconstruction.span_of(judge_on)
+            damage.append(
+                kl(shared.judged(applied, shared.reconstruction.repair_images.subset(range(low, high))).changes)
+            )
+    assert shared.reconstruction.span_of(first)[1] == shared.reconstruction.span_of(second)[0] == 20
     assert kl(found.repaired) == pytest.approx(sum(damage) / 2, abs=1e-6)
 
 
 def test_older_results_kept_the_repaired_model_where_there_was_one(evaluator):
     applied = applied_to(evaluator)
-    changes = evaluator.measure(applied)
+    changes = evaluator.judged(applied).changes
     schedule = manual_schedule(evaluator.result, {})
     record = json.loads(dumps(ValidationResult(schedule=schedule, changes=changes, repaired=changes[:1])))
     for name in ("delivered", "delivered_reason", "uniform_delivered"):

@@ -232,14 +232,14 @@ CASES = {
 def test_a_network_is_adapted_within_its_schedule_and_comes_back(network, case):
     configs, levels = CASES[case]
     evaluator = evaluator_of(network, *configs)
-    applied = evaluator.apply(schedule(evaluator, levels))
+    applied = evaluator.reconstruction.apply(schedule(evaluator, levels))
     plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
-    before = kl(evaluator.measure(applied))
-    adaptation = evaluator.adaptations(applied, "minutes")[-1]
+    before = kl(evaluator.judged(applied).changes)
+    adaptation = evaluator.reconstruction.adaptations(applied, "minutes")[-1]
     with applied.active():
         assert adaptation.fit()
     assert set(adaptation.layers) == {entry.layer for entry in applied.reached}
-    assert kl(evaluator.measure(applied)) < before
+    assert kl(evaluator.judged(applied).changes) < before
     adapted = {name: value.clone() for name, value in applied.model.state_dict().items()}
     for layer in applied.after.layers:
         now = adapted[layer.parameter]
@@ -259,8 +259,8 @@ def test_two_of_four_stay_two_of_four(network):
     entries = tuple(
         ScheduleEntry(layer=name, members=(name,), compression="sparsity", level=0.5) for name in ("point", "head")
     )
-    applied = evaluator.apply(Schedule(model="small", method="manual", entries=entries, metric="kl"))
-    assert evaluator.adaptations(applied, "minutes")[-1].fit()
+    applied = evaluator.reconstruction.apply(Schedule(model="small", method="manual", entries=entries, metric="kl"))
+    assert evaluator.reconstruction.adaptations(applied, "minutes")[-1].fit()
     for name in ("point", "head"):
         zeros = (applied.model.get_submodule(name).weight == 0).flatten(1).unflatten(1, (-1, 4)).sum(2)
         assert bool((zeros == 2).all())
@@ -272,7 +272,7 @@ def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
     result = found.result
     assert (result.adapting, result.delivered) == ("minutes", "adapted")
     assert kl(result.kept_changes) == kl(result.repaired) < kl(result.changes)
-    assert kl(evaluator.measure(found.applied)) == pytest.approx(kl(result.repaired), abs=1e-6)
+    assert kl(evaluator.judged(found.applied).changes) == pytest.approx(kl(result.repaired), abs=1e-6)
     assert [step.kept for step in result.steps].count(True) == 1
     kept = next(step for step in result.steps if step.kept)
     whole = [step.change for step in result.steps if step.change.num_samples == 48]
@@ -292,7 +292,7 @@ def test_a_run_measured_with_adapted_weights_predicts_what_is_delivered(network)
     assert proven.delivered == "adapted"
     assert kl(proven.repaired) < 4 * proven.predicted
     assert kl(proven.changes) > 10 * proven.predicted
-    searched, adapted = measured_quickly(evaluator, evaluator.apply(asked), "kl", tolerable=0.0)
+    searched, adapted = measured_quickly(evaluator, evaluator.reconstruction.apply(asked), "kl", tolerable=0.0)
     assert adapted
     assert kl(searched) < 4 * proven.predicted
 
@@ -324,10 +324,10 @@ class _Blocks(nn.Module):
 def test_blocks_are_tuned_towards_the_originals_outputs_within_what_compression_allows(config, levels):
     torch.manual_seed(0)
     evaluator = evaluator_of(_Blocks().eval(), config)
-    applied = evaluator.apply(schedule(evaluator, levels))
+    applied = evaluator.reconstruction.apply(schedule(evaluator, levels))
     plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
-    *_, adaptation, tuned = evaluator.adaptations(applied, "best")
-    images, layer = torch.cat(evaluator.reference.batches), applied.model.blocks[1][0]
+    *_, adaptation, tuned = evaluator.reconstruction.adaptations(applied, "best")
+    images, layer = torch.cat(evaluator.reconstruction.reference.batches), applied.model.blocks[1][0]
     wanted = evaluator.dense.model.blocks(images)
 
     def error():
@@ -354,7 +354,7 @@ def test_blocks_are_tuned_towards_the_originals_outputs_within_what_compression_
 
 def test_cancelling_between_layers_stops_the_work(network):
     evaluator = evaluator_of(network, QuantizationConfig())
-    applied = evaluator.apply(schedule(evaluator, {"quantization": 3.0}))
+    applied = evaluator.reconstruction.apply(schedule(evaluator, {"quantization": 3.0}))
     seen = []
 
     def report(sentence):
@@ -362,7 +362,7 @@ def test_cancelling_between_layers_stops_the_work(network):
         if "depthwise" in sentence:
             raise InterruptedError
 
-    adaptation = evaluator.adaptations(applied, "minutes")[0]
+    adaptation = evaluator.reconstruction.adaptations(applied, "minutes")[0]
     evaluator.progress.report = report
     with pytest.raises(InterruptedError):
         adaptation.fit()

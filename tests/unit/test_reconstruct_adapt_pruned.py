@@ -16,7 +16,8 @@ from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.session import Session
 from senseapp.networks.profile import profile_model
-from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import ProofImages
 from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.adapt.pruned import Reconstruction, taken_over
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
@@ -150,12 +151,13 @@ def test_a_pruned_network_is_delivered_with_the_repair_that_loses_less_on_held_o
         images=ProofImages(curves=images.curves.subset(range(48)), proof=images.proof.subset(range(60)), note=""),
     )
     levels = {item.layer: item.level for item in evaluator.result.measurements if item.changes}
-    applied = evaluator.apply(manual_schedule(evaluator.result, levels))
-    statistics = evaluator.apply(manual_schedule(evaluator.result, levels))
-    evaluator.repair(statistics)
+    applied = evaluator.reconstruction.apply(manual_schedule(evaluator.result, levels))
+    statistics = evaluator.reconstruction.apply(manual_schedule(evaluator.result, levels))
+    evaluator.reconstruction.repair(statistics)
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof, adapting="minutes")
     losses = [
-        next(c.delta for c in changes if c.metric == "kl") for changes in (found.best, evaluator.measure(statistics))
+        next(c.delta for c in changes if c.metric == "kl")
+        for changes in (found.best, evaluator.judged(statistics).changes)
     ]
     assert [step.kept for step in found.steps] == [False, False, True]
     assert found.delivered == "adapted"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +18,10 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.metrics.multilabel import average_precision, bernoulli_divergence, binary_cross_entropy
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_judge import FileJudge
+from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import SensitivitySpec
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.tasks import MULTILABEL, LabelTruth, WrittenLabels
 from tests.plain_loop import sparse_logits
 from tests.small_models import NUM_CLASSES, small_network
@@ -177,12 +175,13 @@ def test_a_file_that_runs_is_judged_by_bernoullis() -> None:
     with torch.no_grad():
         changed.blocks[0].conv1.weight.mul_(0.7)
     files = [onnx_copy(each, pictures()[:1]) for each in (network, changed)]
-    evaluator = SimpleNamespace(dense=SimpleNamespace(task=MULTILABEL), profile=SimpleNamespace(num_classes=6))
-    judge = FileJudge(cast(ScheduleEvaluator, evaluator), files[0], [pictures()])
+    original, file = map(RuntimeModel, files)
+    judge = Judge(MULTILABEL, JudgingImages.of_batches([pictures()]), original, num_outputs=6)
+    judged = judge.judged(file)
     before, after = (plain(each(pictures())) for each in (network, changed))
-    assert judge.metric == "bernoulli_kl"
-    assert judge.damage_of(files[1]) == pytest.approx(divergence(before, after), rel=1e-3)
-    assert judge.share_changed(files[1]) == pytest.approx(np.mean((before > 0) != (after > 0)))
+    assert judge.divergence == "bernoulli_kl"
+    assert judged.damage == pytest.approx(divergence(before, after), rel=1e-3)
+    assert judged.share_changed == pytest.approx(np.mean((before > 0) != (after > 0)))
 
 
 def written(*several: LabelTruth, names: tuple[str, ...], outputs: int, known: tuple[str, ...] = ()) -> WrittenLabels:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +21,10 @@ from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_judge import FileJudge
+from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.server.image_report import preview_images
 from senseapp.tasks import CLASSIFICATION
 from tests.pictures import png
@@ -148,11 +146,12 @@ def test_a_file_that_runs_is_judged_by_the_bernoulli() -> None:
         changed.blocks[0].conv1.weight.mul_(0.7)
     files = [onnx_copy(each, pictures()[:1]) for each in (network, changed)]
     before, after = (logits_of(each(pictures())) for each in (network, changed))
-    evaluator = SimpleNamespace(dense=SimpleNamespace(task=CLASSIFICATION), profile=SimpleNamespace(num_classes=2))
-    judge = FileJudge(cast(ScheduleEvaluator, evaluator), files[0], [pictures()])
-    assert judge.metric == "kl"
-    assert judge.damage_of(files[1]) == pytest.approx(divergence(before, after).mean(), rel=1e-3)
-    assert judge.share_changed(files[1]) == pytest.approx(np.mean((before > 0) != (after > 0)))
+    original, file = map(RuntimeModel, files)
+    judge = Judge(CLASSIFICATION, JudgingImages.of_batches([pictures()]), original, num_outputs=2)
+    judged = judge.judged(file)
+    assert judge.divergence == "kl"
+    assert judged.damage == pytest.approx(divergence(before, after).mean(), rel=1e-3)
+    assert judged.share_changed == pytest.approx(np.mean((before > 0) != (after > 0)))
 
 
 def folder_of(path: Path, names: tuple[str, ...]) -> DataSpec:

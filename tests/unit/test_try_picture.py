@@ -47,6 +47,10 @@ def saved(picture: Image.Image, path: Path, kind: str = "PNG") -> Path:
     return path
 
 
+def in_onnxruntime(**files: Path) -> list[tuple[str, Path, str]]:
+    return [(name, path, "onnxruntime") for name, path in files.items()]
+
+
 def exported(model: LoadedModel, path: Path, names: tuple[str, ...]) -> Path:
     content = onnx_model(model.module, torch.zeros(1, *model.preprocessing.input_shape))
     path.write_bytes(with_metadata(content, preprocessing=model.preprocessing, class_names=names))
@@ -83,7 +87,7 @@ def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             parameter.mul_(0.9)
     other = exported(model, folder / "other.onnx", names)
     photo = a_photo(330, 270)
-    found = picture_answers(spec, saved(photo, folder / "photo.png"), {"own": own, "other": other})
+    found = picture_answers(spec, saved(photo, folder / "photo.png"), in_onnxruntime(own=own, other=other))
     return model, photo, {"own": own, "other": other}, found, names
 
 
@@ -132,7 +136,7 @@ def test_the_preparation_that_the_run_chose_is_used(tmp_path: Path) -> None:
     file = exported(model, tmp_path / "own.onnx", ())
     picture = saved(a_photo(60, 90), tmp_path / "photo.jpg", "JPEG")
     spec = RunSpec(data=DataSpec(kind="folder", path="somewhere", mean=(0.9,), std=(2.0,)))
-    found = picture_answers(spec, picture, {"own": file})
+    found = picture_answers(spec, picture, in_onnxruntime(own=file))
     how = replace(model, preprocessing=replace(model.preprocessing, mean=(0.9,), std=(2.0,)))
     expected = np.sort(probabilities(file, Image.open(picture), how))[::-1][:5]
     np.testing.assert_allclose([each.share for each in found.of("own").shares], expected, atol=2e-5)
@@ -155,15 +159,15 @@ def test_a_bad_picture_gets_one_sentence(tmp_path: Path, content: bytes, why: st
     path = tmp_path / "bad.png"
     path.write_bytes(content)
     with pytest.raises(InvalidDataset, match=rf"bad\.png cannot be used as a picture: .*({why}).*Choose another"):
-        picture_answers(RunSpec(), path, {})
+        picture_answers(RunSpec(), path, [])
 
 
 def test_a_picture_that_is_gone_or_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidDataset, match="no longer on this server"):
-        picture_answers(RunSpec(), tmp_path / "gone.png", {})
+        picture_answers(RunSpec(), tmp_path / "gone.png", [])
     monkeypatch.setattr("senseapp.data.single_picture.MOST_PICTURE_MEGABYTES", 0)
     with pytest.raises(InvalidDataset, match="may have up to 0 MB"):
-        picture_answers(RunSpec(), saved(a_photo(9, 9), tmp_path / "large.png"), {})
+        picture_answers(RunSpec(), saved(a_photo(9, 9), tmp_path / "large.png"), [])
 
 
 @pytest.fixture
@@ -186,7 +190,7 @@ def test_the_picture_is_removed_whatever_comes_of_it(service: Service) -> None:
     file = io.BytesIO()
     a_photo(40, 40).save(file, "PNG")
     first = an_upload(service, file.getvalue())
-    with pytest.raises(NotFound, match="no ONNX file"):
+    with pytest.raises(NotFound, match="no file that runs"):
         service.work.try_picture(run_id, first)
     candidate = a_candidate()
     folder.save("0" * 16, Delivery(candidates=(candidate, a_candidate("onnx", size=5_000_000))))

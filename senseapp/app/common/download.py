@@ -20,7 +20,7 @@ from senseapp.core.errors import SenseError
 from senseapp.core.home import home
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
-from senseapp.records.candidate import FORMS, Candidate
+from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import small_form
 from senseapp.server.service import Service
 from senseapp.views.words import format as fmt
@@ -108,7 +108,8 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     except SenseError as error:
         st.caption(md(":material/info: {}", error))
         return
-    label = "Get the file that runs (ONNX)" if primary and candidate.runs else f"Get the {FORMS[candidate.form].title}"
+    primary_label = f"Get the file that runs ({candidate.runtime.file_title})"
+    label = primary_label if primary and candidate.runs else f"Get the {candidate.title}"
     st.download_button(
         f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
         download(partial(owned.work.candidate_file, run_id, candidate)),
@@ -132,7 +133,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate)
     """Show the menu of every other file of the run, each with its figures and what opens it."""
     owned = backend.service()
     with st.popover("Other files", icon=":material/more_horiz:"):
-        if chosen.runs:
+        if chosen.runs and chosen.runtime.is_installed:
             st.download_button(
                 "Deployment kit (zip): the file, how a picture is prepared, how it is run",
                 download(partial(_kit, owned, run_id, chosen), is_temporary=True),
@@ -158,4 +159,4 @@ def _entry(run_id: str, candidate: Candidate, place: int) -> None:
 
 
 def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:
-    return owned.work.pack_kit(run_id, candidate, "model.onnx", new_file())
+    return owned.work.pack_kit(run_id, candidate, f"model{candidate.suffix}", new_file())

@@ -24,7 +24,7 @@ _REFUSED = "try.refused"
 
 def try_picture(run_id: str, chosen: Candidate) -> None:
     """Show the button to a dialog in which one picture is answered; nothing where ``chosen`` is no file that runs."""
-    if not chosen.runs or not backend.visitor().is_known:
+    if not (chosen.runs and chosen.runtime.is_installed and backend.visitor().is_known):
         return
     if st.button("Try it with your picture", key=f"try.open.{run_id}", icon=":material/add_photo_alternate:"):
         session().trying = run_id
@@ -87,7 +87,7 @@ def _show(found: PictureAnswers, chosen: Candidate) -> None:
     width, height = found.input_size
     picture.image(found.png, caption=f"As the network sees it, {width} × {height}", width=_PICTURE_WIDTH)
     _shares(before, "The original, in PyTorch", found.original)
-    _shares(after, f"{chosen.made_of}, in onnxruntime", answer)
+    _shares(after, f"{chosen.made_of}, in {chosen.runtime.label}", answer)
     for note in found.notes:
         st.caption(note)
 

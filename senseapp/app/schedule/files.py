@@ -16,8 +16,10 @@ from senseapp.app.common.download import choose_tolerance, download, file_button
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.tables import show_table
+from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import code, md
+from senseapp.descriptions.runtimes import runtime_words
 from senseapp.formats.base import ExportFormat
 from senseapp.formats.registry import FORMATS
 from senseapp.metrics import METRICS
@@ -181,25 +183,33 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             if delivery is not None:
                 _files(run_id, delivery, allowed)
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
+                runtime = runtime_words(task.settings.runtime)
                 st.markdown(
-                    "The proven weights become one ONNX file, which onnxruntime runs on phones, servers and in "
-                    "browsers. It runs here beside the original on held-out images: what it answers, how long it "
-                    "takes, how large it is. If the proven weights lose more than is tolerated, adapted ones are "
-                    "tried too."
+                    md(
+                        "The proven weights become one {} file, which {} runs{}. It runs here beside the original on "
+                        "held-out images: what it answers, how long it takes, how large it is. If the proven weights "
+                        "lose more than is tolerated, adapted ones are tried too.",
+                        runtime.file_title,
+                        runtime.label,
+                        f" {runtime.runs_on}" if runtime.runs_on else "",
+                    )
                 )
                 if st.button(label, key=f"schedule.deploy.{run_id}", icon=":material/rocket_launch:"):
                     begin(task)
 
 
 def _choose(run_id: str, allowed: float) -> DeploySettings:
-    chosen = st.segmented_control(
-        "How it computes",
-        list(_KINDS),
-        required=True,
-        format_func=_KINDS.__getitem__,
-        **bound(run_id, "form", one_of(_KINDS), "quickest", key=f"schedule.deploy_kind.{run_id}"),
-        help=_KIND_HELP,
-    )
+    runtime = choose_runtime(run_id)
+    chosen: DeployKind = "float"
+    if runtime_words(runtime).has_int8:
+        chosen = st.segmented_control(
+            "How it computes",
+            list(_KINDS),
+            required=True,
+            format_func=_KINDS.__getitem__,
+            **bound(run_id, "form", one_of(_KINDS), "quickest", key=f"schedule.deploy_kind.{run_id}"),
+            help=_KIND_HELP,
+        )
     usual = DeploySettings()
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
@@ -228,6 +238,7 @@ def _choose(run_id: str, allowed: float) -> DeploySettings:
         most_time=most if chosen == "mixed" else usual.most_time,
         threads=threads,
         batch=batch,
+        runtime=runtime,
     )
 
 
@@ -245,7 +256,9 @@ def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
             st.warning(against, icon=":material/warning:")
         file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
         if each.deployment is not None and len(each.deployment.figures) > 2:
-            with st.expander("Beside all of it in int8 and onnxruntime's own default", icon=":material/table_rows:"):
+            with st.expander(
+                md("Beside all of it in int8 and {}", each.runtime.own_default), icon=":material/table_rows:"
+            ):
                 _measured(each.deployment, f"{run_id}.{place}")
     for note in delivery.notes:
         st.caption(md(":material/info: {}", note))
@@ -284,8 +297,9 @@ def _measured(record: Deployment, run_id: str) -> None:
     settings = record.settings
     st.caption(
         md(
-            "**Measured** in onnxruntime on {}, with 95 % intervals. Times are of {} a call on {} of this machine "
+            "**Measured** in {} on {}, with 95 % intervals. Times are of {} a call on {} of this machine "
             "({}), all files in turns; on another processor they differ.",
+            record.runtime.label,
             fmt.plural(record.images, "image"),
             fmt.plural(settings.batch, "image"),
             fmt.plural(settings.threads, "thread"),

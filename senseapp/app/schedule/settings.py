@@ -23,6 +23,7 @@ from senseapp.app.common.state import LayerEdits
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import code, md
+from senseapp.descriptions.runtimes import RUNTIMES, runtime_words, usual_runtime
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -127,6 +128,24 @@ class ScheduleSettings:
         return schedule_for(result, self.budget, method=chosen, limits=self.limits, gamma=self.gamma, groups=groups)
 
 
+def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
+    """Let a person choose a runtime where several are installed; return the name of the chosen or the only one.
+
+    ``setting`` names the choice in the address.
+    """
+    if len(RUNTIMES) == 1:
+        return usual_runtime()
+    chosen: str = st.segmented_control(
+        "Runtime",
+        list(RUNTIMES),
+        required=True,
+        format_func=lambda name: RUNTIMES[name].label,
+        **bound(run_id, setting, one_of(RUNTIMES), usual_runtime(), key=f"schedule.{setting}.{run_id}"),
+        help="The program that the file is written for, and measured in.",
+    )
+    return chosen
+
+
 def choose_partner(run_id: str) -> RunResult | None:
     """Offer to combine sparsity and quantization where both were measured; return the other run's results, or None."""
     records = backend.service().schedules.partners(run_id)
@@ -197,8 +216,8 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
         sources,
         required=True,
         **bound(run_id, "times", one_of(sources), sources[0], key=f"schedule.times_from.{run_id}"),
-        help="Measured in onnxruntime on this machine, bits as float and int8 with what changes between them cost; or "
-        "from a CSV with the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
+        help="Measured on this machine, bits as float and int8 with what changes between them cost; or from a CSV with "
+        "the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
     )
     with errors_here():
         times = _measured(run_id, result) if source == _HERE else _from_files(run_id, result)
@@ -208,11 +227,12 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
 
 
 def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
-    task = TimingTask(run_id=run_id)
+    task = TimingTask(run_id=run_id, runtime=choose_runtime(run_id, setting="times_runtime"))
     times = backend.service().work.outcome(task)
     if times is None and (label := start_label(task, "Time the layers", "these times", cancel="schedule.times_stop")):
         levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
-        st.markdown(f"Every layer runs in onnxruntime {levels}, one image a call on one thread.")
+        runtime = runtime_words(task.runtime).label
+        st.markdown(md("Every layer runs in {} {}, one image a call on one thread.", runtime, levels))
         if st.button(label, key=f"schedule.times.{run_id}", type="primary", icon=":material/timer:"):
             begin(task)
     return times

@@ -15,7 +15,7 @@ from senseapp.networks.checkpoints.checkpoint import Checkpoint, named, number_n
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.networks.checkpoints.misfits import match_state_dict, mismatch_sentence, order_unclear, why_nothing_fits
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named
-from senseapp.networks.checkpoints.stored_networks import Network, choose_network, find_networks
+from senseapp.networks.checkpoints.stored_networks import StoredNetwork, choose_network, find_networks
 from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.records.spec import ModelSpec
 
@@ -128,13 +128,13 @@ def load_from_checkpoint(
     )
 
 
-def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[Network, ...]:
-    """Return the networks in ``checkpoint``; if ``spec`` names an architecture, only those of it."""
+def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[StoredNetwork, ...]:
+    """Return the networks in ``checkpoint``; where ``spec`` names an architecture, those of it."""
     return find_networks(checkpoint, fingerprint_named(spec.library, spec.name))
 
 
-def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[Network] = ()) -> Proposal:
-    """Return the architecture to build for ``checkpoint``, with the sizes of its weights.
+def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNetwork] = ()) -> Proposal:
+    """Return the architecture to build for ``checkpoint``, sized as its weights say.
 
     ``networks`` is the result of :func:`networks_in`, if it is known already.
 
@@ -179,8 +179,8 @@ def _is_of(candidate: ArchitectureMatch, spec: ModelSpec) -> bool:
     return (candidate.library, candidate.name) == (spec.library, spec.name.split(".", 1)[0])
 
 
-def _choice_notes(chosen: ArchitectureMatch, network: Network, *, is_said: bool) -> Iterator[str]:
-    """Yield differences of the network from the architecture; ``is_said``: a note already says what was recognised."""
+def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said: bool) -> Iterator[str]:
+    """Yield how the network differs from the architecture; ``is_said``: it was recognised, and a note says so."""
     if chosen.by_order and not is_said:
         yield BY_ORDER_NOTE.format(title=chosen.title)
     if chosen.without_head:
@@ -198,13 +198,13 @@ def _choice_notes(chosen: ArchitectureMatch, network: Network, *, is_said: bool)
             )
 
 
-def _left_over(chosen: ArchitectureMatch, network: Network) -> list[str]:
-    """Return the weights without a place in the order that fits."""
+def _left_over(chosen: ArchitectureMatch, network: StoredNetwork) -> list[str]:
+    """Return the weights that have no place in the order that fits."""
     return [name for name, tensor in network.tensors.items() if tensor.is_floating_point() and name not in chosen.order]
 
 
-def _file_notes(network: Network, networks: Sequence[Network]) -> Iterator[str]:
-    """Yield notes on the network used, if there are several, and on other content of the file."""
+def _file_notes(network: StoredNetwork, networks: Sequence[StoredNetwork]) -> Iterator[str]:
+    """Yield which network was taken, where there are several, and what else is in the file."""
     titles = [item.title for item in networks]
     if len(titles) > 1:
         yield (
@@ -236,8 +236,8 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
     return (first, *others), notes
 
 
-def _choose(spec: ModelSpec, network: Network, checkpoint: Checkpoint) -> tuple[ModelSpec, tuple[str, ...]]:
-    """Return ``spec`` with the architecture of ``network``, and sentences on how it was recognised."""
+def _choose(spec: ModelSpec, network: StoredNetwork, checkpoint: Checkpoint) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return ``spec`` with the architecture of ``network``, and how it was recognised."""
     if not network.fits and not (network.candidates and network.candidates[0].without_head):
         raise InvalidCheckpoint(why_nothing_fits(checkpoint, network))
     best = network.candidates[0]

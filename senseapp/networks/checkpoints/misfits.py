@@ -11,7 +11,7 @@ from senseapp.networks.checkpoints.checkpoint import Checkpoint, named
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, fits_pattern, weights_only
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named, layers_between
-from senseapp.networks.checkpoints.stored_networks import Network
+from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.sources.libraries import architecture_shapes
 from senseapp.records.inputs import MatchReport, Mismatch
 
@@ -101,8 +101,8 @@ _MERGE_SHARDS = (
 )
 
 
-def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
-    """Return why ``network`` is of no known architecture, in sentences."""
+def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
+    """Return the cause, in sentences, for which ``network`` is of no known architecture."""
     for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _other_shapes, _variant):
         if (found := cause(checkpoint, network)) is not None:
             return found
@@ -115,8 +115,8 @@ def why_nothing_fits(checkpoint: Checkpoint, network: Network) -> str:
     )
 
 
-def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
-    """Return that low-rank updates are no network, and that they cannot be added without their factor."""
+def _adapter(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
+    """Say that low-rank updates are no network, and that they cannot be added without their factor."""
     found = [name for name in checkpoint.tensors if _ADAPTER.search(name)]
     if not found:
         return None
@@ -129,8 +129,8 @@ def _adapter(checkpoint: Checkpoint, _: Network) -> str | None:
     )
 
 
-def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Return that shapes fit in several orders, and that a file sorted by name does not determine the right one."""
+def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
+    """Say that shapes fit in several orders, and that a file sorted by name does not tell which is right."""
     if network.unclear is None:
         return None
     title, first, second = network.unclear
@@ -141,8 +141,8 @@ def order_unclear(checkpoint: Checkpoint, network: Network) -> str | None:
     )
 
 
-def _part(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Return that the file is one of several, by its name or because it holds only a part of an architecture."""
+def _part(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
+    """Say that the file is one of several, by its name or because all that is in it is a part of an architecture."""
     numbered = _SHARD.search(checkpoint.file_name)
     if numbered:
         return (
@@ -164,8 +164,8 @@ def _part(checkpoint: Checkpoint, network: Network) -> str | None:
     )
 
 
-def _other_shapes(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Return which few weights have other shapes, if the names are those of an architecture."""
+def _other_shapes(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
+    """Say which few weights have other shapes, where the names are those of an architecture."""
     if not network.candidates:
         return None
     closest, shapes = network.candidates[0], weights_only(network.shapes)
@@ -186,7 +186,7 @@ def _other_shapes(checkpoint: Checkpoint, network: Network) -> str | None:
     )
 
 
-def _other_form(checkpoint: Checkpoint, _: Network) -> str | None:
+def _other_form(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     if not checkpoint.other_forms:
         return None
     name, form = next(iter(checkpoint.other_forms.items()))
@@ -196,7 +196,7 @@ def _other_form(checkpoint: Checkpoint, _: Network) -> str | None:
     )
 
 
-def _unknown_function(checkpoint: Checkpoint, _: Network) -> str | None:
+def _unknown_function(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     found = [name for name in checkpoint.tensors if PARAMETRIZED in name]
     if not found:
         return None
@@ -207,8 +207,8 @@ def _unknown_function(checkpoint: Checkpoint, _: Network) -> str | None:
     )
 
 
-def _variant(checkpoint: Checkpoint, network: Network) -> str | None:
-    """Return that the file holds all weights of an architecture, with further layers inside."""
+def _variant(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
+    """Say that an architecture is all there, with further layers inside."""
     if not network.candidates:
         return None
     closest, shapes = network.candidates[0], weights_only(network.shapes)

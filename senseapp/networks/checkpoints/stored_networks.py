@@ -45,7 +45,7 @@ _AT_THE_TOP = "top level"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class StoredNetwork:
     """One network in a file.
 
     Attributes:
@@ -78,8 +78,8 @@ class Network:
         return bool(self.candidates) and self.candidates[0].fits
 
 
-def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tuple[Network, ...]:
-    """Return the networks in a file, in its order; if nothing fits, one network: the closest.
+def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tuple[StoredNetwork, ...]:
+    """Return the networks in a file, in its order; where nothing fits, what comes closest as the one network.
 
     ``only`` is the architecture to look for; None: all.
     """
@@ -92,7 +92,7 @@ def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tu
     return tuple(_without_copies(chosen))
 
 
-def choose_network(networks: Sequence[Network], wanted: str, *, file_name: str) -> Network:
+def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name: str) -> StoredNetwork:
     """Return the network that ``wanted`` names, or the first.
 
     A name is the title of a network, or a part of the title that no other has.
@@ -111,8 +111,8 @@ def choose_network(networks: Sequence[Network], wanted: str, *, file_name: str) 
     return exact[0]
 
 
-def _without_copies(networks: Sequence[Network]) -> Iterator[Network]:
-    """Yield the networks without those whose numbers are at the same place in the file as an earlier one's."""
+def _without_copies(networks: Sequence[StoredNetwork]) -> Iterator[StoredNetwork]:
+    """Leave out networks whose numbers are at the same place in the file as those of one before."""
     seen = set()
     for network in networks:
         places = tuple(tensor.data_ptr() for tensor in network.tensors.values())
@@ -161,8 +161,8 @@ class _NetworkSearch:
         self._unclear: tuple[str, str, str] | None = None
         self.built = built
 
-    def by_names(self) -> list[Network]:
-        """Return the networks whose weights have the names of an architecture, except perhaps for the classifier."""
+    def by_names(self) -> list[StoredNetwork]:
+        """Return the networks whose weights have the names of an architecture, but perhaps for the classifier."""
         found = []
         for prefix, names in self._prefixes.items():
             layers = Layers({name.removeprefix(prefix): self._shape(name) for name in names})
@@ -174,9 +174,9 @@ class _NetworkSearch:
                 found.append(self._with_outer_head(prefix, fits) or self._network(prefix, fits))
         return found
 
-    def by_order(self) -> list[Network]:
+    def by_order(self) -> list[StoredNetwork]:
         """Return the networks whose weights have the order and shapes of an architecture, under other names."""
-        found: dict[tuple[str, ...], Network] = {}
+        found: dict[tuple[str, ...], StoredNetwork] = {}
         if any(PARAMETRIZED in name for name in self._checkpoint.tensors):
             return []  # inputs of a parametrization may have the shape of its weight
         for prefix, names in self._prefixes.items():
@@ -220,8 +220,8 @@ class _NetworkSearch:
                 self._unclear = (f"{item.library}/{item.name}", first, second)
         return []
 
-    def closest(self) -> Network:
-        """Return the network below the prefix that has most in common with an architecture."""
+    def closest(self) -> StoredNetwork:
+        """Return what is below the prefix that shares most with an architecture."""
         shared, prefix = self._closest
         if shared <= 0:
             prefix = max(self._prefixes, key=lambda known: (len(self._prefixes[known]), len(known)))
@@ -267,7 +267,7 @@ class _NetworkSearch:
                 return [fit for twin in twins if (fit := fit_with_surplus(twin, layers, own)) is not None]
         return []
 
-    def _network(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> Network:
+    def _network(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> StoredNetwork:
         tensors = self._tensors(prefix)
         file_name = self._checkpoint.file_name.rpartition(".")[0]
         ranked = recognise(
@@ -277,7 +277,7 @@ class _NetworkSearch:
             known=fits,
             among=self._alike.get(prefix, ()),
         )
-        return Network(prefix=prefix, tensors=tensors, candidates=ranked, beside=self._beside(prefix))
+        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=self._beside(prefix))
 
     def _beside(self, prefix: str) -> tuple[str, ...]:
         """Return the names of tensors outside ``prefix``, each up to the first part that differs from it."""
@@ -289,8 +289,8 @@ class _NetworkSearch:
                 names[".".join(parts[: parted + 1])] = None
         return tuple(names)
 
-    def _with_outer_head(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> Network | None:
-        """Return the network with a classifier outside its prefix, if that is the only layer there."""
+    def _with_outer_head(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> StoredNetwork | None:
+        """Return the network with a classifier that stands outside its prefix, where it is the only layer there."""
         heads = {fit.head.own for fit in fits if fit.head is not None and fit.head.missing}
         if any(fit.fits for fit in fits) or len(heads) != 1 or not prefix:
             return None
@@ -316,7 +316,7 @@ class _NetworkSearch:
             return None
         beside = tuple(name for name in self._beside(prefix) if not f"{name}.".startswith(start))
         ranked = recognise(names, arch_hint=self._checkpoint.arch_hint, known=fitting, among=self._alike[prefix])
-        return Network(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
+        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
 
     def _outside(self, prefix: str) -> list[str]:
         """Return the names at the nearest level around ``prefix`` that has layers outside of it."""

@@ -1,1 +1,19 @@
-"""All that is peculiar to onnxruntime: files, int8, times, kits."""
+"""All that is peculiar to onnxruntime; its description loads neither torch nor onnxruntime."""
+
+from __future__ import annotations
+
+from senseapp.descriptions.runtimes import RuntimeDescription
+
+ONNXRUNTIME = RuntimeDescription(
+    name="onnxruntime",
+    label="onnxruntime",
+    file_title="ONNX",
+    suffix=".onnx",
+    operations="senseapp.runtimes.onnxruntime.operations:OPERATIONS",
+    has_int8=True,
+    opened_by="onnxruntime and other ONNX runtimes",
+    runs_on="on phones, servers and in browsers",
+    loading='import onnxruntime; session = onnxruntime.InferenceSession("{name}")',
+    running="scores = session.run(None, {session.get_inputs()[0].name: images})[0]",
+    warm_up=("torch.onnx", "onnxscript", "senseapp.runtimes.onnxruntime.operations"),
+)

@@ -20,11 +20,13 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.runtimes.base import Int8Node, Quantizer
 from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
+_ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
@@ -42,7 +44,7 @@ class Rounding:
     products: Mapping[str, RoundedProduct] = field(default_factory=dict)
 
 
-class Int8Writer:
+class Int8Writer(Quantizer):
     """Writes one float network as QDQ ONNX, any of its nodes in float; onnxruntime's quantizer runs once per rounding.
 
     Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
@@ -105,6 +107,30 @@ class Int8Writer:
             self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8))
         int8, parts = self._all
         return parts.content(but) if but or self._rounding else int8
+
+    def nodes(self, content: bytes) -> list[Int8Node]:
+        """Return the nodes of a file that compute on int8 values, in order, with those that read them."""
+        graph, names = onnx.load_from_string(content).graph, int8_nodes(content)
+        by_name = {node.name: node for node in graph.node}
+        readers: dict[str, list[str]] = {}
+        for node in graph.node:
+            for name in node.input:
+                readers.setdefault(name, []).append(node.name)
+
+        def after(node: str) -> Iterator[str]:
+            """Yield the nodes in int8 that read what ``node`` computes, across its rounding."""
+            tensors = list(by_name[node].output)
+            while tensors:
+                for reader in readers.get(tensors.pop(), []):
+                    if reader in names:
+                        yield reader
+                    elif by_name[reader].op_type in PLUMBING:
+                        tensors += by_name[reader].output
+
+        return [
+            Int8Node(name=name, elementwise=by_name[name].op_type in _ELEMENTWISE, readers=tuple(after(name)))
+            for name in names
+        ]
 
     def _quantized(self) -> bytes:
         """Return the network all in int8."""

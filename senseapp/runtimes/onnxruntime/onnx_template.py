@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.reconstruct.write import onnx_copy, onnx_program, optimized
+from senseapp.runtimes.base import Exporter
 
 
-class OnnxTemplate:
+class OnnxTemplate(Exporter):
     """A network that is exported once; networks that differ from it only in values of weights are not traced again.
 
     Args:
@@ -20,16 +21,13 @@ class OnnxTemplate:
         example: images that it takes, (N, C, H, W).
     """
 
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
-        self._model, self._example = model, example
-
-    def onnx_of(self, model: nn.Module) -> bytes:
+    def write(self, model: nn.Module) -> bytes:
         """Return ``model`` as float ONNX: what :func:`onnx_copy` returns, but for the names of nodes.
 
         Raises InvalidSpec where it cannot be exported.
         """
         if not self._differs_in_weights_only(model):
-            return onnx_copy(model, self._example)
+            return onnx_copy(model, self.example)
         program = copy.copy(self._program)
         program.model = self._program.model.clone()
         names = program.model.graph.initializers
@@ -40,13 +38,13 @@ class OnnxTemplate:
     @cached_property
     def _program(self) -> torch.onnx.ONNXProgram:
         with torch.no_grad():
-            return onnx_program(copy.deepcopy(self._model).cpu(), self._example)
+            return onnx_program(copy.deepcopy(self.model).cpu(), self.example)
 
     def _differs_in_weights_only(self, model: nn.Module) -> bool:
         """Whether both have modules of the same classes without hooks, and each tensor that differs can be replaced."""
-        if _structure(model) != _structure(self._model) or any(map(has_forward_hooks, model.modules())):
+        if _structure(model) != _structure(self.model) or any(map(has_forward_hooks, model.modules())):
             return False
-        before, replaceable = _tensors(self._model), self._program.model.graph.initializers
+        before, replaceable = _tensors(self.model), self._program.model.graph.initializers
         named = {id(each) for name, each in _tensors(model).items() if name in replaceable}
         return all(id(each) in named or torch.equal(each, before[name]) for name, each in _tensors(model).items())
 

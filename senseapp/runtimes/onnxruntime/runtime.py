@@ -1,10 +1,8 @@
-"""Run an ONNX file in onnxruntime, as the people do who take it away: its outputs, and its times."""
+"""An ONNX file that is open in onnxruntime, as the people have it who take it away."""
 
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +11,13 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
-from senseapp.core.process import quiet
-from senseapp.records.deployment import Median
+from senseapp.networks.network import OUTPUTS, nested
+from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.integer_arithmetic import UNDONE_BY, computed_on_integers
 
-TURNS = 41
-"""How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
 
-
-_COMPARING_TURNS = 21  # where only the ratio counts
-
-
-class RuntimeModel:
+class RuntimeModel(RuntimeNetwork):
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
     It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. With
@@ -34,6 +27,8 @@ class RuntimeModel:
     Raises:
         InvalidSpec: the runtime cannot open it.
     """
+
+    runtime_label = ONNXRUNTIME.label
 
     def __init__(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> None:
         options = onnxruntime.SessionOptions()
@@ -54,6 +49,7 @@ class RuntimeModel:
                 raise
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
+        self._nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
 
     @property
     def fixed_batch(self) -> int | None:
@@ -61,49 +57,23 @@ class RuntimeModel:
         size = self._input.shape[0]
         return size if isinstance(size, int) else None
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return the first output for ``images``, (N, C, H, W), float32 (N, ...)."""
-        parts = torch.split(images, self.fixed_batch) if self.fixed_batch else (images,)
-        values = [self._session.run(None, {self._input.name: _array(part)})[0] for part in parts]
-        return torch.from_numpy(np.concatenate(values)).float()
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the tensors in what :meth:`run` returns."""
+        return tuple(each.name for each in self._session.get_outputs())
+
+    def run(self, batch: Tensor) -> object:
+        """Return the output for ``batch``, (N, C, H, W) of as many images as :attr:`fixed_batch` says, float32.
+
+        It is nested as the network's own output, which ONNX flattens: a single tensor where it is one.
+        """
+        found = [each.float() if each.is_floating_point() else each for each in self.tensors(batch).values()]
+        return found[0] if self._nesting is None else nested(found, self._nesting)
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
         found = self._session.run(None, {self._input.name: _array(images)})
-        names = [each.name for each in self._session.get_outputs()]
-        return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
-
-    def outputs(self, batches: Iterable[Tensor]) -> Tensor:
-        """Return the output for all images of ``batches``, each (N, C, H, W)."""
-        return torch.cat([self(batch) for batch in batches])
-
-
-def times(models: Sequence[RuntimeModel], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
-    """Return, for each model, the seconds of ``turns`` calls on ``images``.
-
-    The models take turns, so that turn *i* of one was made beside turn *i* of the others, and whatever else the
-    machine does meets them alike.
-    """
-    seconds: list[list[float]] = [[] for _ in models]
-    with quiet():
-        for turn in range(turns + 1):
-            for model, spent in zip(models, seconds, strict=True):
-                started = time.perf_counter()
-                model(images)
-                if turn:  # the first call prepares kernels
-                    spent.append(time.perf_counter() - started)
-    return seconds
-
-
-def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
-    """Return the median of the ratios, turn by turn, of ``seconds`` to those of another model of :func:`times`."""
-    return Median.of([one / other for one, other in zip(seconds, to, strict=True)])
-
-
-def time_ratio(file: bytes, other: bytes, images: Tensor, *, threads: int = 1) -> float:
-    """Return the time of a file on ``images`` as a multiple of that of another, run in turns."""
-    models = [RuntimeModel(content, threads=threads) for content in (file, other)]
-    return ratio(*times(models, images, turns=_COMPARING_TURNS)).value
+        return {name: torch.from_numpy(values) for name, values in zip(self.output_names, found, strict=True)}
 
 
 _DOT_PRODUCTS = ("avx512_vnni", "avx_vnni", "asimd_dot")  # of four products of 8 bits, added in 32

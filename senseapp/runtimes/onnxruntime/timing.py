@@ -29,9 +29,10 @@ from onnx import TensorProto, helper, numpy_helper
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.process import quiet
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
+from senseapp.runtimes.base import times
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine, times
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDER = ("QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput")

@@ -26,6 +26,7 @@ from senseapp.core.codec import encode
 from senseapp.core.errors import SenseError
 from senseapp.core.home import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
+from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.server.memory import MemoryGuard
 from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
 from senseapp.server.session import load_engine, runs_on_processor
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
 
 
 _ORPHANED = 3
-_GRACE_SECONDS = 5  # after which a request that takes too long ends the process, if the app has not
-_AHEAD_SECONDS = 2.0  # after which an idle process loads more
-_FOR_FILES = ("senseapp.prove.deliver", "torch.onnx", "onnxscript")
-_IDLE_SECONDS = 60.0  # for which memory is kept: page faults cost a histogram .3 to 2.4 s
+_GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
+_AHEAD_SECONDS = 2.0  # after which a process that has nothing to do loads more
+_IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
 
 
 class _Conversation(logging.Handler):
@@ -92,8 +92,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 def _load_ahead() -> None:
     """Import the modules for files of runtimes, once the engine is loaded and the process is idle."""
     if "torch" in sys.modules:
-        with suppress(ImportError):  # reported when a file is requested
-            for module in _FOR_FILES:
+        with suppress(ImportError):  # whoever wants a file is told
+            for module in ("senseapp.prove.deliver", *(name for each in RUNTIMES.values() for name in each.warm_up)):
                 import_module(module)
 
 

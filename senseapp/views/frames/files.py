@@ -80,8 +80,9 @@ _FILES = {
     "file": "This file",
     "original": "The original, in float",
     "int8": "All of it in int8",
-    "default": "onnxruntime's own default",
+    "default": "",
 }
+"""Titles of files; that of the runtime's own quantizer is the runtime's."""
 _UNKNOWN = "–"
 
 
@@ -101,7 +102,7 @@ def deployment_frame(record: Deployment) -> pd.DataFrame:
     shown = [name for name in _FILES if name in record.figures and (name, record.settings.kind) != ("int8", "int8")]
     rows = [
         {
-            "file": _FILES[name],
+            "file": _FILES[name] or record.runtime.own_default,
             **_readings(record.figures[name].changes, names),
             "time": _milliseconds(record.figures[name].seconds),
             "share": _percent(record.figures[name].time_ratio),

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import onnx
+from senseapp.runtimes.base import Int8Node, Quantizer
 
-from senseapp.runtimes.onnxruntime.int8 import PLUMBING, Int8Writer, int8_nodes
-
-_ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
 _TRIED = 40  # files that all judging images run through, before the search takes what it has
 _BEST = 8  # nodes, that are also measured with what reads them
 _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth its time
@@ -35,7 +32,7 @@ class Mixed:
 
 
 def mixed(
-    writer: Int8Writer,
+    writer: Quantizer,
     *,
     always_float: Collection[str] = (),
     screen: Callable[[bytes], float],
@@ -61,7 +58,7 @@ def mixed(
 
 @dataclass
 class _NodeSearch:
-    writer: Int8Writer
+    writer: Quantizer
     always_float: tuple[str, ...]
     damage_of: Callable[[bytes], float]
     seconds_of: Callable[[Collection[str]], float]
@@ -77,7 +74,8 @@ class _NodeSearch:
 
     def found(self, screen: Callable[[bytes], float]) -> Mixed:
         self.best = self._with(())
-        self.nodes = int8_nodes(self.best)
+        nodes = self.writer.nodes(self.best)
+        self.nodes = [node.name for node in nodes]
         self._take((), self.best, self.damage_of(self.best))
         if self.done:
             return Mixed(content=self.best, in_float=(), gain={})
@@ -86,7 +84,7 @@ class _NodeSearch:
             self.progress(f"Measuring each part in float · {index} of {len(self.nodes)}")
             gains[node,] = at_first - screen(self._with((node,)))
         alone = {node: gains[node,] for node in self.nodes}
-        for group in _groups(self.best, self.nodes, alone):
+        for group in _groups(nodes, alone):
             gains[group] = at_first - screen(self._with(group))
         self._add(gains)
         for _ in range(2):
@@ -164,28 +162,10 @@ class _NodeSearch:
         return False
 
 
-def _groups(content: bytes, nodes: Sequence[str], gain: Mapping[str, float]) -> list[_Group]:
-    """Return nodes of a QDQ file that may gain together: those without weights, and the best with what reads them."""
-    graph = onnx.load_from_string(content).graph
-    by_name = {node.name: node for node in graph.node}
-    readers: dict[str, list[str]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node.name)
-
-    def after(node: str) -> list[str]:
-        """Return the nodes in int8 that read what ``node`` makes, across its rounding."""
-        reached, names = [], list(by_name[node].output)
-        while names:
-            for reader in readers.get(names.pop(), []):
-                if reader in nodes:
-                    reached.append(reader)
-                elif by_name[reader].op_type in PLUMBING:
-                    names += by_name[reader].output
-        return reached
-
-    weightless = tuple(node for node in nodes if by_name[node].op_type in _ELEMENTWISE)
+def _groups(nodes: Sequence[Int8Node], gain: Mapping[str, float]) -> list[_Group]:
+    """Return nodes that may gain together: those without weights, and the best with what reads them."""
+    weightless = tuple(node.name for node in nodes if node.elementwise)
     groups = [weightless] if len(weightless) > 1 else []
-    for node in sorted(nodes, key=lambda name: -gain[name])[:_BEST]:
-        groups += [(node, reader) for reader in after(node)]
+    for node in sorted(nodes, key=lambda each: -gain[each.name])[:_BEST]:
+        groups += [(node.name, reader) for reader in node.readers]
     return list(dict.fromkeys(groups))

@@ -1,0 +1,71 @@
+"""What a runtime says about itself: its name, its files, and the words that pages, reports and commands use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from senseapp.core.registry import Registry, object_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeDescription:
+    """One program that runs networks from files.
+
+    Attributes:
+        name: in settings, files and on the command line.
+        label: the name people see.
+        file_title: what its files are called: ``ONNX``.
+        suffix: of its files, with the dot.
+        operations: ``module:name`` of its :class:`~senseapp.runtimes.base.Runtime`; it may load torch.
+        has_int8: whether it computes in int8, so that its quantizer can be asked for such files.
+        opened_by: what else opens its files.
+        runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
+        loading: Python that opens the file ``{name}``.
+        running: Python that runs it on ``images``.
+        warm_up: modules that take long to load, for a process that has nothing else to do.
+    """
+
+    name: str
+    label: str
+    file_title: str
+    suffix: str
+    operations: str
+    has_int8: bool = False
+    opened_by: str = ""
+    runs_on: str = ""
+    loading: str = ""
+    running: str = ""
+    warm_up: tuple[str, ...] = field(default=())
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its files can be run here, and not only what was measured of them be shown."""
+        return bool(self.operations)
+
+    @property
+    def own_default(self) -> str:
+        """What the file of its own quantizer, as it comes, is called."""
+        return f"{self.label}'s own default"
+
+
+RUNTIMES: Registry[RuntimeDescription] = Registry(
+    "runtime", group="senseapp.runtimes", own=("senseapp.runtimes.onnxruntime:ONNXRUNTIME",)
+)
+"""All runtimes, in the order in which they are offered."""
+
+
+def usual_runtime() -> str:
+    """Return the name of the runtime where nobody asks for another, and of records that name none: the first."""
+    return next(iter(RUNTIMES))
+
+
+def runtime_words(name: str) -> RuntimeDescription:
+    """Return the description of a runtime for people; of one that is not installed here, what its name says."""
+    if name in RUNTIMES:
+        return RUNTIMES[name]
+    return RuntimeDescription(name=name, label=name, file_title=name, suffix="", operations="", opened_by=name)
+
+
+def operations_of(name: str) -> object:
+    """Import and return the operations of a runtime; raise InvalidSpec, with the names there are, if there is none."""
+    return object_at(RUNTIMES.named(name).operations)

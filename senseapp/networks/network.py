@@ -1,0 +1,94 @@
+"""One interface for what answers images: a torch module with its context, or a file that is open in a runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What can be done with a network besides running it: each is empty, or one sentence on why it cannot.
+
+    Attributes:
+        gradients: back-propagation, which the quick scan and gradient histograms need.
+        replay: passes that begin at a layer, with recorded inputs.
+        structural_pruning: removal of whole channels.
+        weight_updates: other values for weights.
+    """
+
+    gradients: str = ""
+    replay: str = ""
+    structural_pruning: str = ""
+    weight_updates: str = ""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The sentences on what cannot be done."""
+        return tuple(text for each in fields(self) if (text := getattr(self, each.name)))
+
+
+class Network(Protocol):
+    """What answers images. Only its task reads what it returns."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """What else can be done with it."""
+        ...
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+        ...
+
+    def run(self, batch: Tensor) -> object:
+        """Return the raw output for images (N, C, H, W): tensors in any nesting of lists, tuples and dictionaries."""
+        ...
+
+
+OUTPUTS = "senseapp.outputs"
+"""The entry of a file's metadata that says how its output tensors are nested, where it is not one tensor alone."""
+
+
+def nesting_text(places: Any) -> str:
+    """Return nested lists, tuples and dictionaries of places in a list of tensors as JSON; see :func:`nested`."""
+
+    def written(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            return {"dict": {str(key): written(each) for key, each in part.items()}}
+        if isinstance(part, tuple | list):
+            return {"tuple" if isinstance(part, tuple) else "list": [written(each) for each in part]}
+        return part
+
+    return json.dumps(written(places))
+
+
+def nested(tensors: Sequence[Tensor], text: str) -> object:
+    """Return ``tensors`` nested as :func:`nesting_text` says; None stays None.
+
+    >>> nested(["a", "b"], nesting_text({"out": 1, "aux": (0, None)}))
+    {'out': 'b', 'aux': ('a', None)}
+    """
+
+    def read(part: Any) -> Any:
+        if part is None:
+            return None
+        if isinstance(part, int):
+            return tensors[part]
+        ((kind, inside),) = part.items()
+        if kind == "dict":
+            return {key: read(each) for key, each in inside.items()}
+        found = [read(each) for each in inside]
+        return tuple(found) if kind == "tuple" else found
+
+    return read(json.loads(text))
+
+
+def in_calls(network: Network, batch: Tensor) -> Sequence[Tensor]:
+    """Return ``batch`` (N, C, H, W) in parts as large as calls of ``network`` must be."""
+    return torch.split(batch, network.fixed_batch) if network.fixed_batch else (batch,)

@@ -1,0 +1,208 @@
+"""A network's files in int8, in any runtime: ranges and the parts left in float are chosen by measured damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from senseapp.core.steps import OptionalSteps
+from senseapp.descriptions import DENSE_BITS
+from senseapp.descriptions.levels import BitScale
+from senseapp.metrics import METRICS
+from senseapp.networks.network import in_calls
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.float_nodes import Mixed, mixed
+from senseapp.prove.judge import Judge, Judgement, JudgingImages
+from senseapp.records.deployment import INT8_BITS, DeploySettings
+from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.runtimes.base import Fitting, Quantizer, Runtime, RuntimeNetwork, ratio
+
+_BITS = BitScale(noun="rounding", axis="Bits")
+_FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
+_JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
+_SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
+_LEAST_IMAGES = 16  # of each; with fewer, all do both
+_SEARCH_TURNS = 15
+_NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
+_UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int8Files:
+    """The files by name, the nodes of "file" in float, and sentences on how it was made."""
+
+    files: dict[str, bytes]
+    in_float: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Int8Search:
+    """Makes a network's files in int8, and looks for the parts that are better left in float.
+
+    Args:
+        evaluator: of the run, whose curves' images fit and judge.
+        runtime: that files are for.
+        content: the network as a float file.
+        bits: by layer, of each weight on a grid; empty for weights that may be changed.
+        settings: which file is wanted.
+        steps: are told, and take the errors of what is optional.
+    """
+
+    def __init__(
+        self,
+        evaluator: ScheduleEvaluator,
+        runtime: Runtime,
+        content: bytes,
+        bits: Mapping[str, float],
+        settings: DeploySettings,
+        steps: OptionalSteps,
+    ) -> None:
+        self._evaluator, self._runtime, self._content, self._bits = evaluator, runtime, content, bits
+        self._settings, self._steps = settings, steps
+        self._by_answers = settings.kind == "quickest"
+        self._network = runtime.open(content)
+        self._fitted, self._others = (_in_calls(self._network, each) for each in _fitted_and_others(evaluator))
+        self._judge = _judge_of(evaluator, self._others, self._network)
+        self._last: tuple[bytes, Judgement | None] = b"", None
+
+    def found(self, files: Mapping[str, bytes], layers: Mapping[str, str]) -> Int8Files:
+        """Return ``files`` with those in int8; ``layers`` are those of nodes, whose bits say which stay in float."""
+        runtime, settings, steps, network = self._runtime, self._settings, self._steps, self._content
+        beyond = [node for node, layer in layers.items() if self._bits.get(layer, DENSE_BITS) > INT8_BITS]
+        kept = beyond if self._bits else []
+        fitting = Fitting(
+            batches=self._fitted,
+            damage_of=lambda candidate: self._judge.judged(candidate).damage,
+            reduce_range=settings.reduce_range,
+            weights_are_free=not self._bits,  # rounded weights would leave their grid
+            steps=steps,
+        )
+        with runtime.fitted_quantizer(network, fitting) as quantizer:
+            all_int8 = quantizer.write()
+            found = Mixed(content=quantizer.write(but=kept), in_float=(), gain={})
+            if settings.kind != "int8":
+                steps.progress("Timing every part in float and in int8")
+                with steps.trying("the search for parts that int8 harms"):
+                    found = self._mixed(files["original"], quantizer, kept)
+        made = {**files, "int8": all_int8}
+        with steps.trying(runtime.description.own_default):
+            default = runtime.own_int8(network, self._fitted)
+            if default is not None:
+                if self._damage_of(default) < self._damage_of(found.content) and not kept:
+                    found = replace(found, content=default, in_float=())
+                made["default"] = default
+        if self._by_answers and self._judged(found.content).share_changed > settings.most_changed:
+            found = Mixed(content=network, in_float=(), gain={})  # float changes none
+        is_own = found.content not in (network, made.get("default"))
+        notes = self._notes(found.content, quantizer.notes if is_own else ())
+        return Int8Files(files={**made, "file": found.content}, in_float=found.in_float, notes=notes)
+
+    def _notes(self, content: bytes, of_quantizer: tuple[str, ...]) -> tuple[str, ...]:
+        """Return sentences on how the file was made."""
+        bits, note = self._bits, self._runtime.int8_note
+        rounded = bits and min(bits.values()) < INT8_BITS
+        return (
+            *((f"Weights of fewer than {INT8_BITS} bits are stored in {INT8_BITS}.",) if rounded else ()),
+            *((_NOT_QUICKER,) if self._by_answers and content == self._content else ()),
+            *of_quantizer,
+            *((note,) if note else ()),
+        )
+
+    def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
+        """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
+        runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
+        few = torch.cat(tuple(self._others))[:_SCREENING_IMAGES]
+        screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
+        quickest = runtime.open(original if self._by_answers else all_int8, threads=settings.threads)
+        most_time = 1.0 if self._by_answers else settings.most_time
+
+        def is_enough(content: bytes, damage: float) -> bool:
+            if self._by_answers:
+                return self._judged(content).share_changed <= settings.most_changed
+            return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
+
+        def is_quick_enough(content: bytes) -> bool:
+            pair = (runtime.open(content, threads=settings.threads), quickest)
+            slower, quicker = runtime.times(pair, few[:1], turns=_SEARCH_TURNS)
+            return ratio(slower, quicker).value <= most_time
+
+        return mixed(
+            quantizer,
+            always_float=kept,
+            screen=lambda content: screen.judged(runtime.open(content)).damage,
+            damage_of=self._damage_of,
+            seconds_of=self._seconds(quantizer, all_int8),
+            is_quick_enough=is_quick_enough,
+            is_enough=is_enough,
+            progress=self._steps.progress,
+        )
+
+    def _seconds(self, quantizer: Quantizer, int8: bytes) -> Callable[[Collection[str]], float]:
+        """Return a function from the nodes in float to the predicted seconds of a call."""
+        nodes, network = {node.name for node in quantizer.nodes(int8)}, self._content
+        batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
+        owners = {node: node for node in nodes}
+        found = self._runtime.time_layers(network, int8, owners, threads=threads, batch=batch)
+
+        def seconds_of(in_float: Collection[str]) -> float:
+            inside = nodes.difference(in_float)
+            return found.whole(dict.fromkeys(inside, float(INT8_BITS)), _BITS, int8=inside)
+
+        return seconds_of
+
+    def _damage_of(self, content: bytes) -> float:
+        return self._judged(content).damage
+
+    def _judged(self, content: bytes) -> Judgement:
+        """Return what a file was found to do; the last one is kept, as it is asked about twice."""
+        known, judgement = self._last
+        if judgement is None or known != content:
+            judgement = self._judge.judged(self._runtime.open(content))
+            self._last = content, judgement
+        return judgement
+
+
+def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime: Runtime) -> list[LayerRounding]:
+    """Return what rounding the weights, the input and the output of each layer of the uncompressed network does alone.
+
+    Half of the images of the curves fit ranges and weights, on the others damage is measured.
+    """
+    content = evaluator.original_file(runtime)
+    network = runtime.open(content)
+    fitted, others = (_in_calls(network, each) for each in _fitted_and_others(evaluator))
+    judge = _judge_of(evaluator, others, network)
+    return list(
+        runtime.roundings(
+            content,
+            fitted,
+            settings,
+            layers={layer.name for layer in evaluator.profile.layers},
+            change_of=lambda changed: judge.judged(changed).change(judge.divergence),
+            progress=evaluator.progress,
+        )
+    )
+
+
+def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: RuntimeNetwork) -> Judge:
+    """Return what compares with ``network`` on ``batches``, without labels."""
+    images, outputs = JudgingImages.of_batches(batches), evaluator.profile.num_classes
+    return Judge(evaluator.task, images, network, num_outputs=outputs)
+
+
+def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]:
+    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
+    curves = evaluator.images.curves
+    generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
+    order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
+    judging = min(len(curves) // 2, _JUDGING_IMAGES) if len(curves) >= 2 * _LEAST_IMAGES else 0
+    fitted = curves.subset(order[judging:][:_FITTED_IMAGES])
+    others = curves.subset(order[:judging]) if judging else fitted
+    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitted, others))
+    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # runtimes run there
+
+
+def _in_calls(network: RuntimeNetwork, batches: Sequence[Tensor]) -> list[Tensor]:
+    return [part for batch in batches for part in in_calls(network, batch)]

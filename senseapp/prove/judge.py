@@ -1,0 +1,164 @@
+"""The one comparison of networks: outputs of any network against those of a reference, over the same images.
+
+A network is a torch module or an open file of a runtime (:class:`~senseapp.networks.network.Network`); its task reads
+what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.core.steps import Progress
+from senseapp.data.images import ImageSet
+from senseapp.measure.accumulation import BaselineOutputs
+from senseapp.measure.context import MeasurementContext, prediction_bytes
+from senseapp.measure.layout import micro_batches
+from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
+from senseapp.metrics.predictions import Predictions, joined, stored
+from senseapp.networks.network import Network, in_calls
+from senseapp.tasks import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgingImages:
+    """Images as networks take them.
+
+    Attributes:
+        count: how many there are.
+        batches: returns those from a first to a last as batches (n, C, H, W).
+        labels: of the images, (N, ...); None where they have none, or where those are not looked at.
+    """
+
+    count: int
+    batches: Callable[[int, int], Iterable[Tensor]]
+    labels: Tensor | None = None
+
+    @classmethod
+    def of_set(cls, images: ImageSet, dense: MeasurementContext) -> JudgingImages:
+        """Return a set in the layout of ``dense``, each batch made when it is needed."""
+
+        def batches(start: int, stop: int) -> Iterable[Tensor]:
+            spans = micro_batches(start, stop, dense.layout.micro_batch)
+            return (batch for low, high in spans for batch in dense.arranged(images, low, high))
+
+        return cls(count=len(images), batches=batches, labels=images.labels)
+
+    @classmethod
+    def of_batches(cls, batches: Sequence[Tensor]) -> JudgingImages:
+        """Return batches that are in memory already, without labels; they are only ever run as a whole."""
+        return cls(count=sum(map(len, batches)), batches=lambda _start, _stop: batches)
+
+
+class Judge:
+    """Compares networks with a reference, image by image, in the metrics of a task.
+
+    Attributes:
+        metrics: names of those that can be measured, or of those asked for.
+        baseline: what all are compared with.
+
+    Args:
+        task: reads what the networks return.
+        images: that all networks run on.
+        reference: the network that others are compared with; it runs here, and not again.
+        num_outputs: numbers that the task reads for each image.
+        metrics: all that can be measured, unless some are named.
+        progress: is told how many images are done before each batch.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        images: JudgingImages,
+        reference: Network,
+        *,
+        num_outputs: int,
+        metrics: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self.task, self.images = task, images
+        self.metrics = tuple(metrics) or task.metrics(has_labels=images.labels is not None, num_outputs=num_outputs)
+        self._progress = progress or Progress()
+        self._prediction_bytes = prediction_bytes(images.count)
+        outputs = self._run(reference, 0, images.count)
+        self.baseline = BaselineOutputs(outputs, images.labels, self.metrics)
+
+    @property
+    def divergence(self) -> str:
+        """The metric that tells most without labels."""
+        return divergence_among(self.metrics) or self.metrics[0]
+
+    def judged(self, network: Network, start: int = 0, stop: int | None = None) -> Judgement:
+        """Run ``network`` on the images from ``start`` to ``stop``, by default all."""
+        end = self.images.count if stop is None else stop
+        return Judgement(judge=self, outputs=self._run(network, start, end), start=start, stop=end)
+
+    @property
+    def original(self) -> Judgement:
+        """The reference itself, as if it were judged."""
+        return Judgement(judge=self, outputs=self.baseline.outputs, start=0, stop=self.images.count)
+
+    def _run(self, network: Network, start: int, stop: int) -> Predictions:
+        """Return the predictions of the images, float32 on the processor."""
+        outputs, done = list[Predictions](), 0
+        for batch in self.images.batches(start, stop):
+            self._progress.images(done, stop - start)
+            outputs += [self._output(network, part) for part in in_calls(network, batch)]
+            done += len(batch)
+        return joined(outputs)
+
+    def _output(self, network: Network, batch: Tensor) -> Predictions:
+        with torch.inference_mode():
+            output = self.task.predictions(network.run(batch), most_bytes=self._prediction_bytes)
+        return stored(output)  # outside inference mode, so that later code may use it freely
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a network was found to do on a span of images, beside the reference.
+
+    Attributes:
+        outputs: its predictions.
+    """
+
+    judge: Judge
+    outputs: Predictions
+    start: int
+    stop: int
+
+    @property
+    def moments(self) -> dict[str, tuple[float, ...]]:
+        """The sums of every metric, from which changes are computed; those of spans add up."""
+        return self.judge.baseline.moments(self.outputs, self.start, self.stop)
+
+    @property
+    def changes(self) -> tuple[MetricChange, ...]:
+        """The change of every metric."""
+        return tuple(change_of(name, sums) for name, sums in self.moments.items())
+
+    def change(self, metric: str) -> MetricChange:
+        """Return the change of one metric."""
+        return change_of(metric, self.judge.baseline.moments_of(metric, self.outputs, self.start, self.stop))
+
+    @property
+    def damage(self) -> float:
+        """The change of the divergence as a number; infinite where it is none."""
+        delta = self.change(self.judge.divergence).delta
+        return delta if delta == delta else float("inf")
+
+    @property
+    def share_changed(self) -> float:
+        """The share of answers that differ.
+
+        Raises:
+            InvalidSpec: outputs are no answers that differ or not.
+        """
+        shares = (name for name in self.judge.metrics if METRICS[name].is_share and not METRICS[name].needs_labels)
+        share = next(shares, None)
+        if share is None:
+            raise InvalidSpec("A limit on changed answers is for networks that choose one of several: limit the time.")
+        return self.change(share).delta

@@ -1,0 +1,300 @@
+"""What a runtime does: write a network as its file, open it, time it, and put it into int8 with a precision per node.
+
+The search for nodes to keep in float, times as a budget and the proof on the file know runtimes only from here. A new
+one is a :class:`~senseapp.descriptions.runtimes.RuntimeDescription` that names a :class:`Runtime`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+from torch import Tensor, nn
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.core.process import quiet
+from senseapp.core.steps import OptionalSteps
+from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
+from senseapp.metrics import MetricChange
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.network import Abilities, Network, in_calls
+from senseapp.records.deployment import LayerTimes, Median
+from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+
+TURNS = 41
+"""How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
+_COMPARING_TURNS = 21  # where only the ratio counts
+
+
+class RuntimeNetwork(ABC):
+    """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
+
+    runtime_label: ClassVar[str]
+
+    @property
+    def abilities(self) -> Abilities:
+        """A file only runs."""
+        a_file = f"A file that is open in {self.runtime_label}"
+        return Abilities(
+            gradients=f"{a_file} has no gradients.",
+            replay=f"{a_file} runs as a whole.",
+            structural_pruning=f"{a_file} keeps its channels.",
+            weight_updates=f"{a_file} keeps its weights.",
+        )
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+        return None
+
+    @property
+    @abstractmethod
+    def output_names(self) -> tuple[str, ...]:
+        """Of the tensors in what :meth:`run` returns, in their order."""
+
+    @abstractmethod
+    def run(self, batch: Tensor) -> object:
+        """Return the raw output for images (N, C, H, W), nested as the network's own."""
+
+
+class Exporter(ABC):
+    """Writes networks of one architecture as float files; what they have in common is found once.
+
+    Args:
+        model: the uncompressed network, which stays as it is.
+        example: images that it takes, (N, C, H, W), on the processor.
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
+        self.model, self.example = model, example
+
+    @abstractmethod
+    def write(self, model: nn.Module) -> bytes:
+        """Return ``model``, the network or a compressed copy of it; raises InvalidSpec where it cannot be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int8Node:
+    """A node of a file that computes in int8.
+
+    Attributes:
+        name: of the node.
+        elementwise: whether it adds or multiplies tensors, without weights.
+        readers: the nodes in int8 that read what it computes, with which it shares a border.
+    """
+
+    name: str
+    elementwise: bool = False
+    readers: tuple[str, ...] = ()
+
+
+class Quantizer(ABC):
+    """Writes one float network in int8, any of its nodes in float.
+
+    Attributes:
+        network: the float file that it writes; the same in float as the one it was given.
+        notes: sentences on how its files were made.
+    """
+
+    network: bytes
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def write(self, *, but: Collection[str] = ()) -> bytes:
+        """Return the network with every node in int8 that can be, ``but`` not these."""
+
+    @abstractmethod
+    def nodes(self, content: bytes) -> list[Int8Node]:
+        """Return the nodes of a file of this quantizer that compute in int8, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedWeights:
+    """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
+
+    content: bytes
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """What a quantizer is fitted to, and what judges it.
+
+    Attributes:
+        batches: images (N, C, H, W) that ranges and weights are fitted to.
+        damage_of: how far a network is from the float one, on other images.
+        reduce_range: whether weights get 7 bits.
+        weights_are_free: whether they may be changed before they are rounded; not where they lie on a grid.
+        steps: are told, and take the errors of what is optional.
+    """
+
+    batches: Sequence[Tensor]
+    damage_of: Callable[[Network], float]
+    reduce_range: bool = False
+    weights_are_free: bool = True
+    steps: OptionalSteps = field(default_factory=OptionalSteps)
+
+
+class Runtime(ABC):
+    """A runtime on this machine. What only int8 needs is refused unless its description says that it has it.
+
+    Attributes:
+        description: its name, its files and its words.
+        int8_note: a sentence on every int8 file of it.
+    """
+
+    description: RuntimeDescription
+    int8_note: str = ""
+
+    # ---- files and networks
+
+    @abstractmethod
+    def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
+        """Return what writes ``model`` and compressed copies of it, traced on images ``example``, (N, C, H, W)."""
+
+    @abstractmethod
+    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+        """Open a file: on ``threads``, which times are taken on, or where only outputs count as many as torch has.
+
+        Raises:
+            InvalidSpec: the runtime cannot open it.
+        """
+
+    @abstractmethod
+    def machine(self) -> str:
+        """Return the processor and the runtime, for people: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
+
+    def size(self, content: bytes) -> int:
+        """Return the bytes of a file on disk."""
+        return len(content)
+
+    def checked(self, content: bytes) -> int:
+        """Check a file that is delivered, and return the version of its format; 0 where it has none."""
+        return 0
+
+    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
+        """Return a file with what a program needs to run it on pictures, where its format holds that."""
+        return content
+
+    def class_names(self, content: bytes) -> tuple[str, ...]:
+        """Return the class names that a file of :meth:`described` carries; empty where it has none."""
+        return ()
+
+    def kit(self, name: str) -> dict[str, str]:
+        """Return files, by name, that run the file called ``name`` on a picture."""
+        return {}
+
+    def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
+        """Return the layer, one of ``layers``, that each node of a float file belongs to, where one does."""
+        return {}
+
+    def with_quantized_weights(self, content: bytes, bits: Mapping[str, float]) -> QuantizedWeights:
+        """Return a float file that computes the same, with weights stored in few bits.
+
+        ``bits`` are those of the weight of each node that lies on a grid.
+        """
+        return QuantizedWeights(content=content)
+
+    def half_zero(self, content: bytes) -> bytes | None:
+        """Return a float file with the smaller half of each weight at zero, to time it; None where nobody needs it."""
+        return None
+
+    # ---- int8
+
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> AbstractContextManager[Quantizer]:
+        """Return a quantizer of a float file whose ranges are the least and largest values on ``calibration``."""
+        raise self._no_int8()
+
+    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> AbstractContextManager[Quantizer]:
+        """Return a quantizer of a float file that does as little harm as this runtime knows how to do."""
+        return self.quantizer(content, fitting.batches)
+
+    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes | None:
+        """Return the file of the runtime's own quantizer as it comes; None where it has none."""
+        return None
+
+    def roundings(
+        self,
+        content: bytes,
+        batches: Sequence[Tensor],
+        settings: RoundingSettings,
+        *,
+        layers: Collection[str],
+        change_of: Callable[[Network], MetricChange],
+        progress: Callable[[str], None],
+    ) -> Iterator[LayerRounding]:
+        """Yield what rounding the parts of each node that multiplies with weights does alone.
+
+        Ranges and weights are fitted to ``batches``; ``change_of`` measures a network, on other images. A node is
+        called as the one of ``layers`` that it belongs to.
+        """
+        raise self._no_int8()
+
+    def _no_int8(self) -> InvalidSpec:
+        return InvalidSpec(f"{self.description.label} has no files in int8 here. Choose a file in float.")
+
+    # ---- times
+
+    def times(self, networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
+        """Return, for each network, the seconds of ``turns`` calls on ``images``; see :func:`times`."""
+        return times(networks, images, turns=turns)
+
+    def time_ratio(self, file: bytes, other: bytes, images: Tensor, *, threads: int = 1) -> float:
+        """Return the time of a file on ``images`` as a multiple of that of another, run in turns."""
+        opened = [self.open(content, threads=threads) for content in (file, other)]
+        return ratio(*self.times(opened, images, turns=_COMPARING_TURNS)).value
+
+    def time_layers(
+        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> LayerTimes:
+        """Return the times of layers of a float file in float and in int8, and what a border between both costs.
+
+        ``int8`` is the same network all in int8; ``owners`` has the layer that a node belongs to, for the nodes of
+        layers.
+
+        Raises:
+            InvalidSpec: none of them can be timed.
+        """
+        raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
+
+    def time_products(
+        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> tuple[dict[str, tuple[float, int]], float]:
+        """Return the seconds of each layer of a float file with the values that it computes; and of the rest.
+
+        Raises:
+            InvalidSpec: none of ``owners``, layers by node, can be timed.
+        """
+        raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
+
+
+def runtime_named(name: str) -> Runtime:
+    """Return the runtime of that name; raise InvalidSpec, with the names there are, if there is none."""
+    return cast(Runtime, operations_of(name))
+
+
+def times(networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
+    """Return, for each network, the seconds of ``turns`` calls on ``images``.
+
+    The networks take turns, so that turn *i* of one was made beside turn *i* of the others, and whatever else the
+    machine does meets them alike.
+    """
+    seconds: list[list[float]] = [[] for _ in networks]
+    with quiet():
+        for turn in range(turns + 1):
+            for network, spent in zip(networks, seconds, strict=True):
+                started = time.perf_counter()
+                for part in in_calls(network, images):
+                    network.run(part)
+                if turn:  # the first call prepares kernels
+                    spent.append(time.perf_counter() - started)
+    return seconds
+
+
+def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
+    """Return the median of the ratios, turn by turn, of ``seconds`` to those of another of :meth:`Runtime.times`."""
+    return Median.of([one / other for one, other in zip(seconds, to, strict=True)])

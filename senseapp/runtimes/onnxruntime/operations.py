@@ -1,0 +1,179 @@
+"""onnxruntime as a :class:`~senseapp.runtimes.base.Runtime`: what each operation is made of here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from senseapp.core.texts import plural
+from senseapp.metrics import MetricChange
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.network import Network
+from senseapp.records.deployment import LayerTimes
+from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime
+from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
+from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
+from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
+from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
+from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
+from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
+from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+
+_EQUALISED = (
+    "Channels of activations are scaled to more equal ranges, and the weights around them inversely: measured, "
+    "onnxruntime's own int8 file does less harm so, and in float the network does the same."
+)
+
+
+class OnnxRuntime(Runtime):
+    """onnxruntime on the processor of this machine."""
+
+    description = ONNXRUNTIME
+    int8_note = (
+        "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
+        "so the file does the same on processors without VNNI, where onnxruntime's own default may saturate."
+    )
+
+    def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
+        """Return what exports ``model`` to ONNX once for all its weights."""
+        return OnnxTemplate(model, example)
+
+    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeModel:
+        """Open an ONNX file; raises InvalidSpec where onnxruntime cannot."""
+        return RuntimeModel(content, threads=threads)
+
+    def machine(self) -> str:
+        """Return the processor, whether it has VNNI, and the version of onnxruntime."""
+        return machine()
+
+    def checked(self, content: bytes) -> int:
+        """Check the file by ONNX's own checker, and return its operator set."""
+        model = onnx.load_from_string(content)
+        onnx.checker.check_model(model)
+        version: int = next(each.version for each in model.opset_import if not each.domain)
+        return version
+
+    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
+        """Return the file with class names and preprocessing in its metadata."""
+        return with_metadata(content, preprocessing=preprocessing, class_names=class_names)
+
+    def class_names(self, content: bytes) -> tuple[str, ...]:
+        """Return the class names in the file's metadata."""
+        return class_names_of(content)
+
+    def kit(self, name: str) -> dict[str, str]:
+        """Return a script and a notebook that run the file."""
+        return kit_files(name)
+
+    def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
+        """Return the layer that each node belongs to, by the names that torch's exporter leaves."""
+        return layers_of_nodes(content, layers)
+
+    def with_quantized_weights(self, content: bytes, bits: Mapping[str, float]) -> QuantizedWeights:
+        """Return the file with weights in 4 bits in onnxruntime's operator for them, others as integers."""
+        network, in_operator = with_four_bits(content, [node for node, each in bits.items() if each <= BITS])
+        network, stored = with_integer_weights(network, bits)
+        missing = len(bits) - stored - len(in_operator)
+        found = [
+            f"Weights of {plural(count, 'layer')} are {what}."
+            for count, what in (
+                (stored, "stored as integers, and computed with in float"),
+                (len(in_operator), f"in {BITS} bits in onnxruntime's operator for them (MatMulNBits)"),
+                (missing, "rounded as the schedule says, and stored in 32 bits"),
+            )
+            if count > 0
+        ]
+        return QuantizedWeights(content=network, notes=tuple(found))
+
+    def half_zero(self, content: bytes) -> bytes:
+        """Return the file without the smaller half of each weight, which sparsity leaves as zeros."""
+        model = onnx.load_from_string(content)
+        for constant in model.graph.initializer:
+            if len(constant.dims) > 1 and constant.data_type == onnx.TensorProto.FLOAT:
+                values: NDArray[Any] = np.array(numpy_helper.to_array(constant))
+                values[np.abs(values) <= np.median(np.abs(values))] = 0
+                constant.CopyFrom(numpy_helper.from_array(values, constant.name))
+        return bytes(model.SerializeToString())
+
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> AbstractContextManager[Quantizer]:
+        """Return onnxruntime's quantizer, a scale for each channel of weights."""
+        return Int8Writer(content, calibration, rounding=Rounding())
+
+    @contextmanager
+    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
+        """Yield onnxruntime's quantizer with equalised channels, fitted ranges and weights, where that does less harm.
+
+        Each of these is left out where it fails.
+        """
+        network, steps = content, fitting.steps
+        if fitting.weights_are_free:
+            with steps.trying("equalised channels"):
+                network = better_equalised(
+                    content,
+                    fitting.batches,
+                    damage_of=lambda file: fitting.damage_of(RuntimeModel(file, simulated=True)),
+                    progress=steps.progress,
+                )
+        with Int8Writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
+            rounding = None
+            with steps.trying("ranges and weights fitted to the images"):
+                rounding = chosen_rounding(
+                    writer,
+                    fitting.batches,
+                    damage_of=lambda file: fitting.damage_of(RuntimeModel(file)),
+                    steps=steps,
+                )
+            writer.rounding = rounding
+            writer.notes = (_EQUALISED,) if network != content else ()
+            yield writer
+
+    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes:
+        """Return the file of onnxruntime's quantizer with one scale for each tensor, as it comes."""
+        with Int8Writer(content, calibration, per_channel=False) as usual:
+            return usual.write()
+
+    def roundings(
+        self,
+        content: bytes,
+        batches: Sequence[Tensor],
+        settings: RoundingSettings,
+        *,
+        layers: Collection[str],
+        change_of: Callable[[Network], MetricChange],
+        progress: Callable[[str], None],
+    ) -> Iterator[LayerRounding]:
+        """Yield what rounding the weights, the input and the output of each node does alone."""
+        return layer_roundings(
+            content,
+            batches,
+            settings,
+            layers=layers,
+            change_of=lambda file: change_of(RuntimeModel(file)),
+            progress=progress,
+        )
+
+    def time_layers(
+        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> LayerTimes:
+        """Return the times of layers by onnxruntime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
+        return timing.time_layers(content, int8, owners, threads=threads, batch=batch)
+
+    def time_products(
+        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> tuple[dict[str, tuple[float, int]], float]:
+        """Return the seconds of each layer's kernels by onnxruntime's own profile."""
+        return timing.time_products(content, owners, threads=threads, batch=batch)
+
+
+OPERATIONS = OnnxRuntime()
