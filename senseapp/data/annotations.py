@@ -27,15 +27,12 @@ class _Listing:
     """The :class:`~senseapp.tasks.Listing` of a source."""
 
     source: PictureSource
+    others: Collection[str]
     chosen: str
 
     @property
     def pictures(self) -> Collection[str]:
         return self.source.contents.pictures.keys()
-
-    @property
-    def others(self) -> Collection[str]:
-        return (*self.source.contents.tables, *self.source.contents.others)
 
     def read(self, path: str) -> bytes:
         entry = self.source.contents.entry(path)
@@ -112,7 +109,8 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
             f"{reader.words[1]}, or none to have them looked for."
         )
     try:
-        found = reader.find(_Listing(source, chosen))
+        others = dict.fromkeys((*contents.tables, *contents.others)).keys()
+        found = reader.find(_Listing(source, others, chosen))
     except SenseError:
         raise
     except Exception as error:  # as above

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -486,6 +488,17 @@ def test_targets_of_either_kind_are_moved_and_separated() -> None:
     assert on_device(masks, torch.device("meta")).device.type == "meta"
     assert on_device(objects, torch.device("meta")) is objects
     assert chosen_of(masks.to("meta"), [1]).shape == (1, 3)
+
+
+@pytest.mark.parametrize(("module", "task"), [(toy_segmentation, SEGMENTATION), (toy_detection, DETECTION)])
+def test_a_set_with_annotations_travels_to_other_processes(
+    module: ModuleType, task: Task, folder: Callable[[Files], DataSpec]
+) -> None:
+    images = load(folder(module.picture_files(4)), task).subset([3, 1])
+    other = pickle.loads(pickle.dumps(images))
+    assert digest(other.labels) == digest(images.labels)
+    assert torch.equal(other.batch(0, 2), images.batch(0, 2))
+    assert type(other.labels) is type(images.labels)
 
 
 def test_labels_of_folders_say_nothing_to_a_task_whose_pictures_are_annotated() -> None:
