@@ -170,7 +170,7 @@ def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
 def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     """Yield per-image changes, for the keys estimated on all images so far, and whether these are all images.
 
-    Yields after the first pass, and at the end. Fills ``prepared`` before.
+    Yields after the first of several passes, and at the end. Fills ``prepared`` before.
     """
     norms = _norms_to_fold(sweep)
     responses = _responses(sweep, norms)
