@@ -65,7 +65,7 @@ class OptionalSteps:
     def trying(self, improvement: str) -> Iterator[None]:
         """Allow the body to fail: a note then says that ``improvement``, a noun, was left out, and why.
 
-        A cancel and out-of-memory errors are raised. A failing body must leave nothing half done.
+        A cancel and out-of-memory errors are raised. A failing body must leave no partial changes.
         """
         try:
             yield

@@ -1,1 +1,1 @@
-"""Sensitivity measurement: replay, sweep, histograms; nothing here knows the app."""
+"""Sensitivity measurement: replay, sweep, histograms; independent of the app."""

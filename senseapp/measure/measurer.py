@@ -228,7 +228,7 @@ class Measurer:
         while True:
             try:
                 result = self._attempt(job, prefixes, baseline)
-            except Exception as error:  # one measurement fails, whatever the model raises; the run goes on
+            except Exception as error:  # whatever the model raises, only this measurement fails
                 result = JobResult(job=job, seconds=0.0, reason=_reason(error))
                 if not is_about_memory(error):
                     return result, prefixes

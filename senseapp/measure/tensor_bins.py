@@ -59,7 +59,7 @@ class _Passes:
         return range(0, len(self.images), _BATCH)
 
     def objective(self, start: int, *, back: bool = True) -> Tensor:
-        """Return the objective of the batch at ``start``; a graph is kept if gradients are wanted ``back``."""
+        """Return the objective of the batch at ``start``; ``back`` keeps the graph for gradients."""
         images, spec = self.images, self.spec
         stop = min(start + _BATCH, len(images))
         with torch.set_grad_enabled(back and spec.objective != "none"):

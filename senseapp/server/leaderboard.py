@@ -95,7 +95,7 @@ def _too_few(result: RunResult, metric: str, visible: float) -> str:
 
 
 def _shown(result: RunResult, metric: str, visible: float) -> str:
-    """Return the smallest loss that the images show; empty if even a loss of nothing is visible."""
+    """Return the smallest loss that the images show, as a clause; empty if it is 0."""
     if not visible:
         return ""
     return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")

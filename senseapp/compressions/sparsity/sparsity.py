@@ -166,7 +166,7 @@ class SparsityCompressor(WeightCompressor):
     def _chooser(self, weight: LayerWeight, level: float, kept: Tensor) -> KeptWeights:
         """Return a function that selects as many units of the same kind, by other importances than the criterion's.
 
-        Random zeros, for comparison, are not selected.
+        Random zeros, which serve for comparison, stay fixed whatever the importances.
         """
         if not self._criterion.chooses:
             fixed = weight.layout.split(kept)

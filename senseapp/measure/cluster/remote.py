@@ -160,8 +160,8 @@ def prepare(setup: RunSetup) -> Measurer:
     different = differences(setup.versions, versions_here())
     if different:
         raise ClusterFailed(
-            f"A worker has other versions than the machine that asks ({different}), so its figures would not belong to "
-            "the same run. Install the same requirements on every node."
+            f"A worker has other versions than the machine that started the run ({different}), so its figures would "
+            "not be comparable. Install the same requirements on every node."
         )
     context = MeasurementContext.prepare(
         setup.model, setup.first_images, device=setup.spec.device, own=True, task=task_named(setup.task)
@@ -173,8 +173,8 @@ def prepare(setup: RunSetup) -> Measurer:
     compressor, planned = bind_compression(context, setup.spec, setup.first_images)
     if described(planned) != setup.targets:
         raise ClusterFailed(
-            "A worker runs the layers of this model in another order than the machine that asks, so their figures "
-            "would not belong together. Measure this model on one machine."
+            "A worker runs the layers of this model in another order than the machine that started the run, so their "
+            "figures would not be comparable. Measure this model on one machine."
         )
     return Measurer(context, compressor, planned, [])
 

@@ -113,7 +113,7 @@ def _estimates(sweep: Sweep, found: dict[Key, Changes], prepared: Mapping[Key, A
 def _until_it_fails(sweep: Sweep, scanning: Iterator[Scanned]) -> Iterator[Scanned]:
     try:
         yield from scanning
-    except Exception as error:  # the scan is a preview: whatever the model raises under autograd, the run goes on
+    except Exception as error:  # the scan is a preview: no error of the model under autograd ends the run
         _note(sweep, f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
 
 
@@ -170,7 +170,7 @@ def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
 def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     """Yield per-image changes, for the keys estimated on all images so far, and whether these are all images.
 
-    Yields after the first pass, and at the end. Fills ``prepared`` before.
+    Yields after the first of several passes, and at the end. Fills ``prepared`` before.
     """
     norms = _norms_to_fold(sweep)
     responses = _responses(sweep, norms)

@@ -76,7 +76,7 @@ def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title
     }
     image = torch.empty((1, *input_shape), device="meta")
     try:
-        # functional_call leaves parameters of a module that stands in two places (CoaT) on the meta device
+        # functional_call leaves parameters of a module that is used in two places (CoaT) on the meta device
         with torch.no_grad(), restored(module.modules()):
             functional_call(module, on_meta, (image,))
     except NotImplementedError:
