@@ -1,7 +1,7 @@
 """A runtime from outside: everything that an engineer writes for a new one.
 
-Its file is a line of JSON and a program of torch, compressed; in int8, weights lie on a grid of 8 bits. Its time is
-made up: so much for each byte of the file.
+Its file is a line of JSON, a program of torch and weights, compressed; in int8, weights lie on a grid of 8 bits. Its
+time is made up: so much for each byte of the file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import pairwise
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RuntimeDescription
@@ -42,15 +45,25 @@ _STEPS = 127
 _SECONDS_OF_A_BYTE = 1e-9
 
 
-def packed(program: bytes, head: Mapping[str, object]) -> bytes:
-    return _HEAD + json.dumps(head).encode() + b"\n" + zlib.compress(program)
+def packed(program: bytes, weights: Mapping[str, Tensor], classes: Sequence[str] = ()) -> bytes:
+    """Return a file of a compressed program whose own weights do not count."""
+    head = json.dumps({"classes": list(classes), "program": len(program)}).encode()
+    return _HEAD + head + b"\n" + program + zlib.compress(safetensors.torch.save(dict(weights)))
 
 
-def unpacked(content: bytes) -> tuple[dict[str, list[str]], torch.export.ExportedProgram]:
+def unpacked(content: bytes) -> tuple[bytes, dict[str, Tensor], list[str]]:
+    """Return the program, the weights and the class names of a file."""
     if not content.startswith(_HEAD):
         raise InvalidSpec("The toy runtime cannot open this network: it is no toy file.")
-    head, _, program = content.removeprefix(_HEAD).partition(b"\n")
-    return json.loads(head), torch.export.load(io.BytesIO(zlib.decompress(program)))
+    written, _, rest = content.removeprefix(_HEAD).partition(b"\n")
+    head = json.loads(written)
+    program, weights = rest[: head["program"]], rest[head["program"] :]
+    return program, safetensors.torch.load(zlib.decompress(weights)), head["classes"]
+
+
+@lru_cache(maxsize=2)
+def _module_of(program: bytes) -> nn.Module:
+    return torch.export.load(io.BytesIO(zlib.decompress(program))).module()
 
 
 class ToyFile(RuntimeNetwork):
@@ -60,7 +73,8 @@ class ToyFile(RuntimeNetwork):
 
     def __init__(self, content: bytes) -> None:
         self.num_bytes = len(content)
-        self._module = unpacked(content)[1].module()
+        program, self.weights, _ = unpacked(content)
+        self._module = _module_of(program)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -68,14 +82,22 @@ class ToyFile(RuntimeNetwork):
 
     def run(self, batch: Tensor) -> object:
         with torch.inference_mode():
-            return self._module(batch.cpu().contiguous())
+            return functional_call(self._module, self.weights, (batch.cpu().contiguous(),))
 
 
 class ToyExporter(Exporter):
     """Writes programs of torch."""
 
     def write(self, model: nn.Module) -> bytes:
-        return packed(exported_program(copy.deepcopy(model).cpu(), self.example), {})
+        private = copy.deepcopy(model).cpu()
+        weights = {
+            name: each.detach().clone(memory_format=torch.contiguous_format)
+            for name, each in private.named_parameters()
+        }
+        with torch.no_grad():
+            for parameter in private.parameters():
+                parameter.zero_()  # they lie beside the program
+        return packed(zlib.compress(exported_program(private, self.example)), weights)
 
 
 class ToyQuantizer(Quantizer):
@@ -83,29 +105,23 @@ class ToyQuantizer(Quantizer):
 
     def __init__(self, network: bytes) -> None:
         self.network = network
-        self._weights = _weights(network)
+        self._program, self._weights, _ = unpacked(network)
 
     def write(self, *, but: Collection[str] = ()) -> bytes:
-        head, program = unpacked(self.network)
-        for name in self._weights:
-            if name not in but:
-                program.state_dict[name] = _rounded(self._weights[name])
-        buffer = io.BytesIO()
-        torch.export.save(program, buffer)
-        return packed(buffer.getvalue(), head)
+        rounded = {
+            name: _rounded(each) if each.dim() > 1 and name not in but else each for name, each in self._weights.items()
+        }
+        return packed(self._program, rounded)
 
     def nodes(self, content: bytes) -> list[Int8Node]:
-        changed = [name for name, each in _weights(content).items() if not torch.equal(each, self._weights[name])]
+        found = unpacked(content)[1]
+        changed = [name for name, each in self._weights.items() if not torch.equal(each, found[name])]
         return [Int8Node(name=name, readers=(after,)) for name, after in zip(changed, (*changed[1:], ""), strict=True)]
 
 
-def _weights(content: bytes) -> dict[str, Tensor]:
-    return {name: each for name, each in unpacked(content)[1].state_dict.items() if each.dim() > 1}
-
-
-def _rounded(weight: Tensor) -> nn.Parameter:
-    scale = weight.detach().abs().max() / _STEPS
-    return nn.Parameter((weight.detach() / scale).round() * scale, requires_grad=False)
+def _rounded(weight: Tensor) -> Tensor:
+    scale = weight.abs().max() / _STEPS
+    return (weight / scale).round() * scale
 
 
 class ToyRuntime(Runtime):
@@ -124,14 +140,14 @@ class ToyRuntime(Runtime):
         return "a made-up processor, toy runtime 1.0"
 
     def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
-        head, _, program = content.removeprefix(_HEAD).partition(b"\n")
-        return _HEAD + json.dumps(json.loads(head) | {"classes": list(class_names)}).encode() + b"\n" + program
+        program, weights, _ = unpacked(content)
+        return packed(program, weights, class_names)
 
     def class_names(self, content: bytes) -> tuple[str, ...]:
-        return tuple(unpacked(content)[0].get("classes", []))
+        return tuple(unpacked(content)[2])
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
-        owners = {name: name.rpartition(".")[0] for name in _weights(content)}
+        owners = {name: name.rpartition(".")[0] for name, each in unpacked(content)[1].items() if each.dim() > 1}
         return {node: layer for node, layer in owners.items() if layer in layers}
 
     @contextmanager

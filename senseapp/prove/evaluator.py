@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,7 +30,8 @@ class ScheduleEvaluator:
 
     Attributes:
         dense: the uncompressed model with the proof images.
-        reconstruction: carries schedules out, and repairs them.
+        configs: how each kind of compression is carried out.
+        reconstruction: carries schedules out, and repairs them on the images of the curves.
         class_names: of the outputs; empty where unknown.
         progress: is told each step, and images as they are measured.
     """
@@ -38,12 +39,24 @@ class ScheduleEvaluator:
     result: RunResult
     images: ProofImages
     dense: MeasurementContext
-    reconstruction: Reconstructor
+    profile: ModelProfile
+    configs: Mapping[str, CompressionConfig]
     class_names: tuple[str, ...] = ()
     progress: Progress = field(default_factory=Progress)
+    reconstruction: Reconstructor = field(init=False)
     _judges: dict[int, tuple[ImageSet, Judge]] = field(default_factory=dict, init=False)
     _exporters: dict[str, Exporter] = field(default_factory=dict, init=False)
     _originals: dict[str, bytes] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.reconstruction = Reconstructor(
+            dense=self.dense,
+            curves=self.images.curves,
+            profile=self.profile,
+            configs=self.configs,
+            spec=self.result.spec.sensitivity,
+            progress=self.progress,
+        )
 
     @classmethod
     def open(
@@ -73,32 +86,20 @@ class ScheduleEvaluator:
         profile = replace(dense.profile, title=result.profile.title)
         if [layer.name for layer in profile.layers] != [layer.name for layer in result.profile.layers]:
             raise InvalidSchedule(f"{loaded.title} is not the model that the run measured: its layers differ.")
-        told = Progress(progress)
         return cls(
             result=result,
             images=parts,
             dense=dense,
-            reconstruction=Reconstructor(
-                dense=dense,
-                curves=parts.curves,
-                profile=profile,
-                configs=configs_for(spec.compression, *((other,) if other else ())),
-                spec=spec,
-                progress=told,
-            ),
+            profile=profile,
+            configs=configs_for(spec.compression, *((other,) if other else ())),
             class_names=tuple(loaded.class_names or parts.curves.class_names),
-            progress=told,
+            progress=Progress(progress),
         )
 
     @property
     def task(self) -> Task:
         """What outputs and labels mean."""
         return self.dense.task
-
-    @property
-    def profile(self) -> ModelProfile:
-        """Of the uncompressed model."""
-        return self.reconstruction.profile
 
     def judge(self, images: ImageSet) -> Judge:
         """Return what compares networks with the uncompressed model on ``images``; its outputs are kept."""

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import onnx
 import pytest
 import torch
 from torch import nn
 
+from senseapp.compressions import PruningConfig
 from senseapp.core.errors import InvalidSpec
+from senseapp.prove.deploy import stored_source
 from senseapp.prove.float_nodes import mixed
-from senseapp.reconstruct.write import onnx_model
+from senseapp.prove.prove import prove
+from senseapp.reconstruct.write import onnx_model, write_compressed
 from senseapp.records.deployment import Median
-from senseapp.runtimes.base import ratio, times
+from senseapp.runtimes.base import Runtime, ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNX
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from tests.small_evaluator import evaluator_of, schedule_of
+from tests.small_models import small_network
+from tests.toy_runtime import OPERATIONS as TOY
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 
@@ -103,3 +113,18 @@ def test_models_take_turns(exported):
 def test_the_interval_of_a_median(count, low, high):
     """For 41 values the 14th and 28th, as tables of the binomial distribution have it."""
     assert Median.of(range(count)) == Median(value=(count - 1) / 2, low=low, high=high)
+
+
+@pytest.mark.parametrize("runtime", [ONNX, TOY], ids=["opens the file of the proof", "is written anew"])
+def test_a_stored_proof_with_fewer_channels_is_a_source_for_any_runtime(runtime: Runtime, tmp_path: Path) -> None:
+    evaluator = evaluator_of(small_network(), PruningConfig())
+    one = schedule_of(evaluator, "pruning", 0.5)
+    schedule = replace(one, entries=tuple(each for each in one.entries if each.layer == "blocks.0.conv1"))
+    proven = prove(evaluator, schedule, repair=True, rounds=1)
+    assert proven.result.schedule.removes_channels
+    weights, *_ = write_compressed(proven.applied, tmp_path / "proof.safetensors", proven.example)[0]
+    source = stored_source(evaluator, runtime, proven.result, weights)
+    images = evaluator.images.proof.batch(0, 8)
+    with torch.no_grad():
+        expected = proven.applied.model(images)
+    torch.testing.assert_close(runtime.open(source.network).run(images), expected, rtol=1e-4, atol=1e-4)
