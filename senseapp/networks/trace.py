@@ -1,4 +1,4 @@
-"""One small forward pass, watched: which module calls run when, and what each result and weight is used for.
+"""One small forward pass, watched: which module calls run when, what each result is used for, who reads whom.
 
 Events are counted: every start and every end of a module call is one. A call that ends before event *e* can be
 skipped, and its kept output returned instead, when only what happens from event *e* on is to be computed again.
@@ -7,7 +7,7 @@ skipped, and its kept output returned instead, when only what happens from event
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,9 +16,43 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import OperationMode, storage_of, version_of
-from senseapp.networks.flow import DataFlow
 from senseapp.networks.products import Origins, Product, products_of
-from senseapp.records.profile import FlowNode
+from senseapp.records.profile import INPUT, FlowNode
+
+
+class DataFlow:
+    """Follows activations through the operations of one pass; whoever uses it keeps all tensors alive.
+
+    A layer is a node, and so is an operation on what several nodes computed, such as the sum behind a skip. What lies
+    between (norms, activations, reshapes) is none: its results are those of the node before it.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[FlowNode] = []
+        self._sources: dict[int, int] = {}  # by storage: the node that computed what it holds
+
+    def add_input(self, tensor: Tensor) -> None:
+        """Begin at ``tensor``, an input of the network."""
+        self._compute([tensor], FlowNode(name=INPUT, kind="input"))
+
+    def follow(
+        self, operation: str, layers: Iterable[str], arguments: Sequence[Tensor], results: Sequence[Tensor]
+    ) -> None:
+        """Note one operation, which multiplies by the weights of ``layers``, one after the other; mostly of none."""
+        found = (self._sources.get(storage_of(tensor)) for tensor in arguments)
+        sources = tuple(dict.fromkeys(source for source in found if source is not None))
+        for name in layers:
+            self._compute(results, FlowNode(name=name, kind="layer", inputs=sources))
+            sources = (len(self.nodes) - 1,)
+        if len(sources) == 1:
+            self._sources.update((storage_of(tensor), sources[0]) for tensor in results)
+        elif sources:
+            self._compute(results, FlowNode(name=operation.strip("_"), kind="join", inputs=sources))
+
+    def _compute(self, results: Sequence[Tensor], node: FlowNode) -> None:
+        self.nodes.append(node)
+        self._sources.update((storage_of(tensor), len(self.nodes) - 1) for tensor in results)
+
 
 NEVER = math.inf
 _NodeT = TypeVar("_NodeT")

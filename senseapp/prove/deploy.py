@@ -26,7 +26,7 @@ from senseapp.prove.source import Source
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
-from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.onnxruntime.float_nodes import Mixed, mixed
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes, layers_of_nodes

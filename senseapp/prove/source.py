@@ -9,7 +9,7 @@ from pathlib import Path
 
 import safetensors.torch
 
-from senseapp.core.disk import storage_errors
+from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT
 from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange

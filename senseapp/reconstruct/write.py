@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import activations_out_of_place, without_source_paths, without_stack_traces
-from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
 from senseapp.records.deployment import ONNX, PROGRAM

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from senseapp.app.common import backend as ui_backend
 from senseapp.app.server.serve import serve
-from senseapp.core.home import home
+from senseapp.core.files import home
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import RunSpec
 from senseapp.server import backend

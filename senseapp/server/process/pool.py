@@ -30,7 +30,7 @@ class JobProcesses:
 
     Args:
         most: processes that are kept while they have nothing to do.
-        job_mb: see :class:`~senseapp.server.memory.MemoryGuard`.
+        job_mb: see :class:`~senseapp.server.quotas.MemoryGuard`.
         start: starts a process.
     """
 

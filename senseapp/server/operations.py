@@ -1,0 +1,324 @@
+"""The server's log, one JSON object a line without secrets, and what it runs on and how busy it is.
+
+Owners see what the log says of their runs; the System page says nothing about anybody's runs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import platform
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from senseapp import __version__
+from senseapp.core.errors import StorageFailed
+from senseapp.core.files import storage_errors
+from senseapp.server.quotas import bytes_in
+from senseapp.server.settings import ServerSettings
+from senseapp.store.run_store import RunStore
+
+_SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
+_SHORTEST_SECRET = 6  # shorter ones would blot out ordinary words
+_FILE_BYTES = 10_000_000
+_FILES = 5
+_READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as ``{"time": ..., "level": ..., "logger": ..., "run": ..., "message": ..., "trace": ...}``.
+
+    ``secrets``, and those of the environment, are blotted out wherever they occur.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        own = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
+        found = {secret for secret in (*secrets, *own) if len(secret) >= _SHORTEST_SECRET}
+        longest_first = sorted(found, key=len, reverse=True)
+        self._secret = re.compile("|".join(map(re.escape, longest_first))) if found else None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "run": getattr(record, "run", ""),
+            "message": self._without_secrets(record.getMessage()),
+            "trace": self._without_secrets(self.formatException(record.exc_info)) if record.exc_info else "",
+        }
+        return json.dumps({name: value for name, value in told.items() if value}, ensure_ascii=False)
+
+    def _without_secrets(self, text: str) -> str:
+        return self._secret.sub("[secret]", text) if self._secret is not None else text
+
+
+def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
+    """Log to files under ``home`` and to the standard error stream: JSON, but plain lines on a terminal."""
+    lines = JsonLines(secrets)
+    stream = logging.StreamHandler()
+    stream.setFormatter(logging.Formatter(_READABLE) if sys.stderr.isatty() else lines)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(stream)
+    with storage_errors("the folder logs"):
+        (home / "logs").mkdir(parents=True, exist_ok=True)
+        file = logging.handlers.RotatingFileHandler(
+            home / "logs" / "senseapp.jsonl", maxBytes=_FILE_BYTES, backupCount=_FILES, encoding="utf-8"
+        )
+    file.setFormatter(lines)
+    root.addHandler(file)
+    logging.captureWarnings(True)
+
+
+_FILE = "log.jsonl"
+_MOST_BYTES = 1_000_000
+_PACKAGE = logging.getLogger("senseapp")
+_current: ContextVar[str] = ContextVar("run", default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One line of a log: time in UTC, level in small letters, and where an error came from."""
+
+    time: datetime
+    level: str
+    message: str
+    trace: str = ""
+
+
+@contextmanager
+def during_run(run_id: str) -> Iterator[None]:
+    """Say that what this thread logs in the body is about the run ``run_id``."""
+    token = _current.set(run_id)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class RunLogs(logging.Handler):
+    """Writes what senseapp logs about a run into the run's folder; :meth:`close` ends it.
+
+    A record is about a run if it says so (``extra={"run": run_id}``) or was logged :func:`during_run`.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        super().__init__(logging.INFO)
+        self._store = store
+        self.setFormatter(JsonLines())
+        _PACKAGE.addHandler(self)
+        if _PACKAGE.getEffectiveLevel() > logging.INFO:
+            _PACKAGE.setLevel(logging.INFO)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let a record pass that is about a run, and write down which."""
+        run_id = record.__dict__.get("run") or _current.get()
+        record.__dict__["run"] = run_id  # for the handlers that come after this one
+        return bool(run_id)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a record to the log of its run; a disk that refuses must not fail the run."""
+        with suppress(OSError):
+            path = self._store.folder_of_runs / record.__dict__["run"] / _FILE  # of another store, it is not there
+            if path.parent.is_dir() and (not path.is_file() or path.stat().st_size < _MOST_BYTES):
+                with path.open("a", encoding="utf-8") as stream:
+                    stream.write(self.format(record) + "\n")
+
+    def close(self) -> None:
+        """Stop listening."""
+        _PACKAGE.removeHandler(self)
+        super().close()
+
+
+def read_run_log(folder: Path) -> tuple[LogEntry, ...]:
+    """Return what was logged about the run in ``folder``, the oldest first; lines that a crash cut are left out."""
+    if not (folder / _FILE).is_file():
+        return ()
+    with storage_errors(_FILE):
+        lines = (folder / _FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(entry for line in lines if (entry := _entry(line)) is not None)
+
+
+def _entry(line: str) -> LogEntry | None:
+    try:
+        told = json.loads(line)
+        return LogEntry(
+            time=datetime.fromisoformat(told["time"]),
+            level=told["level"],
+            message=told["message"],
+            trace=told.get("trace", ""),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+_LEAST_FREE_BYTES = 100_000_000
+_PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskReport:
+    """Bytes on the disk of the senseapp home; of runs None while the database cannot be read."""
+
+    runs_bytes: int | None
+    uploads_bytes: int
+    logs_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemReport:
+    """One moment of a server.
+
+    Attributes:
+        versions: of the packages that figures depend on, by name.
+        device: what models run on; says so while torch is still being loaded.
+        processors: cores that this process may use.
+        engine_threads: of torch; None while it is not loaded.
+        threads, memory_bytes: of this process.
+        job_processes, job_memory_bytes: further processes that measure, and what they take together.
+        memory_free_bytes, memory_total_bytes: of the machine.
+        running, waiting: jobs of everybody.
+        workers, max_queue: how many may run and wait.
+        up_seconds: since the server started.
+        problems: what is wrong with the database or the disk, in sentences.
+    """
+
+    versions: tuple[tuple[str, str], ...]
+    python: str
+    system: str
+    device: str
+    processors: int
+    engine_threads: int | None
+    threads: int
+    memory_bytes: int
+    job_processes: int
+    job_memory_bytes: int
+    memory_free_bytes: int
+    memory_total_bytes: int
+    running: int
+    waiting: int
+    workers: int
+    max_queue: int
+    disk: DiskReport
+    up_seconds: float
+    problems: tuple[str, ...] = ()
+
+
+def system_report(
+    home: Path,
+    store: RunStore | None,
+    settings: ServerSettings,
+    *,
+    running: int,
+    waiting: int,
+    job_pids: Sequence[int] = (),
+) -> SystemReport:
+    """Return how the server is right now; takes milliseconds, and never loads torch.
+
+    A disk or a database that refuses is told in the report; ``store`` None stands for a home that cannot be used.
+    """
+    disk, problems = _disk(home, store)
+    process, memory = psutil.Process(), psutil.virtual_memory()
+    torch = sys.modules.get("torch")
+    jobs = [taken for pid in job_pids if (taken := _memory_of(pid))]
+    return SystemReport(
+        versions=_versions(),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} ({platform.machine()})",
+        device=_device(),
+        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        engine_threads=torch.get_num_threads() if torch is not None and hasattr(torch, "get_num_threads") else None,
+        threads=threading.active_count(),
+        memory_bytes=process.memory_info().rss,
+        job_processes=len(jobs),
+        job_memory_bytes=sum(jobs),
+        memory_free_bytes=memory.available,
+        memory_total_bytes=memory.total,
+        running=running,
+        waiting=waiting,
+        workers=settings.workers + settings.short_workers * settings.job_processes,
+        max_queue=settings.max_queue,
+        disk=disk,
+        up_seconds=time.time() - process.create_time(),
+        problems=problems,
+    )
+
+
+def _memory_of(pid: int) -> int:
+    """Return the bytes that a process takes, or 0 if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = {"senseapp": __version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return tuple(found.items())
+
+
+def _device() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda"):
+        return "not known yet: the engine is being loaded"
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "processor (no accelerator found)"
+
+
+def disk_problems(home: Path) -> tuple[str, ...]:
+    """Return what is wrong with the disk of ``home``, in sentences: no room, or nothing can be written."""
+    folder, problems = _existing(home), []
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < _LEAST_FREE_BYTES:
+        problems.append(
+            f"The disk has {free_bytes // 1_000_000} MB left: what runs and uploads write will fail. Free some space, "
+            "or delete runs that nobody needs."
+        )
+    if not os.access(folder, os.W_OK):
+        problems.append(
+            f"The folder {folder.name} can only be read: runs and uploads will fail. Make it writable again."
+        )
+    return tuple(problems)
+
+
+def _existing(home: Path) -> Path:
+    return next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
+
+
+def _disk(home: Path, store: RunStore | None) -> tuple[DiskReport, tuple[str, ...]]:
+    usage, problems = shutil.disk_usage(_existing(home)), [*disk_problems(home)]
+    runs_bytes = None
+    try:
+        runs_bytes = store.bytes_used() if store is not None else None
+    except StorageFailed as error:
+        problems.append(str(error))
+    report = DiskReport(
+        runs_bytes=runs_bytes,
+        uploads_bytes=bytes_in(home / "uploads"),
+        logs_bytes=bytes_in(home / "logs"),
+        free_bytes=usage.free,
+        total_bytes=usage.total,
+    )
+    return report, tuple(problems)
