@@ -21,8 +21,7 @@ from tests.browser.schedule_steps import (
     take_everything,
     verify,
 )
-from tests.browser.servers import Server
-from tests.browser.waiting import wait_until
+from tests.browser.waiting import at_rest, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -149,25 +148,6 @@ def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(pa
         page.get_by_role("button", name="Next").click() if screen < 5 else None
 
 
-def test_a_reload_and_a_click_in_the_sidebar_find_a_run_again_and_cancel_keeps_what_it_has(page: Page) -> None:
-    start(page, many_levels=True)
-    before = done_so_far(page)
-    address = page.url
-    page.reload()
-    assert done_so_far(page) >= before
-    assert page.url == address
-    page.get_by_role("link", name="Guide").click()
-    expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
-    page.get_by_role("link", name="Results", exact=True).click()
-    assert done_so_far(page) >= before
-    expect(page).to_have_url(address)
-    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
-    page.get_by_role("button", name="Cancel").click()  # a page that is still being made would not hear it
-    expect(page.get_by_role("button", name="Resume")).to_be_visible()
-    expect(page.get_by_text("What was measured is kept")).to_be_visible()
-    expect(page.get_by_text("What does each layer lose")).to_be_visible()
-
-
 NOTIFICATIONS = """
 window.shown = [];
 window.Notification = class {
@@ -179,36 +159,39 @@ Object.defineProperty(document, "hidden", { get: () => true });
 """
 
 
-def test_the_tab_says_how_far_a_run_is_and_a_notification_that_it_ended(page: Page) -> None:
-    page.add_init_script(NOTIFICATIONS)
-    page.reload()
-    start(page, many_levels=True)
-    expect(page).to_have_title(re.compile(r"^\d+\s% · demo"))
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("button", name="Resume")).to_be_visible()
-    wait_until(page, "window.shown.length === 1")
-    assert page.evaluate("window.shown[0]").startswith("demo · sparsity: Cancelled")
-
-
-def test_no_page_scrolls_sideways(page: Page, server: Server) -> None:
-    for name, heading in (("", "Which layers can be made smaller?"), ("runs", "Runs"), ("guide", "Guide")):
-        page.goto(f"{server.url}/{name}")
-        for width in (1920, 1280, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
-            wait_until(page, "document.documentElement.scrollWidth <= window.innerWidth")
-
-
-def test_run_can_be_reached_and_pressed_with_the_keyboard(page: Page) -> None:
-    open_options(page)
-    ask_for_many_levels(page)
+def press_run_by_keyboard(page: Page) -> None:
     button = page.get_by_role("button", name="Run", exact=True)
     expect(button).to_be_visible()
+    at_rest(page)
     for _ in range(60):
         page.keyboard.press("Tab")
         if button.evaluate("element => element === document.activeElement"):
             break
     expect(button).to_be_focused()
     page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+
+
+def test_a_run_started_by_keyboard_is_found_again_and_told_of_and_cancel_keeps_what_it_has(page: Page) -> None:
+    page.add_init_script(NOTIFICATIONS)
+    page.reload()
+    open_options(page)
+    ask_for_many_levels(page)
+    press_run_by_keyboard(page)
+    expect(page).to_have_title(re.compile(r"^\d+\s% · demo"))
+    before = done_so_far(page)
+    address = page.url
+    page.reload()
+    assert done_so_far(page) >= before
+    assert page.url == address
+    page.get_by_role("link", name="Guide").click()
+    expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
+    page.get_by_role("link", name="Results", exact=True).click()
+    assert done_so_far(page) >= before
+    expect(page).to_have_url(address)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(page.get_by_text("What was measured is kept")).to_be_visible()
+    expect(page.get_by_text("What does each layer lose")).to_be_visible()
+    wait_until(page, "window.shown.length === 1")
+    assert page.evaluate("window.shown[0]").startswith("demo · sparsity: Cancelled")

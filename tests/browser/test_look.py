@@ -71,6 +71,13 @@ def too_faint(page: Page) -> list[Any]:
     return [each for each in found if each["ratio"] < (AA_LARGE if each["large"] else AA) - 0.005]
 
 
+def does_not_scroll_sideways(page: Page, *widths: int) -> None:
+    """Make the window as wide as each of ``widths``, one after the other, and stay at the last."""
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 900})
+        wait_until(page, "document.documentElement.scrollWidth <= window.innerWidth")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(page: Page, server: Server, scripted_run: str, scheme: Any) -> None:
     page.emulate_media(color_scheme=scheme)
@@ -84,6 +91,11 @@ def test_every_text_can_be_read(page: Page, server: Server, scripted_run: str, s
         expect(page.get_by_role("heading", name=mark).first).to_be_visible()
         at_rest(page)
         assert too_faint(page) == [], path
+        if scheme == "light":
+            does_not_scroll_sideways(page, 1920, 390, 1280)
+    page.goto(f"{server.url}/guide")
+    expect(page.get_by_role("heading", name="Guide", exact=True)).to_be_visible()
+    does_not_scroll_sideways(page, 1920, 390, 1280)
 
 
 def test_the_schedule_page_is_short_and_narrow_screens_do_not_scroll_sideways(
@@ -97,7 +109,5 @@ def test_the_schedule_page_is_short_and_narrow_screens_do_not_scroll_sideways(
     for address in (page.url, f"{server.url}/results?run={scripted_run}"):
         page.goto(address)
         expect(page.locator("path[aria-roledescription=bar]").locator("visible=true").first).to_be_visible()
-        for width in (390, 640, 1920):  # 640 is a window of 1280 at 200 % zoom
-            page.set_viewport_size({"width": width, "height": 800})
-            wait_until(page, "document.documentElement.scrollWidth <= window.innerWidth")
+        does_not_scroll_sideways(page, 390, 640, 1920)  # 640 is a window of 1280 at 200 % zoom
     assert not script_errors
