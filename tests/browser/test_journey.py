@@ -21,13 +21,11 @@ from tests.browser.schedule_steps import (
     take_everything,
     verify,
 )
-from tests.browser.waiting import at_rest, wait_until
+from tests.browser.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
 RUN_MILLISECONDS = 240_000
-DONE = re.compile(r"([1-9]\d*) of (\d+) done")
-
 
 MANY_LEVELS = ", ".join(str(level) for level in range(3, 98, 4) if level != 75)
 """Added to 25, 50, 75: long enough to do something in mid-run."""
@@ -35,7 +33,7 @@ MANY_LEVELS = ", ".join(str(level) for level in range(3, 98, 4) if level != 75)
 
 def ask_for_many_levels(page: Page) -> None:
     fill(page.get_by_role("textbox", name="Other levels"), MANY_LEVELS)
-    expect(page.get_by_text("23 layers × 26 levels")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"\d+ layers × 26 levels"))).to_be_visible()
 
 
 def start(page: Page, *, images: str = "", many_levels: bool = False) -> None:
@@ -54,15 +52,6 @@ def start(page: Page, *, images: str = "", many_levels: bool = False) -> None:
 def fill(field: Locator, text: str) -> None:
     field.fill(text)
     field.press("Tab")
-
-
-def done_so_far(page: Page) -> int:
-    """Return how many measurements are done, once there is one."""
-    text = page.get_by_text(DONE).first
-    expect(text).to_be_visible(timeout=RUN_MILLISECONDS)
-    found = DONE.search(text.inner_text())
-    assert found is not None
-    return int(found.group(1))
 
 
 def wait_for_more(page: Page, than: int) -> None:
@@ -146,52 +135,3 @@ def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(pa
     for screen in range(1, 6):
         expect(page.get_by_text(f"{screen} of 5")).to_be_visible()
         page.get_by_role("button", name="Next").click() if screen < 5 else None
-
-
-NOTIFICATIONS = """
-window.shown = [];
-window.Notification = class {
-  constructor(title, options) { window.shown.push(title + ": " + options.body); }
-  static permission = "granted";
-  static requestPermission() {}
-};
-Object.defineProperty(document, "hidden", { get: () => true });
-"""
-
-
-def press_run_by_keyboard(page: Page) -> None:
-    button = page.get_by_role("button", name="Run", exact=True)
-    expect(button).to_be_visible()
-    at_rest(page)
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if button.evaluate("element => element === document.activeElement"):
-            break
-    expect(button).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-
-
-def test_a_run_started_by_keyboard_is_found_again_and_told_of_and_cancel_keeps_what_it_has(page: Page) -> None:
-    page.add_init_script(NOTIFICATIONS)
-    page.reload()
-    open_options(page)
-    ask_for_many_levels(page)
-    press_run_by_keyboard(page)
-    expect(page).to_have_title(re.compile(r"^\d+\s% · demo"))
-    before = done_so_far(page)
-    address = page.url
-    page.reload()
-    assert done_so_far(page) >= before
-    assert page.url == address
-    page.get_by_role("link", name="Guide").click()
-    expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
-    page.get_by_role("link", name="Results", exact=True).click()
-    assert done_so_far(page) >= before
-    expect(page).to_have_url(address)
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("button", name="Resume")).to_be_visible()
-    expect(page.get_by_text("What was measured is kept")).to_be_visible()
-    expect(page.get_by_text("What does each layer lose")).to_be_visible()
-    wait_until(page, "window.shown.length === 1")
-    assert page.evaluate("window.shown[0]").startswith("demo · sparsity: Cancelled")

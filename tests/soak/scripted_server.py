@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from tests.fake_session import fake_calibration
 from tests.pages.conftest import ScriptedService
 from tests.pages.records import ScriptedSession
 
-SECONDS_PER_MEASUREMENT = 0.1
+SECONDS_PER_MEASUREMENT = float(os.environ.get("SCRIPTED_SECONDS_PER_MEASUREMENT", "0.1"))
 
 
 class SlowSession(ScriptedSession):
