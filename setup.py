@@ -10,7 +10,7 @@ _TOP = ("app.py", "pages", "assets", ".streamlit/config.toml")
 
 
 class BuildWithApp(build_py):
-    """Puts them into ``senseapp/site``, where ``senseapp/core/home.py`` looks; an editable install needs none."""
+    """Puts them into ``senseapp/site``, where ``senseapp/core/files.py`` looks; an editable install needs none."""
 
     def run(self) -> None:
         """Build the package, then copy what lies beside it."""

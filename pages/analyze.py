@@ -3,10 +3,9 @@
 import streamlit as st
 
 from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
-from senseapp.app.analyze.compression import UNSURE, choose_goal, choose_sensitivity, say_what_pays
+from senseapp.app.analyze.compression import UNSURE, choose_goal, choose_sensitivity, say_what_pays, which_pays
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
-from senseapp.app.analyze.not_sure import which_pays
 from senseapp.app.analyze.start import offer_photographs, start_bar
 from senseapp.app.common.backend import service
 from senseapp.app.common.state import session

@@ -13,8 +13,7 @@ from typing import Any
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import SenseError
 from senseapp.records.measurement import RunResult
-from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record
-from senseapp.store.run_file_reading import read_run_file
+from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record, read_run_file
 
 MARKUP = (
     "![pic](/evil/p) [in](http://evil.example) :red-badge[evil] :material/skull: :skull: www.evil.example "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 
 TOGETHER = {
-    "journeys": ("tests/browser/test_journey.py",),
+    "journeys": ("tests/browser/test_journey.py", "tests/browser/test_watching.py"),
     "uploads in the browser": (
         "tests/browser/test_uploads.py",
         "tests/browser/test_restart.py",

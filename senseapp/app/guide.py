@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from senseapp.core.home import SITE
+from senseapp.core.files import SITE
 from senseapp.core.markdown import md
 
 PICTURES = SITE / "assets" / "screenshots"

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.compat.streamlit_internals import login_claims, login_payload
-from senseapp.core.disk import replace_file
 from senseapp.core.errors import StorageFailed
-from senseapp.core.home import home
+from senseapp.core.files import home, replace_file
 
 _log = logging.getLogger(__name__)
 _KEPT_SECONDS = 31 * 86_400.0  # a day longer than Streamlit's cookie lives

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.core.disk import read_at_most, replace_file
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
+from senseapp.core.files import read_at_most, replace_file
 from senseapp.core.tables import TableError, decoded_text
 from senseapp.records.measurement import RunResult
 from senseapp.server.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked

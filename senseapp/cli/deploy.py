@@ -11,12 +11,12 @@ from typing import Any
 
 from senseapp.cli.output import ProgressObserver, changes_json, figures_json, phases
 from senseapp.cli.run_arguments import add_adapting, add_run_arguments, add_runtime, loss_from, partner_of, schedule_at
-from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings
-from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.server.schedule_tasks import DeliverTask
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, get_args
 from senseapp.cli.analyze import add_data_arguments, add_model_arguments
 from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import data_from, model_from, run_folder
-from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.core.texts import safe_cell
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.profile import select_layers
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
 from senseapp.server.layer_tasks import HistogramTask

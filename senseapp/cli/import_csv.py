@@ -9,8 +9,8 @@ from typing import get_args
 
 from senseapp.cli.run_arguments import print_outputs
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, RunMismatch
+from senseapp.core.files import read_at_most
 from senseapp.records.profile import ModelProfile
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import load_card

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from senseapp.cli.output import ProgressObserver, candidate_json, phases
 from senseapp.cli.run_arguments import loss_from, run_folder
-from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.candidate import offered, recommended
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal

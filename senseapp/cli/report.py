@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from senseapp.cli.run_arguments import run_folder, schedule_at
-from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.server.leaderboard import headline

@@ -13,9 +13,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
-from senseapp.core.home import home
+from senseapp.core.files import home, read_at_most
 from senseapp.descriptions import (
     CompressionConfig,
     CompressionDescription,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import add_run_arguments, add_runtime, loss_from, partner_of
-from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.core.files import read_at_most
 from senseapp.metrics import METRICS
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from senseapp.core.home import home, make_private
+from senseapp.core.files import home, make_private
 from senseapp.descriptions.sources import IMAGE_SETS
 
 _MB = 1_000_000

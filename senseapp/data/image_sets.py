@@ -20,7 +20,7 @@ from torchvision import datasets
 
 from senseapp.compat.torchvision_internals import first_address, labels_of
 from senseapp.core.errors import InvalidDataset, first_line_of
-from senseapp.core.home import private_files
+from senseapp.core.files import private_files
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder

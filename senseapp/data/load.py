@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.core.home import SITE
+from senseapp.core.files import SITE
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
 from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures, read_named

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageOps
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.core.home import SITE
+from senseapp.core.files import SITE
 from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidDataset
+from senseapp.core.files import storage_errors
 from senseapp.core.texts import printable
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import PixelSemaphore

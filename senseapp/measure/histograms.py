@@ -23,7 +23,7 @@ from senseapp.measure.preparation_search import choose_preparation
 from senseapp.measure.tensor_bins import HISTOGRAM_CALIBRATION_IMAGES, bins_of
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile, select_layers
 from senseapp.records.spec import HistogramSpec, RunSpec

@@ -24,8 +24,15 @@ from senseapp.measure.replay import plain_note
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, called, map_tensors, tensors_in
 from senseapp.networks.usage import add_uses, others_note
-from senseapp.notebook.fasterai_words import Criteria, criterion_of, spanned, usual_granularity
-from senseapp.notebook.inputs import batch_of, raised_inside, require_reachable
+from senseapp.notebook.inputs import (
+    Criteria,
+    batch_of,
+    criterion_of,
+    raised_inside,
+    require_reachable,
+    spanned,
+    usual_granularity,
+)
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
 from senseapp.records.profile import ModelProfile, select_layers
 

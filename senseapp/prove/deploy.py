@@ -10,7 +10,7 @@ from pathlib import Path
 import safetensors.torch
 from torch import nn
 
-from senseapp.core.disk import storage_errors
+from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import Effect, get

@@ -18,7 +18,7 @@ from senseapp.networks.profile import CONVOLUTIONS, profile_model
 from senseapp.networks.trace import trace_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import measured
-from senseapp.records.diagnosis import Diagnosis, Finding, Remedy
+from senseapp.records.layer_findings import Diagnosis, Finding, Remedy
 from senseapp.records.measurement import change_in
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.problem import manual_schedule

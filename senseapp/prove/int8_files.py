@@ -17,7 +17,7 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.float_nodes import Mixed, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.deployment import INT8_BITS, DeploySettings
-from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Fitting, Quantizer, Runtime, RuntimeNetwork, ratio
 
 _BITS = BitScale(noun="rounding", axis="Bits")

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from senseapp.core.disk import storage_errors
+from senseapp.core.files import storage_errors
 from senseapp.data.images import effective_preprocessing
 from senseapp.data.pictures import png_of, preview
 from senseapp.data.single_picture import prepared_picture

@@ -18,8 +18,8 @@ from senseapp.compat.torch_internals import (
     without_source_paths,
     without_stack_traces,
 )
-from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import plain_state, separate_state, small_file

@@ -23,7 +23,7 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
 from senseapp.records.deployment import LayerTimes, Median
-from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 
 TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""

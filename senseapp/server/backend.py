@@ -12,23 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from senseapp.core.disk import remove_temporaries
 from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFailed
-from senseapp.core.home import lock_home
+from senseapp.core.files import lock_home, remove_temporaries
 from senseapp.metrics import METRICS
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.disk_space import check_run_room, disk_use, remove_untouched, sweep_uploads
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
 from senseapp.server.leaderboard import Leaderboard, headline
-from senseapp.server.memory import MemoryGuard, free_bytes
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
+from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
-from senseapp.server.run_log import RunLogs, during_run
+from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
 from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import NotFound
+from senseapp.core.files import storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
@@ -18,10 +18,10 @@ from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
-from senseapp.server.disk_space import check_run_room, discard_upload, disk_use
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, export_graph, zipped_formats
 from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.quotas import check_run_room, discard_upload, disk_use
 from senseapp.server.run_requests import ShowPictures, SolveSchedule, TryPicture
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.session import load_engine

@@ -17,7 +17,6 @@ from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import MOST_RANDOM_INPUTS, NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend, kind_of
-from senseapp.server.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.server.file_requests import (
     CompareCheckpoint,
     FindGroups,
@@ -27,6 +26,7 @@ from senseapp.server.file_requests import (
 )
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.quotas import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.server.run_requests import ReadSchedule, ReadTimes
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.time_estimate import work_of
@@ -154,7 +154,7 @@ class Inputs:
         return self._backend.speeds.known or self._backend.processes is None
 
     def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
-        """Return a new file among this user's uploads; see :func:`~senseapp.server.disk_space.reserve_upload`.
+        """Return a new file among this person's uploads; see :func:`~senseapp.server.quotas.reserve_upload`.
 
         Raises RateLimited if this user sends too many files in a minute.
         """

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from senseapp.core.codec import encode
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidSpec, MeasurementFailed, NotFound
+from senseapp.core.files import storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers
-from senseapp.records.diagnosis import Diagnosis
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_fields, key_of, open_evaluator
 from senseapp.store.run_folder import RunFolder, key_in

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from senseapp.core.codec import loads, register
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
-from senseapp.core.home import SITE
+from senseapp.core.files import SITE
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch
 from senseapp.records.inputs import MatchReport
 from senseapp.records.profile import ModelProfile, select_layers

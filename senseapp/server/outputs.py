@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InfeasibleBudget, InvalidInput, InvalidSchedule, StorageFailed
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.core.texts import csv_text
 from senseapp.descriptions import DENSE_BITS
 from senseapp.metrics import MetricChange

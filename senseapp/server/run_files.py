@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile
+from senseapp.core.files import storage_errors
 from senseapp.records.deployment import CHECKPOINT
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec
 from senseapp.server.leaderboard import headline
 from senseapp.server.schedule_tasks import RecommendationTask
-from senseapp.store.run_file_reading import ReadRunFile, read_run_file
+from senseapp.store.run_file import ReadRunFile, read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.codec import encode
-from senseapp.core.disk import replace_file
 from senseapp.core.errors import NotFound
+from senseapp.core.files import replace_file
 from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.metrics import METRICS

@@ -10,26 +10,25 @@ from pathlib import Path
 from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import NotFound, QueueFull
-from senseapp.core.home import home as default_home
+from senseapp.core.files import home as default_home
+from senseapp.core.files import storage_errors
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend, backend_at
-from senseapp.server.disk_space import DiskUse, UploadLimits, check_run_room, disk_use
 from senseapp.server.file_requests import ReadTable, UnpackRunFile
 from senseapp.server.finished_runs import Scheduling, Work
 from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import LeaderboardRow, headline
+from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
 from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
-from senseapp.server.run_log import LogEntry, read_run_log
 from senseapp.server.settings import check_paths, uploads_folder
-from senseapp.server.system_report import SystemReport, disk_problems, system_report
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
 

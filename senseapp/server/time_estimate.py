@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from senseapp.core.codec import register
-from senseapp.core.disk import replace_file
 from senseapp.core.errors import StorageFailed
+from senseapp.core.files import replace_file
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
 

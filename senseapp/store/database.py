@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from senseapp.core.codec import loads
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile, InvalidSpec, QuotaExceeded, StorageFailed
+from senseapp.core.files import storage_errors
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from senseapp.core.codec import dumps, loads
-from senseapp.core.disk import fsync_folder, replace_file, storage_errors
 from senseapp.core.errors import InvalidFile
+from senseapp.core.files import fsync_folder, replace_file, storage_errors
 from senseapp.records.measurement import LayerMeasurement, latest
 
 

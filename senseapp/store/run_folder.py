@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.codec import dumps, loads
-from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.diagnosis import Diagnosis
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from senseapp.core.codec import dumps
-from senseapp.core.disk import remove_temporaries, storage_errors
 from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
+from senseapp.core.files import remove_temporaries, storage_errors
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
 from senseapp.store.database import SELECT_RUNS, Database, Presets, record_of, seen_by_link

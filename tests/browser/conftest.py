@@ -9,13 +9,23 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 from playwright.sync_api import Error as PlaywrightError
 
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.browser.servers import Server, serving
+from tests.browser.waiting import APP, at_rest
 from tests.pages.records import opener
 
 ANSWER_MILLISECONDS = 120_000  # of a page on a machine that other tests keep busy
@@ -65,6 +75,22 @@ def browser() -> Iterator[Browser]:
         launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield launched
         launched.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clicks_wait() -> Iterator[None]:
+    """Let each click wait until the app's page is at rest: what is being made anew would not hear it."""
+    click = Locator.click
+
+    def rested_click(locator: Locator, **options: Any) -> None:
+        locator.wait_for(state="attached")  # by then the page that it is on has come
+        if locator.page.locator(APP).count():
+            at_rest(locator.page)
+        click(locator, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Locator, "click", rested_click)
+        yield
 
 
 def a_context(browser: Browser) -> BrowserContext:

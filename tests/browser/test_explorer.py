@@ -206,7 +206,7 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, s
     assert len(page.evaluate("[...widths]")) == 1
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080)])
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), pytest.param(1920, 1080, marks=pytest.mark.wide)])
 def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
     page: Page, server: Server, scripted_run: str, width: int, height: int
 ) -> None:

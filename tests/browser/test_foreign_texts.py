@@ -57,27 +57,41 @@ def check(page: Page) -> None:
     assert page.locator(ACTING).count() == 0, page.locator(ACTING).first.evaluate("each => each.outerHTML")
 
 
-def test_markup_of_run_files_is_shown_as_it_was_written(
+@pytest.fixture
+def asked(page: Page) -> Iterator[list[str]]:
+    """What the page asks of addresses in the texts: nothing."""
+    found: list[str] = []
+    page.on("request", lambda request: found.append(request.url) if "evil" in request.url else None)
+    yield found
+    assert found == []
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("file", [0, pytest.param(1, marks=pytest.mark.wide)], ids=FILES)
+def test_markup_of_a_run_file_is_shown_as_it_was_written(
+    page: Page, server: Server, runs: tuple[Server, list[str]], file: int
+) -> None:
+    run_id = runs[1][file]
+    page.goto(f"{server.url}/results?run={run_id}")
+    expect(page.get_by_role("heading", level=1).last).to_contain_text("evil.example")
+    assert MARKUP in page.get_by_role("heading", level=1).last.inner_text().replace(JOINER, "")
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        check(page)
+    page.goto(f"{server.url}/schedule?run={run_id}")
+    expect(page.get_by_text("Choose how much must go")).to_be_visible()
+    check(page)
+    page.goto(f"{server.url}/present?run={run_id}")
+    expect(page.get_by_role("heading", level=1).first).to_be_visible()
+    check(page)
+
+
+@pytest.mark.usefixtures("asked")
+def test_markup_is_shown_as_it_was_written_where_runs_are_together(
     page: Page, server: Server, runs: tuple[Server, list[str]]
 ) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "evil" in request.url else None)
-    first, *_ = runs[1]
-    for run_id in runs[1]:
-        page.goto(f"{server.url}/results?run={run_id}")
-        expect(page.get_by_role("heading", level=1).last).to_contain_text("evil.example")
-        assert MARKUP in page.get_by_role("heading", level=1).last.inner_text().replace(JOINER, "")
-        for tab in page.get_by_role("tab").all():
-            tab.click()
-            check(page)
-        page.goto(f"{server.url}/schedule?run={run_id}")
-        expect(page.get_by_text("Choose how much must go")).to_be_visible()
-        check(page)
-        page.goto(f"{server.url}/present?run={run_id}")
-        expect(page.get_by_role("heading", level=1).first).to_be_visible()
-        check(page)
-    for place in ("runs", "leaderboard", f"compare?run={first}&run={runs[1][1]}", f"compare?run={first}"):
+    first, second = runs[1]
+    for place in ("runs", "leaderboard", f"compare?run={first}&run={second}", f"compare?run={first}"):
         page.goto(f"{server.url}/{place}")
         expect(page.get_by_role("heading", level=1).first).to_be_visible()
         check(page)
-    assert asked == []

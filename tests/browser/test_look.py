@@ -71,33 +71,45 @@ def too_faint(page: Page) -> list[Any]:
     return [each for each in found if each["ratio"] < (AA_LARGE if each["large"] else AA) - 0.005]
 
 
+def does_not_scroll_sideways(page: Page, *widths: int) -> None:
+    """Make the window as wide as each of ``widths``, one after the other, and stay at the last."""
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 900})
+        wait_until(page, "document.documentElement.scrollWidth <= window.innerWidth")
+
+
+WIDTHS = (390, 640, 1920, 1280)  # 640 is a window of 1280 at 200 % zoom
+
+
+def visit(page: Page, address: str, heading: str) -> None:
+    """Open a page and wait until it is at rest, its bars drawn where it has any."""
+    page.goto(address)
+    expect(page.get_by_role("heading", name=heading).first).to_be_visible()
+    if "?run=" in address:
+        expect(page.locator("path[aria-roledescription=bar]").locator("visible=true").first).to_be_visible()
+    at_rest(page)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read(page: Page, server: Server, scripted_run: str, scheme: Any) -> None:
+def test_every_text_can_be_read_and_no_page_is_wider_than_its_window(
+    page: Page, server: Server, scripted_run: str, scheme: Any, script_errors: list[str]
+) -> None:
     page.emulate_media(color_scheme=scheme)
-    for path, mark in (
+    for path, heading in (
         (f"results?run={scripted_run}", "What does each layer lose"),
         (f"schedule?run={scripted_run}", "How much is each layer compressed?"),
         ("", "Which layers can be made smaller?"),
         ("runs", "Runs"),
     ):
-        page.goto(f"{server.url}/{path}")
-        expect(page.get_by_role("heading", name=mark).first).to_be_visible()
-        at_rest(page)
+        visit(page, f"{server.url}/{path}", heading)
         assert too_faint(page) == [], path
-
-
-def test_the_schedule_page_is_short_and_narrow_screens_do_not_scroll_sideways(
-    page: Page, server: Server, scripted_run: str, script_errors: list[str]
-) -> None:
-    page.goto(f"{server.url}/schedule?run={scripted_run}")
-    expect(page.get_by_role("heading", name="How much is each layer compressed?")).to_be_visible()
-    expect(page.get_by_role("button", name="Check the whole schedule")).to_be_visible()
-    at_rest(page)
-    assert page.get_by_test_id("stMainBlockContainer").evaluate("block => block.scrollHeight") <= TALLEST_SCHEDULE
-    for address in (page.url, f"{server.url}/results?run={scripted_run}"):
-        page.goto(address)
-        expect(page.locator("path[aria-roledescription=bar]").locator("visible=true").first).to_be_visible()
-        for width in (390, 640, 1920):  # 640 is a window of 1280 at 200 % zoom
-            page.set_viewport_size({"width": width, "height": 800})
-            wait_until(page, "document.documentElement.scrollWidth <= window.innerWidth")
+        if path.startswith("schedule"):
+            expect(page.get_by_role("button", name="Check the whole schedule")).to_be_visible()
+            block = page.get_by_test_id("stMainBlockContainer")
+            assert block.evaluate("block => block.scrollHeight") <= TALLEST_SCHEDULE
+        if scheme == "light":
+            does_not_scroll_sideways(page, *WIDTHS)
+    if scheme == "light":
+        visit(page, f"{server.url}/guide", "Guide")
+        does_not_scroll_sideways(page, *WIDTHS)
     assert not script_errors

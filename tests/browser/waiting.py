@@ -6,6 +6,7 @@ import time
 
 from playwright.sync_api import Page
 
+APP = "[data-testid='stApp']"
 _LOOK_MILLISECONDS = 50
 _MOST_SECONDS = 120.0
 
@@ -24,5 +25,5 @@ def wait_until(page: Page, expression: str, argument: object = None, *, seconds:
 
 def at_rest(page: Page) -> None:
     """Wait until the page has run and its parts are there: only then it listens to keys."""
-    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+    page.wait_for_selector(f"{APP}[data-test-script-state='notRunning']", state="attached")
     wait_until(page, "!document.querySelector('[data-testid=stSkeleton], [data-stale=true]')")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.metrics import MetricChange
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import FlowNode, LayerProfile, ModelProfile
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec

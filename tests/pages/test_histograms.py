@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import MeasurementFailed
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.server.backend import Backend
 from senseapp.server.layer_tasks import HistogramTask, HistogramWall
 from senseapp.server.service import Service
@@ -131,7 +131,7 @@ def test_no_layer_of_that_name_is_said(app: AppTest, finished_run: str) -> None:
 
 
 def test_a_wall_of_many_layers_has_pages(app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.app.results.histogram_wall._AT_ONCE", 4)
+    monkeypatch.setattr("senseapp.app.results.histograms._AT_ONCE", 4)
     monkeypatch.setattr(HistogramTask, "outcome", lambda task, folder: replace(a_histogram(), spec=task.spec))
     several(app, finished_run)
     assert opened(app, finished_run) == list(NAMES[:4])

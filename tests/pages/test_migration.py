@@ -20,7 +20,7 @@ from senseapp.records.schedule import StrongestFound
 from senseapp.server.backend import Backend
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.service import Service
-from senseapp.store.run_file_reading import read_run_file
+from senseapp.store.run_file import read_run_file
 from senseapp.store.run_store import RunStore
 from tests.pages.conftest import APP, ScriptedService
 

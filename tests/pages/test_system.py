@@ -12,7 +12,7 @@ from senseapp.app.common import backend as ui_backend
 from senseapp.core.errors import InvalidDataset, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
-from senseapp.server import system_report
+from senseapp.server import operations
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page
@@ -97,7 +97,7 @@ def test_it_says_what_is_wrong_with_a_damaged_database(app: AppTest, finished_ru
 
 
 def test_it_says_that_the_disk_is_full(app: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_report.shutil, "disk_usage", lambda folder: FULL)
+    monkeypatch.setattr(operations.shutil, "disk_usage", lambda folder: FULL)
     open_page(app, "pages/system.py")
     assert not app.exception
     assert "The disk has 0 MB left" in app.error[0].value

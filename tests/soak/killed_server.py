@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import safetensors
 
-from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import RunState
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.server.service import LOCAL_OWNER
 from senseapp.store.run_store import RunStore

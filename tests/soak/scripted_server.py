@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 
 from senseapp.app.common import backend as ui_backend
 from senseapp.app.server.serve import serve
-from senseapp.core.home import home
+from senseapp.core.files import home
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import RunSpec
 from senseapp.server import backend
@@ -21,7 +22,7 @@ from tests.fake_session import fake_calibration
 from tests.pages.conftest import ScriptedService
 from tests.pages.records import ScriptedSession
 
-SECONDS_PER_MEASUREMENT = 0.1
+SECONDS_PER_MEASUREMENT = float(os.environ.get("SCRIPTED_SECONDS_PER_MEASUREMENT", "0.1"))
 
 
 class SlowSession(ScriptedSession):

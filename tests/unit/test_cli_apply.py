@@ -12,14 +12,17 @@ import torch
 from senseapp.cli.main import main
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import build_demo_network
+from tests.few_digits import NUM_DIGITS
+from tests.few_digits import few_digits as few_digits
 
 pytestmark = pytest.mark.slow
 
-MEASURED = ("--layers", "layer[34]*", "--samples", "200", "--metric", "top1")
+SEEN = 64  # digits that the curves are measured on; the others judge
+MEASURED = ("--layers", "layer[34]*", "--samples", str(SEEN), "--metric", "top1")
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(tmp_path_factory, few_digits):
     folder = tmp_path_factory.mktemp("apply")
     run, schedule = folder / "run", folder / "targets.json"
     options = ["--compression", "sparsity", "--levels", "50,80,95", *MEASURED]
@@ -43,12 +46,12 @@ def test_it_prints_one_json_line_that_the_checkpoint_bears_out(files, capsys):
     network = build_demo_network().eval()
     network.load_state_dict(safetensors.torch.load_file(files / "compressed.safetensors"), strict=True)
     images = load_demo_images()
-    order = torch.randperm(897, generator=torch.Generator().manual_seed(0))
-    unseen = sorted(order[200:].tolist())
+    order = torch.randperm(NUM_DIGITS, generator=torch.Generator().manual_seed(0))
+    unseen = sorted(order[SEEN:].tolist())
     with torch.no_grad():
         right = (network(images.images[unseen]).argmax(1) == images.labels[unseen]).double().mean()
     assert report["after"] == pytest.approx(float(right))
-    assert (report["metric"], report["images"], report["repaired"]) == ("top1", 697, None)
+    assert (report["metric"], report["images"], report["repaired"]) == ("top1", NUM_DIGITS - SEEN, None)
     assert (report["delivered"], report["reason"]) == ("compressed", "")
     assert report["before"] >= report["after"] >= report["uniform"] - 0.02
     zeros = sum(int((weight == 0).sum()) for name, weight in network.named_parameters() if weight.dim() > 1)
@@ -130,9 +133,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, capsys, options, se
 
 
 @pytest.mark.slow
-def test_a_pruning_schedule_truly_meets_its_budget(tmp_path, capsys):
+def test_a_pruning_schedule_truly_meets_its_budget(few_digits, tmp_path, capsys):
     run, schedule, out = tmp_path / "run", tmp_path / "ratios.json", tmp_path / "pruned.safetensors"
-    options = ["--compression", "pruning", "--levels", "25,50", "--samples", "100"]
+    options = ["--compression", "pruning", "--levels", "25,50", "--samples", str(SEEN)]
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(run)]) == 0
     budget = ["--budget", "macs", "--target", "0.3", "--format", "json", "--out", str(schedule)]
     assert main(["schedule", "--run", str(run), *budget]) == 0
@@ -153,7 +156,7 @@ def test_a_recommendation_is_proven_and_its_files_are_what_it_says(files, capsys
     assert main(["recommend", *arguments]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["headline"].startswith("You can remove ")
-    assert (found["allowed"], found["images"]) == (0.02, 697)
+    assert (found["allowed"], found["images"]) == (0.02, NUM_DIGITS - SEEN)
     assert found["delta"] <= 0.02
     dense, network = build_demo_network(), build_demo_network()
     network.load_state_dict(safetensors.torch.load_file(out), strict=True)

@@ -11,14 +11,18 @@ import torch
 from senseapp.cli.main import main
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
+from tests.few_digits import NUM_DIGITS
+from tests.few_digits import few_digits as few_digits
 
 pytestmark = pytest.mark.slow
 
+SEEN = 64  # digits that the curves are measured on; the others judge
+
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, few_digits):
     folder = tmp_path_factory.mktemp("deploy")
-    options = ["--compression", "quantization", "--levels", "8,4", "--layers", "layer4*", "--samples", "200"]
+    options = ["--compression", "quantization", "--levels", "8,4", "--layers", "layer4*", "--samples", str(SEEN)]
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(folder / "run")]) == 0
     return folder
 
@@ -32,8 +36,8 @@ def test_the_file_does_what_the_line_says(folder, capsys):
     printed = capsys.readouterr().out
     report = json.loads(printed)
     assert printed.count("\n") == 1
-    order = torch.randperm(897, generator=torch.Generator().manual_seed(0))
-    unseen = load_demo_images().images[sorted(order[200:].tolist())]
+    order = torch.randperm(NUM_DIGITS, generator=torch.Generator().manual_seed(0))
+    unseen = load_demo_images().images[sorted(order[SEEN:].tolist())]
     session = onnxruntime.InferenceSession(folder / "quick.onnx", providers=["CPUExecutionProvider"])
     scores = session.run(None, {session.get_inputs()[0].name: unseen.numpy()})[0]
     with torch.no_grad():
@@ -41,7 +45,7 @@ def test_the_file_does_what_the_line_says(folder, capsys):
             (torch.from_numpy(scores).argmax(1) != load_demo_model().module(unseen).argmax(1)).double().mean()
         )
     file = report["file"]
-    assert report["images"] == 697
+    assert report["images"] == NUM_DIGITS - SEEN
     assert file["changes"]["agreement"]["delta"] == pytest.approx(changed, abs=1e-9)
     assert file["changes"]["agreement"]["ci_low"] <= changed <= file["changes"]["agreement"]["ci_high"]
     assert file["file_bytes"] == (folder / "quick.onnx").stat().st_size < 0.5 * report["original"]["file_bytes"]

@@ -23,7 +23,7 @@ from senseapp.prove.prove import prove
 from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
-from senseapp.records.diagnosis import RoundingSettings
+from senseapp.records.layer_findings import RoundingSettings
 from senseapp.records.measurement import change_in
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS

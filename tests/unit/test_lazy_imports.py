@@ -16,7 +16,7 @@ PLAIN = (
     "solve.methods",
     "formats.registry",
     "store.run_store",
-    "store.run_file_reading",
+    "store.run_file",
     "store.distiller",
     "server.service",
     "server.process.child",

@@ -21,7 +21,7 @@ from senseapp.measure.folding import fold_following_norm, norms_folded_behind
 from senseapp.measure.grid_bins import SUB_BINS, GridBins, PlacedGrid
 from senseapp.measure.histograms import image_set, quantization_histogram, quantization_histograms
 from senseapp.networks.profile import profile_model
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import CLASSIFICATION
 

@@ -19,7 +19,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import OptionalSteps
 from senseapp.metrics import MetricChange
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding, rounded_tensors

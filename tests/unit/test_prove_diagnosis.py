@@ -10,7 +10,7 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.measure.session import Session
 from senseapp.prove.diagnosis import diagnose, findings_of
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.records.diagnosis import Diagnosis, Remedy, shares_of_damage
+from senseapp.records.layer_findings import Diagnosis, Remedy, shares_of_damage
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from tests.pages.records import FRAGILE, NAMES, change, result
 

@@ -13,8 +13,8 @@ from senseapp.cli.main import main
 from senseapp.cli.output import ProgressBar
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import MeasurementFailed, NotFound
-from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import RunState
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.layer_tasks import HistogramTask, HistogramWall

@@ -22,10 +22,10 @@ from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import NUM_DIGITS, DataSpec, ModelSpec, RunSpec
 from senseapp.server import image_report
 from senseapp.server.backend import Backend
-from senseapp.server.disk_space import UploadLimits, discard_upload, reserve_upload, sweep_uploads
 from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import num_images
 from senseapp.server.model_cards import load_card, shipped_card
+from senseapp.server.quotas import UploadLimits, discard_upload, reserve_upload, sweep_uploads
 from senseapp.server.service import Service
 from senseapp.server.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION

@@ -31,9 +31,9 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server import run_requests
 from senseapp.server.backend import Backend
 from senseapp.server.file_requests import IdentifyCheckpoint, ReadTable
-from senseapp.server.memory import MemoryGuard
 from senseapp.server.process.processes import JobProcess, answer_in
 from senseapp.server.process.requester import Requester
+from senseapp.server.quotas import MemoryGuard
 from senseapp.server.run_requests import SolveSchedule
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from senseapp.core.disk import replace_file
 from senseapp.core.errors import InvalidFile, StorageFailed
+from senseapp.core.files import replace_file
 from senseapp.store.journal import Journal
 from tests.fake_session import LAYERS, a_measurement
 

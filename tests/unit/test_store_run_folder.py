@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from senseapp.core.codec import dumps, loads
-from senseapp.core.disk import remove_temporaries
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.core.files import remove_temporaries
 from senseapp.records.measurement import PassSettings, RunResult
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import InvalidSpec, NotFound, StorageFailed
-from senseapp.core.home import home
+from senseapp.core.files import home
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.store.run_folder import RunFolder

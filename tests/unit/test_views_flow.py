@@ -12,7 +12,7 @@ import vl_convert
 from senseapp.metrics import METRICS
 from senseapp.records.profile import FlowNode
 from senseapp.views.charts.network import flow_graph
-from senseapp.views.frames.flow import DRAWING, flow_edges, flow_frame, flow_layout
+from senseapp.views.frames.network import DRAWING, flow_edges, flow_frame, flow_layout
 from senseapp.views.frames.results import at_level, measurement_frame
 from senseapp.views.palette import FRAGILITY, text_colour
 from tests.pages.records import FRAGILE, profile, result

@@ -13,7 +13,7 @@ from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.core.errors import InvalidSpec, SenseError
-from senseapp.core.home import SITE
+from senseapp.core.files import SITE
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher
 from senseapp.descriptions import CompressionDescription

@@ -15,9 +15,8 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
 from senseapp.compat.streamlit_internals import browser_key, session_id
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import SenseError
-from senseapp.core.home import home
+from senseapp.core.files import home, storage_errors
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate

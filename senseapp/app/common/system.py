@@ -11,9 +11,9 @@ from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain
 from senseapp.core.errors import SenseError
-from senseapp.core.home import home
+from senseapp.core.files import home
+from senseapp.server.operations import SystemReport, system_report
 from senseapp.server.settings import ServerSettings
-from senseapp.server.system_report import SystemReport, system_report
 from senseapp.views.words import format as fmt
 
 _REFRESH_SECONDS = 5.0

@@ -17,13 +17,13 @@ from senseapp.app.common.notices import complain
 from senseapp.app.common.state import session
 from senseapp.app.uploads.registry import IncomingFile, Upload, suffix_of, upload_registry, zip_pictures
 from senseapp.compat.streamlit_internals import free_upload, session_id
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
+from senseapp.core.files import storage_errors
 from senseapp.core.markdown import code, md
 from senseapp.core.texts import listed
 from senseapp.data.contents import PICTURE_SUFFIXES
-from senseapp.server.disk_space import UploadLimits
 from senseapp.server.inputs import UploadPurpose
+from senseapp.server.quotas import UploadLimits
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80

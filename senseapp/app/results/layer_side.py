@@ -19,7 +19,7 @@ from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher, part_of_name
 from senseapp.metrics import METRICS
-from senseapp.records.diagnosis import shares_of_damage
+from senseapp.records.layer_findings import shares_of_damage
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.server.layer_tasks import DiagnosisTask, LayerAnswers

@@ -16,7 +16,7 @@ from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.spec import ModelSpec
-from senseapp.server.disk_space import UploadLimits
+from senseapp.server.quotas import UploadLimits
 
 
 def import_button() -> None:

@@ -21,7 +21,7 @@ from senseapp.app.compare.view import MOST_RUNS
 from senseapp.core.markdown import Markdown, md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.server.backend import UNDO_SECONDS
-from senseapp.server.disk_space import DiskUse
+from senseapp.server.quotas import DiskUse
 from senseapp.store.run_file import RUN_FILE_SUFFIX
 from senseapp.views.frames.comparison import runs_frame
 from senseapp.views.words import format as fmt

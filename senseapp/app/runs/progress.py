@@ -22,7 +22,7 @@ from senseapp.core.markdown import md
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.resolution import baseline_warning
-from senseapp.server.run_log import LogEntry
+from senseapp.server.operations import LogEntry
 from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES

@@ -25,7 +25,7 @@ from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
 from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_connected
 from senseapp.core.errors import SenseError
-from senseapp.core.home import SITE
+from senseapp.core.files import SITE
 from senseapp.core.process import give_back_freed_memory
 from senseapp.server.backend import close_backends
 

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from senseapp.app.common.download import Download, DownloadOwner, new_file
 from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
-from senseapp.core.disk import storage_errors
+from senseapp.core.files import storage_errors
 from senseapp.server.service import LOCAL_OWNER
 
 _ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")

@@ -24,10 +24,10 @@ from senseapp.compat.streamlit_internals import (
     options_of_environment,
 )
 from senseapp.core.errors import HomeInUse, InvalidSpec, StorageFailed
-from senseapp.core.home import PRIVATE, home, lock_home
+from senseapp.core.files import PRIVATE, home, lock_home
 from senseapp.core.process import measuring_environment
-from senseapp.server.disk_space import UploadLimits
-from senseapp.server.run_log import log_to
+from senseapp.server.operations import log_to
+from senseapp.server.quotas import UploadLimits
 
 Option = str | int | bool | list[str]
 

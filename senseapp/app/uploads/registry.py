@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from senseapp.core.disk import storage_errors
 from senseapp.core.errors import QuotaExceeded, SenseError
+from senseapp.core.files import storage_errors
 from senseapp.server.service import Service
 
 _KEPT_SECONDS = 600.0

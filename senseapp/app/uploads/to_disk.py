@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from senseapp.app.logins import logouts
 from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
 from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
-from senseapp.server.disk_space import UploadLimits
+from senseapp.server.quotas import UploadLimits
 from senseapp.server.service import LOCAL_OWNER, Service
 
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most

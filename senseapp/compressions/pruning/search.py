@@ -19,7 +19,7 @@ from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import find_weights
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found, mixes_neighbours, why_untraceable
 from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups, is_layer, positions_of
-from senseapp.compressions.pruning.trial import unshrinkable
+from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS

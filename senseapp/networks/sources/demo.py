@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.core.home import SITE
+from senseapp.core.files import SITE
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.libraries import build_timm
 from senseapp.records.spec import ModelSpec

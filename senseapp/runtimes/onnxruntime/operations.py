@@ -17,7 +17,7 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits

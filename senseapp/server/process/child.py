@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from senseapp.core.codec import encode
 from senseapp.core.errors import SenseError
-from senseapp.core.home import PRIVATE
+from senseapp.core.files import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.descriptions.runtimes import RUNTIMES
-from senseapp.server.memory import MemoryGuard
 from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
+from senseapp.server.quotas import MemoryGuard
 from senseapp.server.session import load_engine, runs_on_processor
 from senseapp.server.time_estimate import MachineSpeed, time_convolutions
 

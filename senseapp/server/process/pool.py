@@ -29,8 +29,8 @@ class JobProcesses:
     """Assigns processes, each to one piece of work at a time.
 
     Args:
-        most: idle processes that are kept.
-        job_mb: see :class:`~senseapp.server.memory.MemoryGuard`.
+        most: processes that are kept while they have nothing to do.
+        job_mb: see :class:`~senseapp.server.quotas.MemoryGuard`.
         start: starts a process.
     """
 

@@ -11,7 +11,7 @@ import altair as alt
 import pandas as pd
 
 from senseapp.core.errors import MeasurementFailed
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, patterns_in
 from senseapp.tasks import CLASSIFICATION
 from senseapp.views.charts.axes import LayeredChart

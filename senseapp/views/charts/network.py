@@ -109,14 +109,14 @@ _TWO_LINES = 40  # pixels of a row in which the loss stands below the name
 def flow_graph(
     rows: pd.DataFrame, edges: pd.DataFrame, metric: Metric, *, step: float, width: float, picked: str = ""
 ) -> alt.LayerChart:
-    """Return the graph from top to bottom, as :mod:`senseapp.views.frames.flow` lays it out.
+    """Return the graph from top to bottom, as :mod:`senseapp.views.frames.network` lays it out.
 
     A click selects ``layer`` of its box. The wheel zooms while Ctrl is held, and so does a pinch; dragging moves the
     graph while Shift is held.
 
     Args:
-        rows: of :func:`senseapp.views.frames.flow.flow_frame`.
-        edges: of :func:`senseapp.views.frames.flow.flow_edges`.
+        rows: of :func:`senseapp.views.frames.network.flow_frame`.
+        edges: of :func:`senseapp.views.frames.network.flow_edges`.
         metric: whose rows they are.
         step: height of a row of boxes, in pixels.
         width: of the graph, in columns of boxes.

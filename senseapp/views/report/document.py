@@ -19,13 +19,13 @@ from senseapp.server.leaderboard import best_file, shown_metric
 from senseapp.views.charts.files import LANGUAGE
 from senseapp.views.frames.results import measurement_frame
 from senseapp.views.report.figures import ChartData, ReportContents, result_figures
-from senseapp.views.report.schedules import schedule_sections
 from senseapp.views.report.tables import (
     apart_table,
     class_tables,
     files_table,
     histogram_figures,
     layer_tables,
+    schedule_sections,
     unlisted_table,
 )
 from senseapp.views.words.wording import (

@@ -19,7 +19,7 @@ from senseapp.descriptions import LevelScale
 from senseapp.metrics import Metric
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
-from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.recommendation import Recommendation

@@ -1,6 +1,6 @@
 """Imported by every Python process whose path begins with this folder: it waits while a file is only half in place.
 
-A file that is to replace another is written under a name of its own that begins with a full stop (``core/disk.py``).
+A file that is to replace another is written under a name of its own that begins with a full stop (``core/files.py``).
 """
 
 import os

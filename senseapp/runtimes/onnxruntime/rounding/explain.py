@@ -11,7 +11,7 @@ from torch import Tensor
 
 from senseapp.compressions.quantization.grid import affine_of
 from senseapp.metrics import MetricChange
-from senseapp.records.diagnosis import LayerRounding, RoundingSettings
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import FUSED
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, ranges, rounded_products

@@ -1,7 +1,8 @@
-"""Why a layer is fragile: what stands out in it, what rounding does to each of its parts, and what helped."""
+"""What is found of one layer: its values on their quantization grid, and why it is fragile."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,127 @@ from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import RunResult, Status
+from senseapp.records.spec import HistogramSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationHistogram:
+    """A histogram whose bins divide the cells of a quantization grid.
+
+    A cell holds all values that are rounded to one grid point; it is cut into ``sub_bins`` bins of equal width. Values
+    beyond the grid are counted in the outermost bin, and in ``clamped``. Places on the grid are counted in steps from
+    its first point.
+
+    Attributes:
+        cells: grid points.
+        zero_cell: the cell of value 0; of one-sided activations the first.
+        scale: value of one step; NaN where each channel has its own.
+        low, high: the tensor's true range.
+        counts: values in each bin, (cells × sub_bins,).
+        gradient_sums: sum of the objective's gradient over the values in each bin, same length. Activations:
+            over all images. Weights: of the gradient summed over the images.
+        gradient_magnitudes: sum of the gradient's magnitude over the values in each bin.
+        place_sums: sum of the places of the values in each cell, (cells,); clamped ones count at the end.
+        zeros: values that are rounded to 0; per channel, each on its own grid.
+        clamped: values beyond the grid.
+        clamped_sensitivity: sum of the gradient's magnitude over those; NaN in records from before it was kept.
+        notes: sentences a person should read.
+    """
+
+    spec: HistogramSpec
+    cells: int
+    sub_bins: int
+    zero_cell: int
+    scale: float
+    low: float
+    high: float
+    counts: tuple[float, ...]
+    gradient_sums: tuple[float, ...]
+    gradient_magnitudes: tuple[float, ...]
+    place_sums: tuple[float, ...]
+    zeros: float
+    clamped: float
+    num_images: int
+    notes: tuple[str, ...] = ()
+    clamped_sensitivity: float = math.nan
+
+    @property
+    def total(self) -> float:
+        """Values seen."""
+        return sum(self.counts)
+
+    @property
+    def cell_counts(self) -> tuple[float, ...]:
+        """Values that are rounded to each grid point."""
+        return tuple(sum(self._cell(self.counts, cell)) for cell in range(self.cells))
+
+    @property
+    def zero_share(self) -> float:
+        """Share of the values that become 0."""
+        return self.zeros / self.total
+
+    @property
+    def clamped_share(self) -> float:
+        """Share of the values beyond the grid."""
+        return self.clamped / self.total
+
+    @property
+    def centroids(self) -> tuple[float, ...]:
+        """Mean place of the values of each cell, in steps; NaN for empty cells."""
+        return tuple(
+            place / count if count else math.nan for place, count in zip(self.place_sums, self.cell_counts, strict=True)
+        )
+
+    @property
+    def profile(self) -> tuple[float, ...]:
+        """Mean distribution of the values inside a cell, (sub_bins,), summing to 1; see :meth:`_profile`.
+
+        Flat means that rounding errors are spread evenly, which is what error estimates assume.
+        """
+        return self._profile(self.counts)
+
+    @property
+    def sensitivity_profile(self) -> tuple[float, ...]:
+        """Mean distribution of the gradient's magnitude inside a cell, (sub_bins,); all 0 where there is none."""
+        return self._profile(self.gradient_magnitudes)
+
+    def _profile(self, bins: tuple[float, ...]) -> tuple[float, ...]:
+        """Leave the cell of 0 out where others hold any: what became 0 before would hide the rest."""
+        others = [self._cell(bins, cell) for cell in range(self.cells) if cell != self.zero_cell]
+        totals = [sum(column) for column in zip(*others, strict=True)]
+        if not any(totals):
+            totals = list(self._cell(bins, self.zero_cell))
+        whole = sum(totals)
+        return tuple(value / whole if whole else 0.0 for value in totals)
+
+    def off_grid_share(self, profile: tuple[float, ...]) -> float:
+        """Return what part of ``profile`` lies further than an eighth of a step from the grid point."""
+        near = self.sub_bins // 8
+        middle = self.sub_bins // 2
+        return 1 - sum(profile[middle - near : middle + near])
+
+    @property
+    def sensitive_zero_share(self) -> float:
+        """Share of the gradient's magnitude in the cell of 0; NaN where there is no gradient."""
+        whole = sum(self.gradient_magnitudes)
+        return sum(self._cell(self.gradient_magnitudes, self.zero_cell)) / whole if whole else math.nan
+
+    @property
+    def sensitive_clamped_share(self) -> float:
+        """Share of the gradient's magnitude at values beyond the grid; NaN where it is unknown."""
+        whole = sum(self.gradient_magnitudes)
+        return self.clamped_sensitivity / whole if whole else math.nan
+
+    def value_at(self, place: float) -> float:
+        """Return the value of a place on the grid; NaN where each channel has its own scale."""
+        return (place - self.zero_cell) * self.scale
+
+    def _cell(self, bins: tuple[float, ...], cell: int) -> tuple[float, ...]:
+        return bins[cell * self.sub_bins : (cell + 1) * self.sub_bins]
+
+
+register(QuantizationHistogram)
+
 
 WEIGHT_BITS = range(2, 9)
 ACTIVATION_BITS = (8, 16)

@@ -13,7 +13,7 @@ from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
-from senseapp.server.run_log import JsonLines, log_to, read_run_log
+from senseapp.server.operations import JsonLines, log_to, read_run_log
 from senseapp.server.service import Service
 from tests.fake_session import FakeEngine, fake_calibration
 

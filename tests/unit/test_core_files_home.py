@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import HomeInUse
-from senseapp.core.home import lock_home, make_private, private_files
+from senseapp.core.files import lock_home, make_private, private_files
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend, backend_at
@@ -22,7 +22,7 @@ from tests.asynchronous import run_async
 from tests.soak.served import served
 from tests.soak.visitor import Visitor
 
-HOLDER = "import sys, pathlib; from senseapp.core.home import lock_home; lock_home(pathlib.Path(sys.argv[1]))\n"
+HOLDER = "import sys, pathlib; from senseapp.core.files import lock_home; lock_home(pathlib.Path(sys.argv[1]))\n"
 HOLDER += "print('held', flush=True); sys.stdin.read()"
 
 

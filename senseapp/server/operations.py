@@ -1,15 +1,25 @@
-"""Environment and load of the server for the System page, without information about runs."""
+"""The server's log, one JSON object a line without secrets, and what it runs on and how busy it is.
+
+Owners see what the log says of their runs; the System page says nothing about anybody's runs.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import logging.handlers
 import os
 import platform
+import re
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -17,9 +27,146 @@ import psutil
 
 from senseapp import __version__
 from senseapp.core.errors import StorageFailed
-from senseapp.server.disk_space import bytes_in
+from senseapp.core.files import storage_errors
+from senseapp.server.quotas import bytes_in
 from senseapp.server.settings import ServerSettings
 from senseapp.store.run_store import RunStore
+
+_SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
+_SHORTEST_SECRET = 6  # shorter ones would redact ordinary words
+_FILE_BYTES = 10_000_000
+_FILES = 5
+_READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as ``{"time": ..., "level": ..., "logger": ..., "run": ..., "message": ..., "trace": ...}``.
+
+    ``secrets``, and those of the environment, are redacted wherever they occur.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        own = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
+        found = {secret for secret in (*secrets, *own) if len(secret) >= _SHORTEST_SECRET}
+        longest_first = sorted(found, key=len, reverse=True)
+        self._secret = re.compile("|".join(map(re.escape, longest_first))) if found else None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "run": getattr(record, "run", ""),
+            "message": self._without_secrets(record.getMessage()),
+            "trace": self._without_secrets(self.formatException(record.exc_info)) if record.exc_info else "",
+        }
+        return json.dumps({name: value for name, value in told.items() if value}, ensure_ascii=False)
+
+    def _without_secrets(self, text: str) -> str:
+        return self._secret.sub("[secret]", text) if self._secret is not None else text
+
+
+def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
+    """Log to files under ``home`` and to the standard error stream: JSON, but plain lines on a terminal."""
+    lines = JsonLines(secrets)
+    stream = logging.StreamHandler()
+    stream.setFormatter(logging.Formatter(_READABLE) if sys.stderr.isatty() else lines)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(stream)
+    with storage_errors("the folder logs"):
+        (home / "logs").mkdir(parents=True, exist_ok=True)
+        file = logging.handlers.RotatingFileHandler(
+            home / "logs" / "senseapp.jsonl", maxBytes=_FILE_BYTES, backupCount=_FILES, encoding="utf-8"
+        )
+    file.setFormatter(lines)
+    root.addHandler(file)
+    logging.captureWarnings(True)
+
+
+_FILE = "log.jsonl"
+_MOST_BYTES = 1_000_000
+_PACKAGE = logging.getLogger("senseapp")
+_current: ContextVar[str] = ContextVar("run", default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One line of a log: time in UTC, level in small letters, and where an error came from."""
+
+    time: datetime
+    level: str
+    message: str
+    trace: str = ""
+
+
+@contextmanager
+def during_run(run_id: str) -> Iterator[None]:
+    """Attribute log records of this thread inside the block to the run ``run_id``."""
+    token = _current.set(run_id)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class RunLogs(logging.Handler):
+    """Writes senseapp's log records about a run into the run's folder; :meth:`close` ends it.
+
+    A record is about a run if it names it (``extra={"run": run_id}``) or was logged :func:`during_run`.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        super().__init__(logging.INFO)
+        self._store = store
+        self.setFormatter(JsonLines())
+        _PACKAGE.addHandler(self)
+        if _PACKAGE.getEffectiveLevel() > logging.INFO:
+            _PACKAGE.setLevel(logging.INFO)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Accept records about a run, and set the run's id on them."""
+        run_id = record.__dict__.get("run") or _current.get()
+        record.__dict__["run"] = run_id  # for later handlers
+        return bool(run_id)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a record to the log of its run; a failed write must not fail the run."""
+        with suppress(OSError):
+            path = self._store.folder_of_runs / record.__dict__["run"] / _FILE  # absent for a run of another store
+            if path.parent.is_dir() and (not path.is_file() or path.stat().st_size < _MOST_BYTES):
+                with path.open("a", encoding="utf-8") as stream:
+                    stream.write(self.format(record) + "\n")
+
+    def close(self) -> None:
+        """Remove this handler."""
+        _PACKAGE.removeHandler(self)
+        super().close()
+
+
+def read_run_log(folder: Path) -> tuple[LogEntry, ...]:
+    """Return the log of the run in ``folder``, oldest first, without lines cut off by a crash."""
+    if not (folder / _FILE).is_file():
+        return ()
+    with storage_errors(_FILE):
+        lines = (folder / _FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(entry for line in lines if (entry := _entry(line)) is not None)
+
+
+def _entry(line: str) -> LogEntry | None:
+    try:
+        told = json.loads(line)
+        return LogEntry(
+            time=datetime.fromisoformat(told["time"]),
+            level=told["level"],
+            message=told["message"],
+            trace=told.get("trace", ""),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
 
 _LEAST_FREE_BYTES = 100_000_000
 _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")

@@ -13,9 +13,9 @@ import pytest
 import senseapp
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
+from senseapp.server.operations import system_report
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
-from senseapp.server.system_report import system_report
 from senseapp.store.run_store import RunStore
 from tests.fake_session import FakeEngine, fake_calibration
 
