@@ -1,4 +1,4 @@
-"""A server just started: opened by a link, killed in the middle of a run, asked to end."""
+"""A server that is killed in the middle of a run, and one that is asked to end."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from playwright.sync_api import Page, expect
 from tests.browser.servers import Server, serving
 from tests.browser.test_journey import start
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.wide]
 
 STOP_SECONDS = 5
 RUN_MILLISECONDS = 240_000
-TOTAL = 23 * 10  # long enough to be killed twice
+TOTAL = 23 * 26  # long enough to be killed twice
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of this module alone: nobody has opened its first page, and it may die."""
+    """A server of this module alone: it may die."""
     with serving(Server(tmp_path_factory.mktemp("restarted"))) as started:
         yield started
 
@@ -47,17 +47,6 @@ def wait_for_measurements(server: Server, *, more_than: int = 0) -> int:
     return found
 
 
-def test_the_first_visitor_of_a_fresh_server_may_come_by_a_link(visitor: Callable[[], Page], server: Server) -> None:
-    page = visitor()
-    page.goto(f"{server.url}/guide")
-    sidebar = page.get_by_test_id("stSidebar")
-    expect(sidebar.get_by_role("link", name="Schedule")).to_be_visible()
-    expect(sidebar.get_by_role("link", name="app", exact=True)).to_have_count(0)
-    sidebar.get_by_role("link", name="Analyze").click()
-    expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
-
-
-@pytest.mark.wide
 def test_a_run_survives_a_killed_server_and_one_that_is_asked_to_end(
     visitor: Callable[[], Page], server: Server
 ) -> None:

@@ -1,9 +1,9 @@
-"""A run that is watched: started by keyboard, found again by reload and sidebar, told of in title and notification."""
+"""A fresh server's first visitor; then a run, started by keyboard, found again, told of in title and notification."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -21,10 +21,20 @@ DONE = re.compile(r"([1-9]\d*) of (\d+) done")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose runs take minutes and no processor: 6 layers at 26 levels."""
+    """A server whose runs take minutes and no processor, 6 layers at 26 levels; nobody has opened its first page."""
     slow = {"SCRIPTED_SECONDS_PER_MEASUREMENT": "1"}
     with serving(Server(tmp_path_factory.mktemp("watched"), slow, command=SCRIPTED)) as started:
         yield started
+
+
+def test_the_first_visitor_of_a_fresh_server_may_come_by_a_link(visitor: Callable[[], Page], server: Server) -> None:
+    page = visitor()
+    page.goto(f"{server.url}/guide")
+    sidebar = page.get_by_test_id("stSidebar")
+    expect(sidebar.get_by_role("link", name="Schedule")).to_be_visible()
+    expect(sidebar.get_by_role("link", name="app", exact=True)).to_have_count(0)
+    sidebar.get_by_role("link", name="Analyze").click()
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
 
 
 def done_so_far(page: Page) -> int:
