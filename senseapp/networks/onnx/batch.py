@@ -63,6 +63,8 @@ class _Freeing:
         varying = [name for name in node.inputs if name and self._changed(name) is not None]
         if not varying:
             return [node]
+        if node.op == "Gather" and self._only_reshapes(node):
+            return [self._reshape(self._as_reshape(node))]
         if node.op == "Reshape" and node.inputs[1] in self.constants:
             return [self._reshape(node)]
         if node.op == "Expand" and node.inputs[1] in self.constants:
@@ -94,6 +96,18 @@ class _Freeing:
         if _target(stored, new, allow_zero=bool(node.attributes.get("allowzero", 0))) == wanted:
             return node
         return self._with(node, 1, [-1 if each == place else length for each, length in enumerate(target)])
+
+    def _only_reshapes(self, node: Node) -> bool:
+        """Return whether a Gather takes every element of a flat tensor in order, as exports of ``as_strided`` do."""
+        indices = self.constants.get(node.inputs[1])
+        old = self.reference[node.inputs[0]]
+        if indices is None or old.ndim != 1 or indices.value.numel() != old.numel():
+            return False
+        return torch.equal(indices.value.reshape(-1).to(torch.int64), torch.arange(old.numel()))
+
+    def _as_reshape(self, node: Node) -> Node:
+        shape = list(self.reference[node.outputs[0]].shape)
+        return replace(self._with(node, 1, shape), op="Reshape", attributes={})
 
     def _expand(self, node: Node) -> Node:
         axis = self._changed(node.inputs[0])

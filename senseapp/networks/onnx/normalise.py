@@ -41,6 +41,8 @@ def normalise(content: bytes) -> tuple[Graph, ModelProto]:
     constants = _stored(model)
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
     nodes = _named(model)
+    if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
+        notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     graph = Graph(
         inputs=inputs,
         outputs=tuple(each.name for each in model.graph.output),

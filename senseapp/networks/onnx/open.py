@@ -149,9 +149,8 @@ class _Reading:
             elif dtype.is_floating_point:
                 inputs[each.name] = torch.rand(shape, generator=generator, dtype=dtype)
             else:
-                inputs[each.name] = torch.randint(0, 2 if dtype == torch.bool else 256, shape, generator=generator).to(
-                    dtype
-                )
+                most = 2 if dtype == torch.bool else 256
+                inputs[each.name] = torch.randint(0, most, shape, generator=generator).to(dtype)
         return inputs
 
 
@@ -201,8 +200,4 @@ def _notes(graph: Graph, parts: Cut, candidates: Sequence[Candidate], chosen: Se
     for each in candidates:
         if each.kind == "logits" and each.name in chosen:
             notes.append(f"“{each.of}” is a {each.operator}; the network returns “{each.name}”, the numbers before it.")
-    if any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in graph.nodes):
-        notes.append(
-            "The file is quantized; it is read as float with the integers' values, and gradients pass rounding."
-        )
     return tuple(notes)
