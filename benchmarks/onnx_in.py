@@ -26,21 +26,22 @@ from senseapp.core.errors import SenseError, first_line_of
 from senseapp.networks.onnx.open import open_onnx
 
 ROWS = Path(__file__).with_name("onnx_in.jsonl")
-TIMM = {
-    **dict.fromkeys(("test_byobnet", "test_convnext", "test_efficientnet", "test_efficientnet_gn", "test_nfnet"), 96),
-    **dict.fromkeys(("test_convnext2", "test_mambaout", "test_resnet"), 96),
-    **dict.fromkeys(("test_vit", "test_vit2", "test_vit3", "test_vit4"), 160),
-    **dict.fromkeys(("resnet10t", "mobilenetv3_small_050", "mobilenetv2_050", "lcnet_035", "tinynet_e", "mnasnet_small"), 64),
-    **dict.fromkeys(("regnetx_002", "regnety_002", "ghostnet_050", "convnext_atto", "convnextv2_atto", "vgg11"), 64),
-    **dict.fromkeys(("efficientnet_lite0", "tf_efficientnetv2_b0", "rexnet_100", "skresnet18", "seresnet50"), 64),
-    **dict.fromkeys(("repvgg_a0", "mobileone_s0", "starnet_s1", "dla34", "resnest14d", "res2net50_26w_4s"), 64),
-    **dict.fromkeys(("densenet121", "hrnet_w18_small", "cspresnet50", "nf_regnet_b0", "poolformer_s12"), 64),
-    **dict.fromkeys(("edgenext_xx_small", "mobilevit_xxs", "fastvit_t8", "efficientvit_b0", "efficientvit_m0"), 256),
-    **dict.fromkeys(("vit_tiny_patch16_224", "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "mixer_s32_224"), 224),
-    **dict.fromkeys(("levit_128s", "pit_ti_224", "xcit_nano_12_p16_224", "cait_xxs24_224", "coat_lite_tiny"), 224),
-    **dict.fromkeys(("visformer_tiny", "convit_tiny", "gmlp_s16_224", "tiny_vit_5m_224", "crossvit_tiny_240"), 224),
-    **dict.fromkeys(("inception_v3", "lambda_resnet26t", "halonet26t", "maxvit_rmlp_pico_rw_256"), 256),
-}  # fmt: skip
+_SIDES = {
+    96: "test_byobnet test_convnext test_efficientnet test_efficientnet_gn test_nfnet test_convnext2 test_mambaout "
+    "test_resnet",
+    160: "test_vit test_vit2 test_vit3 test_vit4",
+    64: "resnet10t mobilenetv3_small_050 mobilenetv2_050 lcnet_035 tinynet_e regnetx_002 regnety_002 ghostnet_050 "
+    "repvgg_a0 convnext_atto mobileone_s0 starnet_s1 dla34 poolformer_s12 nf_regnet_b0 efficientnet_lite0 "
+    "tf_efficientnetv2_b0 rexnet_100 skresnet18 hrnet_w18_small convnextv2_atto mnasnet_small densenet121 vgg11 "
+    "resnest14d res2net50_26w_4s seresnet50 cspresnet50",
+    224: "vit_tiny_patch16_224 deit_tiny_patch16_224 levit_128s pit_ti_224 mixer_s32_224 xcit_nano_12_p16_224 "
+    "coat_lite_tiny cait_xxs24_224 visformer_tiny convit_tiny gmlp_s16_224 tiny_vit_5m_224 "
+    "swin_tiny_patch4_window7_224",
+    240: "crossvit_tiny_240",
+    256: "edgenext_xx_small mobilevit_xxs fastvit_t8 efficientvit_b0 efficientvit_m0 lambda_resnet26t halonet26t "
+    "maxvit_rmlp_pico_rw_256 inception_v3",
+}
+TIMM = {name: side for side, names in _SIDES.items() for name in names.split()}
 TORCHVISION = {
     **dict.fromkeys(("shufflenet_v2_x0_5", "squeezenet1_1", "googlenet", "alexnet"), 96),
     **dict.fromkeys(("lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large", "fcn_resnet50"), 96),

@@ -172,7 +172,7 @@ HOSTILE = {
               s=np.array([10**6, 1]), t=np.array([1, 10**6])),
         "1.0e\\+12 elements",
     ),
-    "10^12 by tile of the image": (file_of([node("Tile", "x s", "y")], {"s": np.array([1, 1, 10**5, 10**6])}), "elements"),
+    "10^12 by tile": (file_of([node("Tile", "x s", "y")], {"s": np.array([1, 1, 10**5, 10**6])}), "elements"),
     "a body": (file_of([helper.make_node("If", ["x"], ["y"])], {}), "If"),
     "integers": (file_of([node("ConvInteger", "x w", "y", name="here")], {"w": W}), "“here” \\(ConvInteger\\)"),
     "unknown": (file_of([node("Frobnicate", "x", "y", name="here")], {}), "“here” \\(Frobnicate\\)"),

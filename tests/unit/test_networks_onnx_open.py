@@ -116,9 +116,8 @@ def test_gradients_reach_every_layer_also_through_rounding() -> None:
              node("QuantizeLinear", "a s z", "r"), node("DequantizeLinear", "r s z", "y")]  # fmt: skip
     opened = open_onnx(file_of(nodes, {"w": W / 9, "s": np.float32(0.02), "z": np.uint8(128)}))
     opened.network(torch.rand(2, 3, 8, 8)).sum().backward()
-    assert all(
-        each.grad is not None and each.grad.abs().sum() > 0 for each in _layers(opened.network)["w"].parameters()
-    )
+    [layer] = _layers(opened.network).values()
+    assert layer.weight.grad.abs().sum() > 0
 
 
 def test_replay_is_exact() -> None:
@@ -234,8 +233,8 @@ def _detector() -> bytes:
         node("NonMaxSuppression", "t scores most", "kept", name="nms"),
         *(node("Gather", "kept two", "i", axis=1), node("Gather", "t i", "boxes", axis=1)),
     ]
-    tensors = {"w": weights(4, 3, 3, 3), "v": weights(2, 3, 3, 3), "flat": np.array([0, 4, -1]), "few": np.array([0, 2, -1]),
-               "most": np.array([5]), "two": np.array(2)}  # fmt: skip
+    tensors = {"w": weights(4, 3, 3, 3), "v": weights(2, 3, 3, 3), "flat": np.array([0, 4, -1]),
+               "few": np.array([0, 2, -1]), "most": np.array([5]), "two": np.array(2)}  # fmt: skip
     return file_of(nodes, tensors, outputs=["boxes"])
 
 
@@ -252,7 +251,7 @@ def test_what_lies_behind_box_selection_is_cut_at_the_last_tensors_before_it() -
 
 
 def test_an_output_that_is_none_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InvalidInput, match="“boxes” cannot be an output.*“f”"):
+    with pytest.raises(InvalidInput, match=r"“boxes” cannot be an output.*“f”"):
         open_onnx(_detector(), outputs=["boxes"])
 
 
@@ -295,7 +294,7 @@ def test_the_first_node_that_differs_is_named() -> None:
     content = file_of(nodes, {"w": W / 9, "v": W[::-1].copy() / 9})
     network = open_onnx(content).network
     with torch.no_grad():
-        network.v.weight[0, 0, 0, 0] += 1
+        network.c.weight[0, 0, 0, 0] += 1
     with pytest.raises(Differs, match="first at node “c” \\(Conv\\)"):
         check(network, normalise(content)[1], {"x": torch.rand(2, 3, 8, 8)}, batch=1)
 
@@ -334,10 +333,10 @@ def test_names_become_attributes_whatever_is_in_them() -> None:
     assert names.claim("a.b.c") == "a.b_c"
     assert names.claim("a") == "a_1"
     assert names.claim("forward") == "forward_"
-    assert names.claim("../../etc/passwd\n<b>") == "______etc_passwd__b_"
     assert names.claim("...") == "node"
     assert names.claim(".".join("x" * 3000)).count(".") < 30
-    assert all(part.isidentifier() or part.isdigit() for part in names.claim("é-ü.0").split("."))
+    for wanted in ("../../etc/passwd\n<b>", "é-ü.0", "a b"):
+        assert all(part.isidentifier() or part.isdigit() for part in names.claim(wanted).split("."))
 
 
 def test_hostile_names_are_text() -> None:

@@ -85,6 +85,9 @@ def _same(values: Sequence[Tensor]) -> Tensor | None:
     return first if all(torch.equal(first, each) for each in values[1:]) else None
 
 
+_Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
+
+
 @dataclass(slots=True, kw_only=True)
 class _Builder:
     graph: Graph
@@ -102,12 +105,11 @@ class _Builder:
     def build(self) -> BuiltNetwork:
         self._simplify_numbers()
         layers = self._layers()
-        absorbed = {layer.absorbs.name for layer in layers.values() if layer.absorbs is not None}
-        for node in self.graph.nodes:
-            if node.name in layers:
-                self._add_layer(node, layers[node.name])
-            elif node.name not in absorbed:
-                self._add_operation(node)
+        for node, call in reversed(self._calls(layers)):
+            if isinstance(call, Layer):
+                self._add_layer(node, call)
+            else:
+                self._add_operation(node, *call)
         self.network.input_names = tuple(each.name for each in self.graph.inputs)
         self.network.output_names = self.graph.outputs
         self._store_outputs()
@@ -130,10 +132,31 @@ class _Builder:
             layer = finder.layer(node)
             if layer is None:
                 continue
-            if holders.setdefault(self._key(layer.weight.name), layer.identity) == layer.identity:
+            alone = self.graph.constants[layer.weight.name].value.ndim >= 2
+            key = self._key(layer.weight.name)
+            if not alone or holders.setdefault(key, layer.identity) == layer.identity:
                 found[node.name] = layer
                 self._claim(node, layer)
         return found
+
+    def _calls(self, layers: Mapping[str, Layer]) -> list[tuple[Node, Layer | _Arguments]]:
+        """Return what is called, last first, without what only computes numbers that are known."""
+        absorbed = {layer.absorbs.name: name for name, layer in layers.items() if layer.absorbs is not None}
+        wanted = set(self.graph.outputs)
+        calls: list[tuple[Node, Layer | _Arguments]] = []
+        for node in reversed(self.graph.nodes):
+            if wanted.isdisjoint(node.outputs):
+                continue
+            if node.name in absorbed:
+                wanted.update(node.inputs)
+            elif node.name in layers:
+                wanted.add(layers[node.name].data)
+                calls.append((node, layers[node.name]))
+            else:
+                slots, tensors = self._arguments(node)
+                wanted.update(tensors)
+                calls.append((node, (slots, tensors)))
+        return calls
 
     def _key(self, name: str) -> str:
         return self.graph.constants[name].initializer or name
@@ -144,7 +167,7 @@ class _Builder:
         path = self.names.claim(self._layer_name(node, layer))
         self.paths[layer.identity] = path
         self._place(path, layer.module(self.graph.constants, self.parameters))
-        self.owners[self._key(layer.weight.name)] = (path, layer.weight.transposed)
+        self.owners.setdefault(self._key(layer.weight.name), (path, layer.weight.transposed))
         parts = [("weight", layer.weight), ("bias", layer.bias), *layer.buffers]
         for attribute, tensors in parts:
             if tensors is not None:
@@ -199,15 +222,18 @@ class _Builder:
         self._place(path, Operation(op, function, tuple(Given(index) for index in range(len(inputs)))))
         self._step(path, inputs, outputs)
 
-    def _add_operation(self, node: Node) -> None:
-        operator = operation_of(node)
+    def _arguments(self, node: Node) -> _Arguments:
         tensors: list[str] = []
-        slots: list[Slot] = []
-        for position, name in enumerate(node.inputs):
-            slots.append(self._slot(node, position, name, tensors))
+        slots = tuple(self._slot(node, position, name, tensors) for position, name in enumerate(node.inputs))
+        return slots, tensors
+
+    def _add_operation(self, node: Node, slots: tuple[Slot, ...], tensors: list[str]) -> None:
+        operator = operation_of(node)
+        for name in tensors:
+            self._use(name)
         wanted = node.name if node.scope is None else f"{node.scope}.{node.op.lower()}"
         path = self.names.claim(wanted)
-        self._place(path, Operation(node.op, operator.make(Attributes.of(node)), tuple(slots)))
+        self._place(path, Operation(node.op, operator.make(Attributes.of(node)), slots))
         self._step(path, tensors, node.outputs)
 
     def _slot(self, node: Node, position: int, name: str, tensors: list[str]) -> Slot:
@@ -224,7 +250,6 @@ class _Builder:
         return Given(self._position(name, tensors))
 
     def _position(self, name: str, tensors: list[str]) -> int:
-        self._use(name)
         tensors.append(name)
         return len(tensors) - 1
 
@@ -304,7 +329,10 @@ class _Builder:
         path = self.names.claim(constant.initializer or name)
         holder, attribute = self._holder(path)
         value = constant.value.detach().clone()
-        if constant.weight and value.is_floating_point() and value.numel() > 1:
+        shared = self.parameters.get(Tensors(name=name))
+        if shared is not None:
+            holder.register_parameter(attribute, shared)
+        elif constant.weight and value.is_floating_point() and value.numel() > 1:
             holder.register_parameter(attribute, nn.Parameter(value))
         else:
             holder.register_buffer(attribute, value)

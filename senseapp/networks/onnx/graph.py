@@ -41,12 +41,14 @@ class Constant:
         initializer: the tensor of the file that holds the same numbers; empty where they were computed from several.
         transposed: whether ``value`` is that tensor with its two axes exchanged.
         weight: whether it is a tensor of the file, perhaps in another form, and not computed by the graph.
+        held: whether a layer multiplies by it: what else is computed from it follows when the layer's weight changes.
     """
 
     value: Tensor
     initializer: str = ""
     transposed: bool = False
     weight: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

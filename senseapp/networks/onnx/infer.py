@@ -22,7 +22,7 @@ _USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
 
 def start(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
     """Return the values before the first node: constants, and inputs of ``shapes`` on the meta device."""
-    values = {name: constant.value for name, constant in graph.constants.items()}
+    values = {name: each.value.to("meta") if each.held else each.value for name, each in graph.constants.items()}
     for each in graph.inputs:
         values[each.name] = torch.empty(shapes[each.name], dtype=dtype_of(each.element_type), device="meta")
     return values

@@ -23,6 +23,8 @@ from senseapp.networks.onnx.read import label, opset_of, read_model
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26
 _SAME_NUMBERS = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
+_KEPT_WHOLE = frozenset({"Identity", "Transpose"})
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _READ_FROM_STORED = frozenset({*_SAME_NUMBERS, "DequantizeLinear"})
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -205,7 +207,7 @@ def folded(graph: Graph) -> Graph:
     Raises:
         InvalidCheckpoint: a constant would have more elements than any network needs.
     """
-    constants = dict(graph.constants)
+    constants = _with_held(graph)
     renamed: dict[str, str] = {}
     computed: dict[object, tuple[str, ...]] = {}
     left, budget = [], _FOLDED_IN_ALL
@@ -235,7 +237,22 @@ def folded(graph: Graph) -> Graph:
 
 def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
     known = all(name in constants for name in node.inputs if name)
-    return known and node.op in TABLE
+    follows = node.op not in _KEPT_WHOLE and any(constants[name].held for name in node.inputs if name in constants)
+    return known and not follows and node.op in TABLE
+
+
+def _with_held(graph: Graph) -> dict[str, Constant]:
+    """Return the constants, those marked that a layer multiplies by, as they are or transposed."""
+    constants = dict(graph.constants)
+    sources: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op in _KEPT_WHOLE and node.inputs and node.outputs:
+            sources[node.outputs[0]] = sources.get(node.inputs[0], node.inputs[0])
+        if node.op in _LAYERS and len(node.inputs) > 1:
+            name = sources.get(node.inputs[1], node.inputs[1])
+            if name in constants and constants[name].value.is_floating_point():
+                constants[name] = replace(constants[name], held=True)
+    return constants
 
 
 def _computed(node: Node, constants: Mapping[str, Constant], most: int) -> dict[str, Constant] | None:
@@ -265,6 +282,7 @@ def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
         initializer=source.initializer if kept else "",
         transposed=source.transposed ^ (same and node.attributes.get("perm", [1, 0]) == [1, 0]),
         weight=source.weight,
+        held=source.held,
     )
 
 

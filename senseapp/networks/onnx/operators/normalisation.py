@@ -9,18 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
 
 
 @operator("BatchNormalization")
 def _make_batch_norm(at: Attributes) -> Function:
-    if at.whole("training_mode", 0):
-        raise UnsupportedModel("A BatchNormalization of the file is in training mode; export in evaluation mode.")
-    return partial(_batch_norm, eps=at.number("epsilon", 1e-5))
+    # Older exports standardise weights so: with the statistics of what is given.
+    return partial(_batch_norm, eps=at.number("epsilon", 1e-5), own_statistics=bool(at.whole("training_mode", 0)))
 
 
-def _batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, eps: float) -> Tensor:
+def _batch_norm(
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, eps: float, own_statistics: bool
+) -> Tensor:
+    if own_statistics:
+        return F.batch_norm(x, None, None, scale, bias, True, 0.0, eps)
     return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, eps)
 
 
