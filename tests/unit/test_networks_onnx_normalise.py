@@ -61,7 +61,7 @@ def test_what_depends_on_constants_alone_is_computed() -> None:
 def test_a_transposed_weight_keeps_its_initializer() -> None:
     nodes = [node("Transpose", "w", "t", perm=[1, 0]), node("MatMul", "x t", "y")]
     constant = normalise(file_of(nodes, {"w": weights(5, 8)}))[0].constants["t"]
-    assert (constant.initializer, constant.transposed) == ("w", True)
+    assert (constant.initializer, constant.order) == ("w", (1, 0))
 
 
 def test_equal_computations_of_one_initializer_are_one_constant() -> None:

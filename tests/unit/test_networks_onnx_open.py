@@ -61,13 +61,40 @@ def test_an_embedding_that_is_also_a_linear_layer_is_one_parameter() -> None:
         assert opened.network(torch.rand(2, 6)).abs().max() == 0
 
 
+def test_a_tied_embedding_behind_a_transpose_is_one_parameter() -> None:
+    nodes = [node("Transpose", "w", "t", perm=[1, 0]), node("Gather", "w i", "e"), node("MatMul", "x t", "a"),
+             node("MatMul", "a w", "b"), node("Add", "b e", "y")]  # fmt: skip
+    opened = open_onnx(file_of(nodes, {"w": weights(6, 4), "i": np.array([1], np.int64)}, shape=(1, 4)))
+    assert [tuple(each.shape) for each in opened.network.parameters()] == [(6, 4)]
+    assert opened.difference < 1e-5
+    with torch.no_grad():
+        next(opened.network.parameters()).zero_()
+        assert opened.network(torch.rand(2, 4)).abs().max() == 0
+
+
+def test_weights_with_channels_last_are_known_by_their_tensor_and_its_order() -> None:
+    nodes = [node("Transpose", "kernel", "w", perm=[3, 2, 0, 1]), node("Reshape", "offset", "b"),
+             node("Conv", "x w b", "y", name="conv/Conv2D")]  # fmt: skip
+    nodes[1].input.append("flat")
+    tensors = {"kernel": weights(3, 2, 3, 5), "offset": weights(1, 5, 1, 1), "flat": np.array([5])}
+    opened = open_onnx(file_of(nodes, tensors))
+    [(name, layer)] = _layers(opened.network).items()
+    assert opened.layers == {name: ("kernel", "offset")}
+    for attribute in ("weight", "bias"):
+        stored = opened.tensors[f"{name}.{attribute}"]
+        parameter = getattr(layer, attribute).detach()
+        np.testing.assert_array_equal(
+            tensors[stored.initializer].transpose(stored.order).reshape(parameter.shape), parameter
+        )
+
+
 def test_a_product_and_the_sum_after_it_are_one_linear_layer() -> None:
     nodes = [node("MatMul", "x m", "a", name="/fc/MatMul"), node("Add", "fc.bias a", "y", name="/fc/Add")]
     opened = open_onnx(file_of(nodes, {"m": weights(8, 5), "fc.bias": weights(5)}))
     layer = opened.network.fc
     assert isinstance(layer, nn.Linear)
     assert opened.layers == {"fc": ("m", "fc.bias")}
-    assert opened.tensors["fc.weight"] == StoredAs(initializer="m", transposed=True)
+    assert opened.tensors["fc.weight"] == StoredAs(initializer="m", order=(1, 0))
     np.testing.assert_array_equal(layer.weight.detach(), weights(8, 5).T)
 
 

@@ -37,10 +37,10 @@ _RESERVED = frozenset(dir(OnnxNetwork()))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAs:
-    """Which tensor of the file a parameter or buffer holds: ``initializer``, with its two axes exchanged or not."""
+    """Which tensor of the file a parameter or buffer holds: its axes in ``order``, then in the parameter's shape."""
 
     initializer: str
-    transposed: bool
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class _Builder:
     network: OnnxNetwork = field(default_factory=OnnxNetwork)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
     paths: dict[object, str] = field(default_factory=dict)  # by what makes calls those of one module
-    owners: dict[str, tuple[str, bool]] = field(default_factory=dict)  # by constant: the layer with it, transposed?
+    owners: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # by tensor: its layer, order there
     parameters: dict[Tensors, nn.Parameter] = field(default_factory=dict)
     tensors: dict[str, StoredAs] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
@@ -159,7 +159,8 @@ class _Builder:
         return calls
 
     def _key(self, name: str) -> str:
-        return self.graph.constants[name].initializer or name
+        found = self.graph.constants[name]
+        return found.initializer if found.initializer and not found.reshaped else name
 
     def _claim(self, node: Node, layer: Layer) -> None:
         if layer.identity in self.paths:
@@ -167,11 +168,11 @@ class _Builder:
         path = self.names.claim(self._layer_name(node, layer))
         self.paths[layer.identity] = path
         self._place(path, layer.module(self.graph.constants, self.parameters))
-        self.owners.setdefault(self._key(layer.weight.name), (path, layer.weight.transposed))
+        self.owners.setdefault(self._key(layer.weight.name), (path, self._order(layer.weight)))
         parts = [("weight", layer.weight), ("bias", layer.bias), *layer.buffers]
         for attribute, tensors in parts:
             if tensors is not None:
-                self._record(f"{path}.{attribute}", tensors.name, transposed=tensors.transposed)
+                self._record(f"{path}.{attribute}", tensors)
 
     def _layer_name(self, node: Node, layer: Layer) -> str:
         stored = self._key(layer.weight.name)
@@ -179,10 +180,17 @@ class _Builder:
             return stored.removesuffix(".weight")
         return node.scope or node.name
 
-    def _record(self, parameter: str, constant: str, *, transposed: bool) -> None:
-        found = self.graph.constants[constant]
-        if found.initializer:
-            self.tensors[parameter] = StoredAs(initializer=found.initializer, transposed=found.transposed ^ transposed)
+    def _order(self, tensors: Tensors) -> tuple[int, ...]:
+        """Return in which order a layer holds the axes of the tensor of the file, else those of the constant."""
+        constant = self.graph.constants[tensors.name]
+        order = constant.order or tuple(range(constant.value.ndim))
+        return order[::-1] if tensors.transposed else order
+
+    def _record(self, parameter: str, tensors: Tensors) -> None:
+        found = self.graph.constants[tensors.name]
+        whole = tensors.repeated_to in (0, found.value.numel())
+        if found.initializer and whole and not (found.reshaped and tensors.transposed):
+            self.tensors[parameter] = StoredAs(initializer=found.initializer, order=self._order(tensors))
 
     def _place(self, path: str, child: nn.Module) -> None:
         holder, attribute = self._holder(path)
@@ -337,18 +345,19 @@ class _Builder:
         else:
             holder.register_buffer(attribute, value)
         self.network.stored.append(Stored(name=name, holder=holder, attribute=attribute))
-        self._record(path, name, transposed=False)
+        self._record(path, Tensors(name=name))
 
-    def _borrow(self, name: str, path: str, transposed: bool) -> None:
+    def _borrow(self, name: str, path: str, held: tuple[int, ...]) -> None:
         """Read ``name`` from the layer at ``path``, so that a change of its weight is one for every use."""
         layer = self.network.get_submodule(path)
-        if not transposed:
+        permutation = [held.index(axis) for axis in self._order(Tensors(name=name))]
+        if permutation == sorted(permutation):
             self.network.stored.append(Stored(name=name, holder=layer, attribute="weight"))
             return
         own = f"{name} as stored"
         self.network.stored.append(Stored(name=own, holder=layer, attribute="weight"))
         self.stored.add(own)
-        self._add_function(f"{path}_transposed", "Transpose", torch.t, [own], [name])
+        self._add_function(f"{path}_permuted", "Transpose", partial(torch.permute, dims=permutation), [own], [name])
 
     def _store_outputs(self) -> None:
         for name in self.graph.outputs:

@@ -38,15 +38,17 @@ class Constant:
 
     Attributes:
         value: on the CPU; float16 is read as float32.
-        initializer: the tensor of the file that holds the same numbers; empty where they were computed from several.
-        transposed: whether ``value`` is that tensor with its two axes exchanged.
+        initializer: the tensor of the file that holds the same numbers; empty where they were computed.
+        order: how the axes of that tensor were permuted before it was brought to the shape of ``value``.
+        reshaped: whether it was brought to another shape.
         weight: whether it is a tensor of the file, perhaps in another form, and not computed by the graph.
         held: whether a layer multiplies by it: what else is computed from it follows when the layer's weight changes.
     """
 
     value: Tensor
     initializer: str = ""
-    transposed: bool = False
+    order: tuple[int, ...] = ()
+    reshaped: bool = False
     weight: bool = False
     held: bool = False
 

@@ -22,10 +22,10 @@ from senseapp.networks.onnx.read import label, opset_of, read_model
 
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26
-_SAME_NUMBERS = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
+_RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _KEPT_WHOLE = frozenset({"Identity", "Transpose"})
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_READ_FROM_STORED = frozenset({*_SAME_NUMBERS, "DequantizeLinear"})
+_READ_FROM_STORED = frozenset({*_RESHAPING, "Transpose", "Cast", "DequantizeLinear"})
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
@@ -129,7 +129,7 @@ def _constant_of(node: NodeProto) -> Constant | None:
 
 
 def _constant(name: str, tensor: TensorProto) -> Constant:
-    return Constant(value=_tensor(tensor), initializer=name, weight=True)
+    return Constant(value=_tensor(tensor), initializer=name, order=tuple(range(len(tensor.dims))), weight=True)
 
 
 def _tensor(tensor: TensorProto) -> Tensor:
@@ -275,12 +275,18 @@ def _computed(node: Node, constants: Mapping[str, Constant], most: int) -> dict[
 def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
     if source is None or node.op not in _READ_FROM_STORED:
         return Constant(value=value)
-    same = node.op == "Transpose" and value.ndim == 2
-    kept = same or (node.op == "Cast" and value.dtype == source.value.dtype)
+    if node.op == "Transpose":
+        permutation = node.attributes.get("perm", range(value.ndim)[::-1])
+        kept = len(source.order) == value.ndim and not source.reshaped
+        order = tuple(source.order[axis] for axis in permutation) if kept else ()
+    else:
+        kept = node.op in _RESHAPING or (node.op == "Cast" and value.dtype == source.value.dtype)
+        order = source.order if kept else ()
     return Constant(
         value=value,
         initializer=source.initializer if kept else "",
-        transposed=source.transposed ^ (same and node.attributes.get("perm", [1, 0]) == [1, 0]),
+        order=order,
+        reshaped=source.reshaped or node.op in _RESHAPING,
         weight=source.weight,
         held=source.held,
     )
