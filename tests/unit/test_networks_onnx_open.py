@@ -249,6 +249,14 @@ def test_a_sigmoid_of_boxes_stays() -> None:
     assert open_onnx(file_of(nodes, {"w": W})).outputs == ("y",)
 
 
+@pytest.mark.parametrize(("wide", "output"), [(False, "scores"), (True, "y")])
+def test_a_sigmoid_of_classes_is_left_out_where_there_is_one_row_per_image(*, wide: bool, output: str) -> None:
+    nodes = [node("Reshape", "x flat", "f"), node("Gemm", "f m", "scores"), node("Sigmoid", "scores", "y")]
+    shape = [64, 3] if wide else [1, 192]
+    opened = open_onnx(file_of(nodes, {"flat": np.array(shape), "m": weights(shape[1], 4)}))
+    assert opened.outputs == (output,)
+
+
 def _detector() -> bytes:
     nodes = [
         *(

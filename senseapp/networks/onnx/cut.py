@@ -140,10 +140,11 @@ def _can_be_measured(value: Tensor | None) -> bool:
     return value is not None and value.is_meta and value.is_floating_point()
 
 
-def usual_choice(candidates: Iterable[Candidate]) -> tuple[str, ...]:
+def usual_choice(candidates: Iterable[Candidate], batch: int) -> tuple[str, ...]:
     """Return the outputs to measure where nobody chooses: all, logits in place of class probabilities.
 
-    Sigmoids in boxes and masks stay: only a softmax, and the sigmoid of one row of numbers per image, are of classes.
+    Sigmoids in boxes and masks stay: only a softmax, and the sigmoid of one row of numbers for each of ``batch``
+    images, are of classes.
     """
     candidates = tuple(candidates)
     logits = {each.of: each for each in candidates if each.kind == "logits"}
@@ -152,6 +153,10 @@ def usual_choice(candidates: Iterable[Candidate]) -> tuple[str, ...]:
         if each.kind == "logits":
             continue
         before = logits.get(each.name)
-        classes = before is not None and (before.operator == "Softmax" or len(before.shape) == 2)
+        classes = before is not None and (before.operator == "Softmax" or _is_row_per_image(before.shape, batch))
         chosen.append(before.name if before is not None and classes else each.name)
     return tuple(dict.fromkeys(chosen))
+
+
+def _is_row_per_image(shape: tuple[int, ...], batch: int) -> bool:
+    return len(shape) == 2 and shape[0] == batch

@@ -97,20 +97,19 @@ def input_shapes(graph: Graph, batch: int, size: tuple[int, int]) -> dict[str, t
 
 
 def working_size(graph: Graph) -> tuple[int, int]:
-    """Return a (height, width) that the graph takes where it declares none: the first usual one that fits.
+    """Return a (height, width) that the graph takes where it leaves lengths free: the first usual one that fits.
 
     Raises UnsupportedModel with what the graph says of the most usual size, where none fits.
     """
+    if all(None not in each.shape[1:] for each in graph.inputs):
+        return 1, 1  # is not used
     batch = batch_of(graph) or 1
     first: UnsupportedModel | None = None
     for length in _USUAL_SIZES:
-        shapes = input_shapes(graph, batch, (length, length))
         try:
-            infer(graph, shapes)
+            infer(graph, input_shapes(graph, batch, (length, length)))
         except UnsupportedModel as error:
             first = first or error
-            if shapes == input_shapes(graph, batch, (1, 1)):  # the file declares all lengths
-                break
         else:
             return length, length
     assert first is not None

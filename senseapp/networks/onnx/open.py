@@ -9,7 +9,15 @@ import torch
 from onnx import ModelProto
 from torch import Tensor
 
-from senseapp.core.errors import InvalidCheckpoint, InvalidInput, UnsupportedModel, first_line_of
+from senseapp.core.errors import (
+    InvalidCheckpoint,
+    InvalidInput,
+    OutOfMemory,
+    SenseError,
+    UnsupportedModel,
+    first_line_of,
+    is_about_memory,
+)
 from senseapp.networks.onnx.batch import freed
 from senseapp.networks.onnx.build import BuiltNetwork, StoredAs, build_network
 from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check
@@ -70,7 +78,21 @@ def open_onnx(
     Raises:
         InvalidCheckpoint: not an ONNX model, or one that cannot be trusted or run.
         UnsupportedModel: the message names the node that is not supported, or that computes other numbers.
+        OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
+    try:
+        return _open(content, outputs, size, images)
+    except SenseError:
+        raise
+    except Exception as error:  # a malformed graph fails in any step, in errors of any library
+        if is_about_memory(error):
+            raise OutOfMemory("The file's network needs more memory than there is.") from error
+        raise UnsupportedModel(f"The file's graph cannot be read as a network: {first_line_of(error)}.") from error
+
+
+def _open(
+    content: bytes, outputs: Sequence[str] | None, size: tuple[int, int] | None, images: Tensor | None
+) -> OpenedOnnx:
     graph, model = normalise(content)
     parts = cut(graph)
     graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
@@ -80,7 +102,7 @@ def open_onnx(
     own_batch = batch_of(graph) or 1
     reference = infer(graph, input_shapes(graph, own_batch, size))
     candidates = with_shapes(parts.candidates, reference)
-    chosen = tuple(outputs) if outputs is not None else usual_choice(candidates)
+    chosen = tuple(outputs) if outputs is not None else usual_choice(candidates, own_batch)
     _check_choice(chosen, candidates)
     return _opened(
         _Reading(
