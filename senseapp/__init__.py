@@ -16,6 +16,7 @@ _HOMES = {
     "analyze_sensitivity": "senseapp.notebook.analyzer",
     "histogram": "senseapp.views.charts.histograms",
     "measure": "senseapp.measure.sweep",
+    "open_onnx": "senseapp.notebook.inputs",
     "make_schedule": "senseapp.solve.methods",
 }
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.base import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW
-from senseapp.core.errors import InvalidDataset, InvalidSpec, UnsupportedModel
+from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, UnsupportedModel
+from senseapp.networks.onnx import open as onnx_files
 from senseapp.networks.trace import tensors_in
 from senseapp.records.profile import LayerProfile
 
@@ -24,6 +26,27 @@ _CRITERIA = {
     "square": "squared_magnitude",
     "randn_like": "random",
 }
+
+
+def open_onnx(
+    path: str | Path, *, outputs: Sequence[str] | None = None, size: tuple[int, int] | None = None
+) -> onnx_files.OpenedOnnx:
+    """Return the network of an ONNX file; its ``network`` is a module for :func:`analyze_sensitivity`.
+
+    Args:
+        path: of one file with all its weights.
+        outputs: names of values to return; the usual ones if None.
+        size: height and width where the file leaves them free; a usual one that fits if None.
+
+    Raises:
+        InvalidCheckpoint: the file cannot be read; and all that :func:`senseapp.networks.onnx.open.open_onnx` raises.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidCheckpoint(f"{path} cannot be read: {error.strerror}. Check the path.") from error
+    return onnx_files.open_onnx(content, outputs=outputs, size=size)
+
 
 _OUTPUTS = (GROUP, OUTPUT)
 _SPANNED: dict[str, tuple[int, ...]] = {

@@ -1,0 +1,372 @@
+"""A torch network from a normalised graph: one module per weight, a small module for every other node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from senseapp.networks.onnx.evaluate import is_scalar
+from senseapp.networks.onnx.graph import Constant, Graph, Node
+from senseapp.networks.onnx.infer import Values
+from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
+from senseapp.networks.onnx.modules import (
+    Counted,
+    Fixed,
+    Given,
+    OnnxNetwork,
+    Operation,
+    PerImage,
+    Read,
+    Scope,
+    Slot,
+    Step,
+    Stored,
+)
+from senseapp.networks.onnx.names import Names
+from senseapp.networks.onnx.operators import Attributes, operation_of
+from senseapp.networks.onnx.operators.windows import cropped, flat
+
+_RESERVED = frozenset(dir(OnnxNetwork()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAs:
+    """Which tensor of the file a parameter or buffer holds: its axes in ``order``, then in the parameter's shape."""
+
+    initializer: str
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltNetwork:
+    """A network and where its numbers come from.
+
+    Attributes:
+        tensors: by parameter or buffer name; those that are computed from several tensors are left out.
+    """
+
+    network: OnnxNetwork
+    tensors: Mapping[str, StoredAs]
+
+
+def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNetwork:
+    """Return a network that computes ``graph``, in ``eval()`` mode.
+
+    Args:
+        graph: in topological order.
+        facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
+    """
+    return _Builder(graph=_without_known(graph, facts), facts=facts).build()
+
+
+def _without_known(graph: Graph, facts: Sequence[tuple[int, Values]]) -> Graph:
+    """Turn values that are known and the same at every batch into constants; drop what only led to them."""
+    constants = dict(graph.constants)
+    nodes = []
+    for node in graph.nodes:
+        found = {name: _same([values[name] for _, values in facts if name in values]) for name in node.outputs if name}
+        if all(each is not None for each in found.values()):
+            constants.update({name: Constant(value=each) for name, each in found.items() if each is not None})
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _same(values: Sequence[Tensor]) -> Tensor | None:
+    first = values[0] if values else None
+    if first is None or any(each.is_meta for each in values):
+        return None
+    return first if all(torch.equal(first, each) for each in values[1:]) else None
+
+
+_Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
+
+
+@dataclass(slots=True, kw_only=True)
+class _Builder:
+    graph: Graph
+    facts: Sequence[tuple[int, Values]]
+    network: OnnxNetwork = field(default_factory=OnnxNetwork)
+    names: Names = field(default_factory=lambda: Names(_RESERVED))
+    paths: dict[object, str] = field(default_factory=dict)  # by what makes calls those of one module
+    owners: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # by tensor: its layer, order there
+    parameters: dict[Tensors, nn.Parameter] = field(default_factory=dict)
+    tensors: dict[str, StoredAs] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    makers: dict[str, Node] = field(default_factory=dict)
+
+    def build(self) -> BuiltNetwork:
+        self._simplify_numbers()
+        layers = self._layers()
+        for node, call in reversed(self._calls(layers)):
+            if isinstance(call, Layer):
+                self._add_layer(node, call)
+            else:
+                self._add_operation(node, *call)
+        self.network.input_names = tuple(each.name for each in self.graph.inputs)
+        self.network.output_names = self.graph.outputs
+        self._store_outputs()
+        self._finish()
+        return BuiltNetwork(network=self.network.eval(), tensors=self.tensors)
+
+    def _layers(self) -> dict[str, Layer]:
+        """Return the layers, by node; a weight that an earlier layer holds in another way makes no second one."""
+        readers: dict[str, int] = dict.fromkeys(self.graph.outputs, 2)
+        sums: dict[str, Node] = {}
+        for node in self.graph.nodes:
+            for name in node.inputs:
+                readers[name] = readers.get(name, 0) + 1
+                if node.op == "Add":
+                    sums[name] = node
+        finder = LayerFinder(constants=self.graph.constants, values=self.facts[-1][1], readers=readers, sums=sums)
+        found: dict[str, Layer] = {}
+        holders: dict[str, object] = {}
+        for node in self.graph.nodes:
+            layer = finder.layer(node)
+            if layer is None:
+                continue
+            alone = self.graph.constants[layer.weight.name].value.ndim >= 2
+            key = self._key(layer.weight.name)
+            if not alone or holders.setdefault(key, layer.identity) == layer.identity:
+                found[node.name] = layer
+                self._claim(node, layer)
+        return found
+
+    def _calls(self, layers: Mapping[str, Layer]) -> list[tuple[Node, Layer | _Arguments]]:
+        """Return what is called, last first, without what only computes numbers that are known."""
+        absorbed = {layer.absorbs.name: name for name, layer in layers.items() if layer.absorbs is not None}
+        wanted = set(self.graph.outputs)
+        calls: list[tuple[Node, Layer | _Arguments]] = []
+        for node in reversed(self.graph.nodes):
+            if wanted.isdisjoint(node.outputs):
+                continue
+            if node.name in absorbed:
+                wanted.update(node.inputs)
+            elif node.name in layers:
+                wanted.add(layers[node.name].data)
+                calls.append((node, layers[node.name]))
+            else:
+                slots, tensors = self._arguments(node)
+                wanted.update(tensors)
+                calls.append((node, (slots, tensors)))
+        return calls
+
+    def _key(self, name: str) -> str:
+        found = self.graph.constants[name]
+        return found.initializer if found.initializer and not found.reshaped else name
+
+    def _claim(self, node: Node, layer: Layer) -> None:
+        if layer.identity in self.paths:
+            return
+        path = self.names.claim(self._layer_name(node, layer))
+        self.paths[layer.identity] = path
+        self._place(path, layer.module(self.graph.constants, self.parameters))
+        self.owners.setdefault(self._key(layer.weight.name), (path, self._order(layer.weight)))
+        parts = [("weight", layer.weight), ("bias", layer.bias), *layer.buffers]
+        for attribute, tensors in parts:
+            if tensors is not None:
+                self._record(f"{path}.{attribute}", tensors)
+
+    def _layer_name(self, node: Node, layer: Layer) -> str:
+        stored = self._key(layer.weight.name)
+        if stored.endswith(".weight") and "::" not in stored:
+            return stored.removesuffix(".weight")
+        return node.scope or node.name
+
+    def _order(self, tensors: Tensors) -> tuple[int, ...]:
+        """Return in which order a layer holds the axes of the tensor of the file, else those of the constant."""
+        constant = self.graph.constants[tensors.name]
+        order = constant.order or tuple(range(constant.value.ndim))
+        return order[::-1] if tensors.transposed else order
+
+    def _record(self, parameter: str, tensors: Tensors) -> None:
+        found = self.graph.constants[tensors.name]
+        whole = tensors.repeated_to in (0, found.value.numel())
+        if found.initializer and whole and not (found.reshaped and tensors.transposed):
+            self.tensors[parameter] = StoredAs(initializer=found.initializer, order=self._order(tensors))
+
+    def _place(self, path: str, child: nn.Module) -> None:
+        holder, attribute = self._holder(path)
+        holder.add_module(attribute, child)
+
+    def _holder(self, path: str) -> tuple[nn.Module, str]:
+        """Return the module that holds ``path``, made where it is missing, and the attribute in it."""
+        holder: nn.Module = self.network
+        *scopes, attribute = path.split(".")
+        for scope in scopes:
+            if scope not in holder._modules:
+                holder.add_module(scope, Scope())
+            holder = holder.get_submodule(scope)
+        return holder, attribute
+
+    def _step(self, path: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        holder, attribute = self._holder(path)
+        self.steps.append(Step(holder=holder, attribute=attribute, inputs=tuple(inputs), outputs=tuple(outputs)))
+
+    def _add_layer(self, node: Node, layer: Layer) -> None:
+        path = self.paths[layer.identity]
+        data = layer.data
+        if layer.pads:
+            data = f"{node.name} padded input"
+            self._add_function(f"{path}_pad", "Pad", partial(F.pad, pad=flat(layer.pads)), [layer.data], [data])
+        result = (layer.absorbs or node).outputs[0]
+        inner = f"{node.name} full output" if layer.crop else result
+        self._use(data)
+        self._step(path, [data], [inner])
+        if layer.crop:
+            self._add_function(f"{path}_crop", "Slice", partial(cropped, ends=layer.crop), [inner], [result])
+
+    def _add_function(self, wanted: str, op: str, function: Any, inputs: list[str], outputs: list[str]) -> None:
+        path = self.names.claim(wanted)
+        for name in inputs:
+            self._use(name)
+        self._place(path, Operation(op, function, tuple(Given(index) for index in range(len(inputs)))))
+        self._step(path, inputs, outputs)
+
+    def _arguments(self, node: Node) -> _Arguments:
+        tensors: list[str] = []
+        slots = tuple(self._slot(node, position, name, tensors) for position, name in enumerate(node.inputs))
+        return slots, tensors
+
+    def _add_operation(self, node: Node, slots: tuple[Slot, ...], tensors: list[str]) -> None:
+        operator = operation_of(node)
+        for name in tensors:
+            self._use(name)
+        wanted = node.name if node.scope is None else f"{node.scope}.{node.op.lower()}"
+        path = self.names.claim(wanted)
+        self._place(path, Operation(node.op, operator.make(Attributes.of(node)), slots))
+        self._step(path, tensors, node.outputs)
+
+    def _slot(self, node: Node, position: int, name: str, tensors: list[str]) -> Slot:
+        operator = operation_of(node)
+        constant = self.graph.constants.get(name)
+        if not name:
+            return Fixed(None)
+        if position in operator.numbers:
+            if constant is not None:
+                return Fixed(constant.value.tolist())
+            return self._counted(name, tensors) or Read(self._position(name, tensors))
+        if position in operator.scalars and constant is not None and is_scalar(constant.value):
+            return Fixed(constant.value.item())
+        return Given(self._position(name, tensors))
+
+    def _position(self, name: str, tensors: list[str]) -> int:
+        tensors.append(name)
+        return len(tensors) - 1
+
+    def _simplify_numbers(self) -> None:
+        """Give Reshape a constant target with −1 for the batch, and drop what only computed numbers for it."""
+        constants = dict(self.graph.constants)
+        nodes = []
+        for node in self.graph.nodes:
+            if node.op == "Reshape" and node.inputs[1] not in constants:
+                target = self._target(node.outputs[0])
+                if target is not None:
+                    name = f"{node.name} target"
+                    constants[name] = Constant(value=torch.tensor(target, dtype=torch.int64))
+                    node = replace(node, inputs=(node.inputs[0], name))
+            nodes.append(node)
+        graph = replace(self.graph, nodes=tuple(nodes), constants=constants)
+        self.graph = graph.needed_for(graph.outputs)
+
+    def _target(self, name: str) -> list[int] | None:
+        """Return the lengths of ``name``, −1 for the one that grows with the batch; None where several do."""
+        shapes = [values[name].shape for _, values in self.facts]
+        lengths = [each[0] if len(set(each)) == 1 else -1 for each in zip(*shapes, strict=True)]
+        return lengths if lengths.count(-1) <= 1 else None
+
+    def _counted(self, name: str, tensors: list[str]) -> Counted | None:
+        """Return how the numbers in ``name`` follow from the batch; None where they do not simply grow with it."""
+        known = [(count, values[name]) for count, values in self.facts]
+        if any(each.is_meta or each.is_floating_point() for _, each in known):
+            return None
+        columns = zip(*([int(number) for number in each.reshape(-1).tolist()] for _, each in known), strict=True)
+        numbers: list[int | PerImage] = []
+        for column in columns:
+            factor, rest = divmod(column[0], known[0][0])
+            if len(set(column)) == 1:
+                numbers.append(column[0])
+            elif not rest and all(number == factor * count for (count, _), number in zip(known, column, strict=True)):
+                numbers.append(PerImage(factor))
+            else:
+                return None
+        source = self._source(name)
+        if source is None:
+            return None
+        index = self._position(source[0], tensors)
+        scalar = known[0][1].ndim == 0
+        return Counted(numbers=tuple(numbers), scalar=scalar, index=index, axis=source[1], unit=source[2])
+
+    def _source(self, name: str) -> tuple[str, int, int] | None:
+        """Return the tensor whose shape ``name`` was computed from, its axis that grows, and by how much an image."""
+        self.makers = self.makers or self.graph.producers()
+        pending, seen = [name], set()
+        while pending:
+            node = self.makers.get(pending.pop())
+            if node is None or node.name in seen:
+                continue
+            seen.add(node.name)
+            if node.op not in ("Shape", "Size"):
+                pending.extend(node.inputs)
+                continue
+            shapes = [(count, values[node.inputs[0]].shape) for count, values in self.facts]
+            for axis, length in enumerate(shapes[0][1]):
+                unit, rest = divmod(length, shapes[0][0])
+                grows = all(shape[axis] == unit * count for count, shape in shapes)
+                if unit and not rest and grows and shapes[0][1][axis] != shapes[-1][1][axis]:
+                    return node.inputs[0], axis, unit
+        return None
+
+    def _use(self, name: str) -> None:
+        """Make sure that the network can read the constant ``name``, from a layer that holds it or on its own."""
+        constant = self.graph.constants.get(name)
+        if constant is None or name in self.stored:
+            return
+        self.stored.add(name)
+        owner = self.owners.get(self._key(name))
+        if owner is not None and constant.value.ndim >= 2:
+            self._borrow(name, *owner)
+            return
+        path = self.names.claim(constant.initializer or name)
+        holder, attribute = self._holder(path)
+        value = constant.value.detach().clone()
+        shared = self.parameters.get(Tensors(name=name))
+        if shared is not None:
+            holder.register_parameter(attribute, shared)
+        elif constant.weight and value.is_floating_point() and value.numel() > 1:
+            holder.register_parameter(attribute, nn.Parameter(value))
+        else:
+            holder.register_buffer(attribute, value)
+        self.network.stored.append(Stored(name=name, holder=holder, attribute=attribute))
+        self._record(path, Tensors(name=name))
+
+    def _borrow(self, name: str, path: str, held: tuple[int, ...]) -> None:
+        """Read ``name`` from the layer at ``path``, so that a change of its weight is one for every use."""
+        layer = self.network.get_submodule(path)
+        permutation = [held.index(axis) for axis in self._order(Tensors(name=name))]
+        if permutation == sorted(permutation):
+            self.network.stored.append(Stored(name=name, holder=layer, attribute="weight"))
+            return
+        own = f"{name} as stored"
+        self.network.stored.append(Stored(name=own, holder=layer, attribute="weight"))
+        self.stored.add(own)
+        self._add_function(f"{path}_permuted", "Transpose", partial(torch.permute, dims=permutation), [own], [name])
+
+    def _store_outputs(self) -> None:
+        for name in self.graph.outputs:
+            self._use(name)
+
+    def _finish(self) -> None:
+        """Let values go after their last use."""
+        seen = {*self.graph.outputs, *(each.name for each in self.network.stored)}
+        for step in reversed(self.steps):
+            step.done = tuple(dict.fromkeys(name for name in step.inputs if name not in seen))
+            seen.update(step.done)
+        self.network.steps = self.steps

@@ -1,0 +1,142 @@
+"""Whether a network computes what onnxruntime computes from the file, and the first node at which it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import torch
+from onnx import ModelProto, ValueInfoProto
+from torch import Tensor
+
+from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of
+from senseapp.networks.onnx.modules import OnnxNetwork
+
+TOLERANCE = 1e-5  # of the largest number of an output
+TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
+_AT_ONCE = 64  # values that are compared in one run
+
+Array = npt.NDArray[Any]
+
+
+class Differs(UnsupportedModel):
+    """The network computes other numbers than onnxruntime does from the file."""
+
+
+def check(
+    network: OnnxNetwork, model: ModelProto, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float = TOLERANCE
+) -> float:
+    """Return the largest relative difference between outputs of ``network`` and of onnxruntime.
+
+    Args:
+        network: built from ``model``.
+        model: the file's.
+        inputs: by name, for any number of images.
+        batch: images that onnxruntime takes in one run.
+        tolerance: relative to the largest number of each output.
+
+    Raises:
+        Differs: they differ by more; the message names the first node at which they do.
+        InvalidCheckpoint: onnxruntime cannot open or run the file.
+    """
+    names = network.output_names
+    with torch.no_grad():
+        outputs = network(*[inputs[name] for name in network.input_names])
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    theirs = by_onnxruntime(model, names, inputs, batch=batch)
+    worst = max(_difference(mine, theirs[name]) for mine, name in zip(outputs, names, strict=True))
+    if worst <= tolerance:
+        return worst
+    node = _first_that_differs(network, model, inputs, batch=batch, tolerance=tolerance)
+    named = "" if node is None else f", first at node “{node.name or node.output[0]}” ({node.op_type})"
+    raise Differs(f"The file's network gives other numbers than onnxruntime does ({worst:.1g} of the largest){named}.")
+
+
+def _difference(mine: Tensor, theirs: Array) -> float:
+    if tuple(mine.shape) != theirs.shape:
+        return float("inf")
+    ours = mine.detach().double().cpu().numpy()
+    known = theirs.astype(np.float64)
+    if not known.size or np.array_equal(ours, known, equal_nan=True):
+        return 0.0
+    largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
+    with np.errstate(invalid="ignore"):
+        apart = np.where((ours == known) | (np.isnan(ours) & np.isnan(known)), 0.0, np.abs(ours - known))
+    return float(np.nan_to_num(apart, nan=np.inf).max() / max(float(largest), 1e-30))
+
+
+def by_onnxruntime(
+    model: ModelProto, names: Sequence[str], inputs: Mapping[str, Tensor], *, batch: int
+) -> dict[str, Array]:
+    """Return values that onnxruntime computes, ``batch`` images a run, joined along the first axis."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        content = part_of(model, names).SerializeToString()
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        parts = [session.run(list(names), feed) for feed in _feeds(session, inputs, batch)]
+    except Exception as error:  # onnxruntime's own errors share no base
+        raise InvalidCheckpoint(f"onnxruntime cannot run the file: {first_line_of(error)}.") from error
+    if len(parts) == 1:
+        return dict(zip(names, parts[0], strict=True))
+    return {name: _together([part[index] for part in parts]) for index, name in enumerate(names)}
+
+
+def _together(parts: list[Array]) -> Array:
+    return np.concatenate(parts) if parts[0].ndim else parts[0]
+
+
+def _feeds(session: Any, inputs: Mapping[str, Tensor], batch: int) -> Iterator[dict[str, Array]]:
+    wanted = [each.name for each in session.get_inputs()]
+    count = max(len(inputs[name]) for name in wanted)
+    for first in range(0, count, batch):
+        yield {
+            name: inputs[name][first : first + batch].numpy() if len(inputs[name]) == count else inputs[name].numpy()
+            for name in wanted
+        }
+
+
+def part_of(model: ModelProto, outputs: Sequence[str]) -> ModelProto:
+    """Return the part of ``model`` that computes ``outputs``."""
+    declared = {each.name: each for each in model.graph.output}
+    wanted, kept = set(outputs), []
+    for node in reversed(model.graph.node):
+        if not wanted.isdisjoint(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    wanted.update(name for each in attribute.g.node for name in each.input)
+    part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    part.graph.name = model.graph.name
+    part.graph.node.extend(reversed(kept))
+    part.graph.initializer.extend(each for each in model.graph.initializer if each.name in wanted)
+    part.graph.input.extend(each for each in model.graph.input if each.name in wanted)
+    part.graph.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in outputs)
+    return part
+
+
+def _first_that_differs(
+    network: OnnxNetwork, model: ModelProto, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float
+) -> onnx.NodeProto | None:
+    """Return the first node, in the order of the graph, of which an output differs; outputs are compared in parts."""
+    computed = {name for step in network.steps for name in step.outputs}
+    makers: dict[str, onnx.NodeProto] = {
+        name: node for node in model.graph.node for name in node.output if name in computed
+    }
+    names = list(makers)
+    for first in range(0, len(names), _AT_ONCE):
+        some = names[first : first + _AT_ONCE]
+        with torch.no_grad():
+            mine = network.values(some, *[inputs[name] for name in network.input_names])
+        theirs = by_onnxruntime(model, some, inputs, batch=batch)
+        for name in some:
+            if name in mine and isinstance(mine[name], Tensor) and _difference(mine[name], theirs[name]) > tolerance:
+                return makers[name]
+    return None

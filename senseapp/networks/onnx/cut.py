@@ -1,0 +1,162 @@
+"""Which outputs of a graph can be measured: before box selection and branches, and before a final softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.onnx.graph import Graph, Node
+from senseapp.networks.onnx.infer import Values
+
+BARRIERS = frozenset(
+    {
+        *("NonMaxSuppression", "TopK", "NonZero", "Unique", "Compress", "ArgMax", "ArgMin", "Multinomial"),
+        *("Loop", "If", "Scan", "SequenceConstruct", "SequenceEmpty", "SplitToSequence", "StringNormalizer"),
+    }
+)
+_SAME_NUMBERS = frozenset(
+    {
+        *("Gather", "Slice", "Reshape", "Cast", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Split"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Where", "Expand", "GatherND"),
+        *("Concat", "ReduceMax", "GatherElements", "Tile", "Clip", "Dropout"),
+    }
+)
+_PROBABILITIES = frozenset({"Softmax", "Sigmoid"})
+_PASSED = frozenset({"Identity", "Reshape", "Flatten", "Cast", "Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A value that can be the output of the network.
+
+    Attributes:
+        name: in the file.
+        kind: ``output`` of the file, ``cut`` before what cannot be differentiated, or ``logits`` before probabilities.
+        shape: for one batch as the file was read; empty before it is known.
+        of: for logits, the output that is computed from them.
+        operator: for logits, the operator between the two.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] = ()
+    of: str = ""
+    operator: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What remains of a graph's outputs.
+
+    Attributes:
+        candidates: outputs of the file that can be measured, values that others were cut at, and logits of both.
+        lost: outputs of the file behind a barrier, and the barrier's node nearest to the input.
+    """
+
+    candidates: tuple[Candidate, ...]
+    lost: tuple[str, ...] = ()
+    barrier: Node | None = None
+
+
+def cut(graph: Graph) -> Cut:
+    """Return candidates for the outputs of ``graph``.
+
+    Raises UnsupportedModel where nothing but the input lies before what cannot be differentiated.
+    """
+    behind, barrier = _behind_barriers(graph)
+    lost = tuple(name for name in graph.outputs if name in behind)
+    found = [Candidate(name=name, kind="output") for name in graph.outputs if name not in behind]
+    if lost:
+        found += [Candidate(name=name, kind="cut") for name in _frontier(graph, behind)]
+    if not found:
+        named = "" if barrier is None else f" “{barrier.name}” ({barrier.op})"
+        raise UnsupportedModel(f"Everything that the file computes lies behind node{named}, which cannot be measured.")
+    makers = graph.producers()
+    logits = [each for candidate in found if (each := _logits(candidate.name, makers, graph)) is not None]
+    return Cut(candidates=(*found, *logits), lost=lost, barrier=barrier)
+
+
+def _behind_barriers(graph: Graph) -> tuple[set[str], Node | None]:
+    behind: set[str] = set()
+    first: Node | None = None
+    for node in graph.nodes:
+        if node.op in BARRIERS or not behind.isdisjoint(node.inputs):
+            first = first or node
+            behind.update(filter(None, node.outputs))
+    return behind, first
+
+
+def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
+    """Return the values before the barriers, behind which nothing but selection and order of elements lies."""
+    makers = graph.producers()
+    given = {each.name for each in graph.inputs}
+    pending = [
+        name
+        for node in graph.nodes
+        if not behind.isdisjoint(node.outputs)
+        for name in node.inputs
+        if name and name not in behind
+    ]
+    found: dict[str, None] = {}
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop(0)
+        if name in seen or name in graph.constants or name in given or name not in makers:
+            continue
+        seen.add(name)
+        node = makers[name]
+        if node.op in _SAME_NUMBERS:
+            several = node.op in ("Concat", "Where", "And", "Or") or node.op.startswith(("Greater", "Less"))
+            pending.extend(node.inputs if several else node.inputs[:1])
+        elif node.op not in ("Shape", "Size"):
+            found[name] = None
+    return found
+
+
+def _logits(name: str, makers: Mapping[str, Node], graph: Graph) -> Candidate | None:
+    value = name
+    while (node := makers.get(value)) is not None and node.op in _PASSED:
+        value = node.inputs[0]
+    if node is None or node.op not in _PROBABILITIES or node.inputs[0] in graph.constants:
+        return None
+    return Candidate(name=node.inputs[0], kind="logits", of=name, operator=node.op)
+
+
+def with_shapes(candidates: Iterable[Candidate], values: Values) -> tuple[Candidate, ...]:
+    """Return ``candidates`` with their shapes, without those that no image changes and those of whole numbers."""
+    return tuple(
+        Candidate(
+            name=each.name, kind=each.kind, shape=tuple(values[each.name].shape), of=each.of, operator=each.operator
+        )
+        for each in candidates
+        if _can_be_measured(values.get(each.name))
+    )
+
+
+def _can_be_measured(value: Tensor | None) -> bool:
+    return value is not None and value.is_meta and value.is_floating_point()
+
+
+def usual_choice(candidates: Iterable[Candidate], batch: int) -> tuple[str, ...]:
+    """Return the outputs to measure where nobody chooses: all, logits in place of class probabilities.
+
+    Sigmoids in boxes and masks stay: only a softmax, and the sigmoid of one row of numbers for each of ``batch``
+    images, are of classes.
+    """
+    candidates = tuple(candidates)
+    logits = {each.of: each for each in candidates if each.kind == "logits"}
+    chosen = []
+    for each in candidates:
+        if each.kind == "logits":
+            continue
+        before = logits.get(each.name)
+        classes = before is not None and (before.operator == "Softmax" or _is_row_per_image(before.shape, batch))
+        chosen.append(before.name if before is not None and classes else each.name)
+    return tuple(dict.fromkeys(chosen))
+
+
+def _is_row_per_image(shape: tuple[int, ...], batch: int) -> bool:
+    return len(shape) == 2 and shape[0] == batch

@@ -1,0 +1,162 @@
+"""The modules of a network built from a graph: operations without weights, and the network that calls all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+_NEW_TENSORS = frozenset({"ConstantOfShape", "Range"})
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The argument is the tensor of this position."""
+
+    index: int
+
+    def of(self, tensors: tuple[Tensor, ...]) -> Any:
+        """Return the argument for a call with ``tensors``."""
+        return tensors[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The argument is the same in every call."""
+
+    value: Any
+
+    def of(self, _tensors: tuple[Tensor, ...]) -> Any:
+        """Return the argument."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The argument is the numbers in the tensor of this position."""
+
+    index: int
+
+    def of(self, tensors: tuple[Tensor, ...]) -> Any:
+        """Return the argument for a call with ``tensors``."""
+        return tensors[self.index].tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class PerImage:
+    """A number that is ``factor`` times the number of images."""
+
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The argument is numbers of which some grow with the batch.
+
+    The number of images is the length of ``axis`` of the tensor at ``index``, over ``unit``.
+    """
+
+    numbers: tuple[int | PerImage, ...]
+    scalar: bool
+    index: int
+    axis: int
+    unit: int
+
+    def of(self, tensors: tuple[Tensor, ...]) -> Any:
+        """Return the argument for a call with ``tensors``."""
+        images = tensors[self.index].shape[self.axis] // self.unit
+        found = [each.factor * images if isinstance(each, PerImage) else each for each in self.numbers]
+        return found[0] if self.scalar else found
+
+
+Slot = Given | Fixed | Read | Counted
+
+
+class Operation(nn.Module):
+    """One node without weights of its own."""
+
+    def __init__(self, op: str, function: Callable[..., Any], slots: tuple[Slot, ...]) -> None:
+        super().__init__()
+        self.op = op
+        self.function = function
+        self.slots = slots
+        self._as_given = slots == tuple(Given(index) for index in range(len(slots)))
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """Compute the node from the values that it reads."""
+        if self._as_given:
+            return self.function(*tensors)
+        result = self.function(*[slot.of(tensors) for slot in self.slots])
+        return result.to(tensors[0].device) if self.op in _NEW_TENSORS and tensors else result
+
+    def extra_repr(self) -> str:
+        """Name the operator."""
+        return self.op
+
+
+class Scope(nn.Module):
+    """Holds the modules and parameters of one module of the exported network; it is never called itself."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One call of ``holder.attribute``; values ``done`` are not read again."""
+
+    holder: nn.Module
+    attribute: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    done: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Stored:
+    """A parameter or buffer that is read as the value ``name``."""
+
+    name: str
+    holder: nn.Module
+    attribute: str
+
+
+class OnnxNetwork(Scope):
+    """A network from an ONNX graph: takes its inputs in order; returns its output, or a tuple of several.
+
+    Each node is a call of a module, in the order of the graph; no code is generated, so that names in a file are text
+    wherever they end up. Modules are looked up at each call: one that takes another's place is called from then on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_names: tuple[str, ...] = ()
+        self.output_names: tuple[str, ...] = ()
+        self.steps: list[Step] = []
+        self.stored: list[Stored] = []
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Run the graph on ``inputs``; images (N, C, H, W) as the file declares them."""
+        values = self._run(inputs, frozenset())
+        outputs = tuple(values[name] for name in self.output_names)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def values(self, names: Iterable[str], *inputs: Tensor) -> dict[str, Tensor]:
+        """Run the graph and return those of the values ``names`` that it computes."""
+        wanted = frozenset(names)
+        found = self._run(inputs, wanted)
+        return {name: value for name, value in found.items() if name in wanted}
+
+    def _run(self, inputs: tuple[Tensor, ...], kept: frozenset[str]) -> dict[str, Any]:
+        values: dict[str, Any] = dict(zip(self.input_names, inputs, strict=True))
+        for each in self.stored:
+            values[each.name] = getattr(each.holder, each.attribute)
+        for step in self.steps:
+            results = getattr(step.holder, step.attribute)(*[values[name] for name in step.inputs])
+            if len(step.outputs) == 1:
+                values[step.outputs[0]] = results[0] if isinstance(results, tuple) else results
+            else:
+                values.update(zip(step.outputs, results, strict=False))
+            for name in step.done:
+                if name not in kept:
+                    values.pop(name, None)
+        return values

@@ -1,0 +1,86 @@
+"""Names of modules from what exporters leave in a file: text only, never a path or code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_DEEPEST, _LONGEST = 24, 120
+
+
+def module_path(metadata: Mapping[str, str], node_name: str) -> str | None:
+    """Return the dotted path of the module that a node was exported from; None where the file does not say.
+
+    torch's newer exporter stores the modules around a node, outermost first, the node itself last; its older one names
+    nodes ``/layer1/layer1.0/conv1/Conv``. Of all metadata only the module names are read.
+    """
+    stored = metadata.get(_SCOPES)
+    if stored is not None and len(stored) < 10_000:
+        scopes = _listed(stored)
+        if scopes:
+            return scopes[-2] if len(scopes) > 1 else ""
+    if node_name.startswith("/") and node_name.count("/") < _DEEPEST * 4:
+        return ".".join(_merged(node_name.split("/")[1:-1]))
+    return None
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+def _merged(parts: list[str]) -> list[str]:
+    """Return path parts without those that the next one repeats: layer1, layer1.0 → layer1.0."""
+    merged: list[str] = []
+    for part in filter(None, parts):
+        if merged and part.startswith(f"{merged[-1]}."):
+            merged[-1] = part
+        else:
+            merged.append(part)
+    return merged
+
+
+class Names:
+    """Gives out unique dotted names; a name inside that of a leaf is joined by an underscore instead of a dot.
+
+    ``reserved`` tells of words that a torch module cannot hold as an attribute.
+    """
+
+    def __init__(self, reserved: frozenset[str]) -> None:
+        self._reserved = reserved
+        self._leaves: set[str] = set()
+        self._scopes: set[str] = set()
+        self._counters: dict[str, int] = {}
+
+    def claim(self, wanted: str) -> str:
+        """Return a name near ``wanted`` that no leaf or scope has yet, and take it for a leaf."""
+        base = self._outside_leaves(self._cleaned(wanted))
+        name = base
+        while name in self._leaves or name in self._scopes:
+            self._counters[base] = self._counters.get(base, 0) + 1
+            name = f"{base}_{self._counters[base]}"
+        self._leaves.add(name)
+        parts = name.split(".")
+        self._scopes.update(".".join(parts[:end]) for end in range(1, len(parts)))
+        return name
+
+    def _cleaned(self, wanted: str) -> str:
+        parts = [
+            re.sub(r"\W", "_", part, flags=re.ASCII) for part in wanted[: 10 * _LONGEST].split(".") if part.strip()
+        ]
+        parts = [f"{part}_" if part in self._reserved else part for part in parts] or ["node"]
+        if len(parts) > _DEEPEST:
+            parts = [*parts[: _DEEPEST - 1], "_".join(parts[_DEEPEST - 1 :])]
+        return ".".join(part[:_LONGEST] for part in parts)
+
+    def _outside_leaves(self, name: str) -> str:
+        parts = name.split(".")
+        path = parts[0]
+        for part in parts[1:]:
+            path = f"{path}_{part}" if path in self._leaves else f"{path}.{part}"
+        return path

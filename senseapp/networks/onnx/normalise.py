@@ -1,0 +1,302 @@
+"""An ONNX file as a graph without its accidents: ordered, named, constants in one place, what is constant computed."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import torch
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from torch import Tensor
+
+from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
+from senseapp.networks.onnx.evaluate import TooLarge, evaluate
+from senseapp.networks.onnx.graph import Constant, Graph, GraphInput, Node
+from senseapp.networks.onnx.names import module_path
+from senseapp.networks.onnx.operators import TABLE
+from senseapp.networks.onnx.read import label, opset_of, read_model
+
+_FOLDED = 1 << 24  # elements of one computed constant
+_FOLDED_IN_ALL = 1 << 26
+_RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_KEPT_WHOLE = frozenset({"Identity", "Transpose"})
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_READ_FROM_STORED = frozenset({*_RESHAPING, "Transpose", "Cast", "DequantizeLinear"})
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+
+def normalise(content: bytes) -> tuple[Graph, ModelProto]:
+    """Return the graph of the file ``content``, and its model as onnxruntime can run it: ordered, in float32.
+
+    Raises:
+        InvalidCheckpoint: not an ONNX model, or one that cannot be trusted.
+        UnsupportedModel: it needs something that is not read; the message names the node.
+    """
+    model, notes = read_model(content)
+    _sort(model)
+    constants = _stored(model)
+    inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
+    nodes = _named(model)
+    if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
+        notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
+    graph = Graph(
+        inputs=inputs,
+        outputs=tuple(each.name for each in model.graph.output),
+        nodes=nodes,
+        constants=constants,
+        notes=notes,
+    )
+    return folded(graph), model
+
+
+def _sort(model: ModelProto) -> None:
+    """Put the nodes in topological order, as near as possible to their own; names in messages are those of the file."""
+    nodes = list(model.graph.node)
+    made: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for output in filter(None, node.output):
+            if made.setdefault(output, index) != index:
+                raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
+    readers: list[list[int]] = [[] for _ in nodes]
+    waiting = [0] * len(nodes)
+    for index, node in enumerate(nodes):
+        for name in _read_by(node):
+            if name in made:
+                readers[made[name]].append(index)
+                waiting[index] += 1
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        stuck = next(node for index, node in enumerate(nodes) if waiting[index])
+        raise InvalidCheckpoint(f"The graph runs in a circle through {label(stuck)}; it can never be computed.")
+    if order != sorted(order):
+        del model.graph.node[:]
+        model.graph.node.extend(nodes[index] for index in order)
+
+
+def _read_by(node: NodeProto) -> set[str]:
+    """Return the values that ``node`` reads, those that its bodies (If, Loop, Scan) read from outside included."""
+    names: set[str] = set()
+    pending = deque([node])
+    while pending:
+        each = pending.popleft()
+        names.update(filter(None, each.input))
+        for attribute in each.attribute:
+            for body in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
+                pending.extend(body.node)
+                names.update(output.name for output in body.output)
+    return names
+
+
+def _stored(model: ModelProto) -> dict[str, Constant]:
+    """Return the tensors of the file by name: initializers and Constant nodes, but for text."""
+    constants = {each.name: _constant(each.name, each) for each in model.graph.initializer if _is_numeric(each)}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.output:
+            value = _constant_of(node)
+            if value is not None:
+                constants[node.output[0]] = value
+    return constants
+
+
+def _is_numeric(tensor: TensorProto) -> bool:
+    return tensor.data_type not in (TensorProto.STRING, TensorProto.UNDEFINED)
+
+
+def _constant_of(node: NodeProto) -> Constant | None:
+    name = node.output[0]
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.TENSOR and _is_numeric(attribute.t):
+            return _constant(name, attribute.t)
+        if attribute.name in ("value_int", "value_ints"):
+            return Constant(value=torch.tensor(_value_of(attribute), dtype=torch.int64))
+        if attribute.name in ("value_float", "value_floats"):
+            return Constant(value=torch.tensor(_value_of(attribute), dtype=torch.float32))
+    return None
+
+
+def _constant(name: str, tensor: TensorProto) -> Constant:
+    return Constant(value=_tensor(tensor), initializer=name, order=tuple(range(len(tensor.dims))), weight=True)
+
+
+def _tensor(tensor: TensorProto) -> Tensor:
+    try:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.dtype.kind not in "fiub":  # types of ml_dtypes: float8, int4 and others
+            array = array.astype("float32" if "float" in str(array.dtype) else "int8")
+        return torch.from_numpy(array.copy())
+    except (ValueError, TypeError) as error:
+        raise InvalidCheckpoint(f"The numbers of “{tensor.name}” in the file are incomplete or damaged.") from error
+
+
+def _input(value: onnx.ValueInfoProto) -> GraphInput:
+    declared = value.type.tensor_type
+    shape = tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None for dim in declared.shape.dim
+    )
+    return GraphInput(name=value.name, shape=shape, element_type=declared.elem_type)
+
+
+def _named(model: ModelProto) -> tuple[Node, ...]:
+    """Return the nodes but Constants, each with a name of its own: the file's, else its operator and a number."""
+    version = opset_of(model)
+    made = {output for each in model.graph.node for output in each.output if output}
+    taken: set[str] = set()
+    counters: dict[str, int] = {}
+    nodes = []
+    for each in model.graph.node:
+        if each.op_type == "Constant":
+            continue
+        wanted = each.name or each.op_type
+        name = each.name
+        while not name or name in taken:
+            counters[wanted] = counters.get(wanted, 0) + 1
+            name = f"{wanted}_{counters[wanted]}"
+        taken.add(name)
+        nodes.append(
+            Node(
+                name=name,
+                op=each.op_type,
+                version=version,
+                inputs=(*each.input, *sorted(_read_by(each).difference(each.input) & made)),
+                outputs=tuple(each.output),
+                attributes={attribute.name: _value_of(attribute) for attribute in each.attribute},
+                scope=module_path({prop.key: prop.value for prop in each.metadata_props}, each.name),
+            )
+        )
+    return tuple(nodes)
+
+
+def _value_of(attribute: AttributeProto) -> Any:
+    match attribute.type:
+        case AttributeProto.FLOAT:
+            return attribute.f
+        case AttributeProto.INT:
+            return attribute.i
+        case AttributeProto.STRING:
+            return attribute.s.decode("utf-8", "replace")
+        case AttributeProto.TENSOR:
+            return _tensor(attribute.t) if _is_numeric(attribute.t) else None
+        case AttributeProto.FLOATS:
+            return list(attribute.floats)
+        case AttributeProto.INTS:
+            return list(attribute.ints)
+        case AttributeProto.STRINGS:
+            return [each.decode("utf-8", "replace") for each in attribute.strings]
+    return None  # bodies, which no operator of the table reads
+
+
+def folded(graph: Graph) -> Graph:
+    """Compute what depends on constants alone, within bounds, and give equal computations one name.
+
+    Two nodes that transpose one initializer yield one constant, so that a weight shared by several nodes stays one.
+
+    Raises:
+        InvalidCheckpoint: a constant would have more elements than any network needs.
+    """
+    constants = _with_held(graph)
+    renamed: dict[str, str] = {}
+    computed: dict[object, tuple[str, ...]] = {}
+    left, budget = [], _FOLDED_IN_ALL
+    for node in graph.nodes:
+        node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
+        if not _is_constant(node, constants):
+            left.append(node)
+            continue
+        key = (node.op, _frozen(node.attributes), node.inputs)
+        if key in computed:
+            renamed.update(zip(node.outputs, computed[key], strict=False))
+            continue
+        if node.op == "Identity":
+            renamed[node.outputs[0]] = node.inputs[0]
+            continue
+        results = _computed(node, constants, min(budget, _FOLDED))
+        if results is None:
+            left.append(node)
+            continue
+        budget -= sum(each.value.numel() for each in results.values())
+        constants.update(results)
+        computed[key] = node.outputs
+    outputs = tuple(graph.outputs)
+    constants.update({alias: constants[name] for alias, name in renamed.items() if alias in outputs})
+    return replace(graph, nodes=tuple(left), constants=constants).needed_for(outputs)
+
+
+def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
+    known = all(name in constants for name in node.inputs if name)
+    follows = node.op not in _KEPT_WHOLE and any(constants[name].held for name in node.inputs if name in constants)
+    return known and not follows and node.op in TABLE
+
+
+def _with_held(graph: Graph) -> dict[str, Constant]:
+    """Return the constants, those marked that a layer multiplies by, as they are or transposed."""
+    constants = dict(graph.constants)
+    sources: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op in _KEPT_WHOLE and node.inputs and node.outputs:
+            sources[node.outputs[0]] = sources.get(node.inputs[0], node.inputs[0])
+        if node.op in _LAYERS and len(node.inputs) > 1:
+            name = sources.get(node.inputs[1], node.inputs[1])
+            if name in constants and constants[name].value.is_floating_point():
+                constants[name] = replace(constants[name], held=True)
+    return constants
+
+
+def _computed(node: Node, constants: Mapping[str, Constant], most: int) -> dict[str, Constant] | None:
+    """Return what ``node`` computes; None where that is too large to keep, and so stays in the graph."""
+    values = [constants[name].value if name else None for name in node.inputs]
+    try:
+        results = evaluate(node, values, most=most)
+    except TooLarge:
+        return None
+    except UnsupportedModel:
+        return None  # refused later, if it is needed at all
+    source = constants[node.inputs[0]] if node.inputs and node.inputs[0] else None
+    return {
+        output: _derived(node, source, result)
+        for output, result in zip(node.outputs, results, strict=False)
+        if output and isinstance(result, Tensor)
+    }
+
+
+def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
+    if source is None or node.op not in _READ_FROM_STORED:
+        return Constant(value=value)
+    if node.op == "Transpose":
+        permutation = node.attributes.get("perm", range(value.ndim)[::-1])
+        kept = len(source.order) == value.ndim and not source.reshaped
+        order = tuple(source.order[axis] for axis in permutation) if kept else ()
+    else:
+        kept = node.op in _RESHAPING or (node.op == "Cast" and value.dtype == source.value.dtype)
+        order = source.order if kept else ()
+    return Constant(
+        value=value,
+        initializer=source.initializer if kept else "",
+        order=order,
+        reshaped=source.reshaped or node.op in _RESHAPING,
+        weight=source.weight,
+        held=source.held,
+    )
+
+
+def _frozen(attributes: Mapping[str, Any]) -> object:
+    return tuple((name, _hashable(value)) for name, value in sorted(attributes.items()))
+
+
+def _hashable(value: Any) -> object:
+    if isinstance(value, Tensor):
+        return (tuple(value.shape), value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
+    return tuple(value) if isinstance(value, list) else value

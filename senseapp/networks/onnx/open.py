@@ -1,0 +1,225 @@
+"""An ONNX file as a network that can be measured: the one way in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from onnx import ModelProto
+from torch import Tensor
+
+from senseapp.core.errors import (
+    InvalidCheckpoint,
+    InvalidInput,
+    OutOfMemory,
+    SenseError,
+    UnsupportedModel,
+    first_line_of,
+    is_about_memory,
+)
+from senseapp.networks.onnx.batch import freed
+from senseapp.networks.onnx.build import BuiltNetwork, StoredAs, build_network
+from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check
+from senseapp.networks.onnx.cut import Candidate, Cut, cut, usual_choice, with_shapes
+from senseapp.networks.onnx.graph import Graph
+from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
+from senseapp.networks.onnx.modules import OnnxNetwork
+from senseapp.networks.onnx.normalise import normalise
+from senseapp.networks.onnx.operators import operation_of
+from senseapp.networks.onnx.operators.elementwise import dtype_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedOnnx:
+    """A network from an ONNX file, and what is known about it.
+
+    Attributes:
+        network: in ``eval()`` mode, float32, on the CPU.
+        input_name, input_shape: of the images, as the file has them, batch included.
+        free_axes: axes of the input whose length the file leaves free. Only the batch stays free in the network.
+        batch: images that the network takes at once; None where it takes any number.
+        outputs: names of the network's outputs, in their order.
+        candidates: values that could be outputs instead.
+        tensors: which tensor of the file each parameter holds.
+        layers: names of the file's tensors in each layer.
+        difference: from onnxruntime, relative to the largest number of an output.
+        notes: sentences for people on how the file was read.
+    """
+
+    network: OnnxNetwork
+    input_name: str
+    input_shape: tuple[int, ...]
+    free_axes: tuple[int, ...]
+    batch: int | None
+    outputs: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    tensors: Mapping[str, StoredAs]
+    layers: Mapping[str, tuple[str, ...]]
+    difference: float
+    notes: tuple[str, ...]
+
+
+def open_onnx(
+    content: bytes,
+    *,
+    outputs: Sequence[str] | None = None,
+    size: tuple[int, int] | None = None,
+    images: Tensor | None = None,
+) -> OpenedOnnx:
+    """Return the network in the bytes of an ONNX file, after comparing it with onnxruntime.
+
+    Args:
+        content: of one file; weights in other files are refused.
+        outputs: names of values to return; those of :func:`~senseapp.networks.onnx.cut.usual_choice` if None.
+        size: height and width where the file leaves them free; a usual one that fits if None.
+        images: (N, C, H, W) to compare on, as the network takes them; random ones if None.
+
+    Raises:
+        InvalidCheckpoint: not an ONNX model, or one that cannot be trusted or run.
+        UnsupportedModel: the message names the node that is not supported, or that computes other numbers.
+        OutOfMemory: the network or onnxruntime needs more memory than there is.
+    """
+    try:
+        return _open(content, outputs, size, images)
+    except SenseError:
+        raise
+    except Exception as error:  # a malformed graph fails in any step, in errors of any library
+        if is_about_memory(error):
+            raise OutOfMemory("The file's network needs more memory than there is.") from error
+        raise UnsupportedModel(f"The file's graph cannot be read as a network: {first_line_of(error)}.") from error
+
+
+def _open(
+    content: bytes, outputs: Sequence[str] | None, size: tuple[int, int] | None, images: Tensor | None
+) -> OpenedOnnx:
+    graph, model = normalise(content)
+    parts = cut(graph)
+    graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
+    for node in graph.nodes:
+        operation_of(node)  # refuses by name before anything is computed
+    size = size or working_size(graph)
+    own_batch = batch_of(graph) or 1
+    reference = infer(graph, input_shapes(graph, own_batch, size))
+    candidates = with_shapes(parts.candidates, reference)
+    chosen = tuple(outputs) if outputs is not None else usual_choice(candidates, own_batch)
+    _check_choice(chosen, candidates)
+    return _opened(
+        _Reading(
+            graph=graph.needed_for(chosen),
+            model=model,
+            size=size,
+            batch=own_batch,
+            reference=reference,
+            images=images,
+        ),
+        candidates,
+        _notes(graph, parts, candidates, chosen),
+    )
+
+
+def _check_choice(chosen: Sequence[str], candidates: Sequence[Candidate]) -> None:
+    if not chosen:
+        raise UnsupportedModel("No output of the file depends on the images in numbers that can be measured.")
+    unknown = [name for name in chosen if name not in {each.name for each in candidates}]
+    if unknown:
+        names = ", ".join(f"“{each.name}”" for each in candidates[:20])
+        raise InvalidInput(f"“{unknown[0]}” cannot be an output of the file's network. Choose from {names}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    graph: Graph
+    model: ModelProto
+    size: tuple[int, int]
+    batch: int
+    reference: Values
+    images: Tensor | None
+
+    def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
+        return input_shapes(self.graph, batch, self.size)
+
+    @property
+    def tolerance(self) -> float:
+        rounds = any(node.op in ("QuantizeLinear", "Round") for node in self.graph.nodes)
+        return TOLERANCE_OF_ROUNDED if rounds else TOLERANCE
+
+    def any_batch(self) -> tuple[BuiltNetwork, float]:
+        """Return a network for any number of images, and its difference; raises where there is none."""
+        few, more = 2 * self.batch, 3 * self.batch
+        graph, values = freed(self.graph, self.reference, self.shapes(few))
+        built = build_network(graph, [(few, values), (more, infer(graph, self.shapes(more)))])
+        return built, self._difference(built, few)
+
+    def own_batch(self) -> tuple[BuiltNetwork, float]:
+        """Return a network for the export's number of images, and its difference."""
+        built = build_network(self.graph, [(self.batch, self.reference)])
+        return built, self._difference(built, self.batch)
+
+    def _difference(self, built: BuiltNetwork, count: int) -> float:
+        inputs = self._inputs(count)
+        return check(built.network, self.model, inputs, batch=self.batch, tolerance=self.tolerance)
+
+    def _inputs(self, count: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        inputs = {}
+        for each in self.graph.inputs:
+            shape, dtype = self.shapes(count)[each.name], dtype_of(each.element_type)
+            if self.images is not None and len(shape) == 4:
+                repeats = -(-count // len(self.images))
+                inputs[each.name] = torch.cat([self.images] * repeats)[:count].to(dtype)
+            elif dtype.is_floating_point:
+                inputs[each.name] = torch.rand(shape, generator=generator, dtype=dtype)
+            else:
+                most = 2 if dtype == torch.bool else 256
+                inputs[each.name] = torch.randint(0, most, shape, generator=generator).to(dtype)
+        return inputs
+
+
+def _opened(reading: _Reading, candidates: tuple[Candidate, ...], notes: tuple[str, ...]) -> OpenedOnnx:
+    batch: int | None = None
+    try:
+        built, difference = reading.any_batch()
+    except (UnsupportedModel, InvalidCheckpoint) as error:
+        built, difference = reading.own_batch()
+        batch = reading.batch
+        number = "one image" if batch == 1 else f"{batch} images"
+        # That the freed graph differs from the file is about the rewriting, not about the file.
+        reason = "rewriting it changed its numbers" if isinstance(error, Differs) else first_line_of(error)
+        notes = (*notes, f"The file is fixed to {number} at a time, and runs so: {reason}.")
+    main = max(reading.graph.inputs, key=lambda each: len(each.shape) == 4)
+    return OpenedOnnx(
+        network=built.network,
+        input_name=main.name,
+        input_shape=reading.shapes(reading.batch)[main.name],
+        free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
+        batch=batch,
+        outputs=built.network.output_names,
+        candidates=candidates,
+        tensors=built.tensors,
+        layers=_by_layer(built.tensors),
+        difference=difference,
+        notes=notes,
+    )
+
+
+def _by_layer(tensors: Mapping[str, StoredAs]) -> dict[str, tuple[str, ...]]:
+    layers: dict[str, tuple[str, ...]] = {}
+    for name, stored in tensors.items():
+        owner = name.rpartition(".")[0]
+        layers[owner] = (*layers.get(owner, ()), stored.initializer)
+    return layers
+
+
+def _notes(graph: Graph, parts: Cut, candidates: Sequence[Candidate], chosen: Sequence[str]) -> tuple[str, ...]:
+    notes = list(graph.notes)
+    if parts.lost and parts.barrier is not None:
+        names = ", ".join(f"“{name}”" for name in parts.lost[:5])
+        notes.append(
+            f"Outputs {names} lie behind node “{parts.barrier.name}” ({parts.barrier.op}), which has no gradient; "
+            "the network ends before it, and what follows is not measured."
+        )
+    for each in candidates:
+        if each.kind == "logits" and each.name in chosen:
+            notes.append(f"“{each.of}” is a {each.operator}; the network returns “{each.name}”, the numbers before it.")
+    return tuple(notes)

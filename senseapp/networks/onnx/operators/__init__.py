@@ -1,0 +1,33 @@
+"""The table of ONNX operators, in one module for each kind."""
+
+from senseapp.networks.onnx.operators import (
+    elementwise,
+    normalisation,
+    products,
+    quantized,
+    recurrent,
+    reductions,
+    resize,
+    selection,
+    shapes,
+    windows,
+)
+from senseapp.networks.onnx.operators.registry import REFUSED, TABLE, Attributes, Operator, operation_of
+
+__all__ = [
+    "REFUSED",
+    "TABLE",
+    "Attributes",
+    "Operator",
+    "elementwise",
+    "normalisation",
+    "operation_of",
+    "products",
+    "quantized",
+    "recurrent",
+    "reductions",
+    "resize",
+    "selection",
+    "shapes",
+    "windows",
+]

@@ -1,0 +1,64 @@
+"""Quantization and dequantization read as float arithmetic; gradients pass rounding unchanged (straight through).
+
+Integer codes are kept as float tensors with whole values, so that layers between the two stay float layers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import onnx
+import torch
+from torch import Tensor
+
+from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+
+_RANGES = {torch.uint8: (0, 255), torch.int8: (-128, 127), torch.uint16: (0, 65535), torch.int16: (-32768, 32767)}
+_OUTPUT_RANGES: dict[int, tuple[int, int]] = {
+    onnx.TensorProto.UINT8: (0, 255),
+    onnx.TensorProto.INT8: (-128, 127),
+    onnx.TensorProto.UINT16: (0, 65535),
+    onnx.TensorProto.INT16: (-32768, 32767),
+    onnx.TensorProto.UINT4: (0, 15),
+    onnx.TensorProto.INT4: (-8, 7),
+}
+
+
+@operator("QuantizeLinear")
+def _make_quantize(at: Attributes) -> Function:
+    codes = _OUTPUT_RANGES.get(at.whole("output_dtype", 0))
+    return partial(_quantize, axis=at.whole("axis", 1), block=at.whole("block_size", 0), codes=codes)
+
+
+def _quantize(
+    x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int, block: int, codes: tuple[int, int] | None
+) -> Tensor:
+    low, high = codes or _RANGES.get(zero.dtype if zero is not None else torch.uint8, (0, 255))
+    scaled = x / along(scale, x, axis, block)
+    rounded = scaled + (torch.round(scaled) - scaled).detach()
+    if zero is not None:
+        rounded = rounded + along(zero.to(x.dtype), x, axis, block)
+    return rounded.clamp(low, high)
+
+
+@operator("DequantizeLinear")
+def _make_dequantize(at: Attributes) -> Function:
+    return partial(_dequantize, axis=at.whole("axis", 1), block=at.whole("block_size", 0))
+
+
+def _dequantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int, block: int) -> Tensor:
+    codes = x.to(scale.dtype)
+    if zero is not None:
+        codes = codes - along(zero.to(scale.dtype), x, axis, block)
+    return codes * along(scale, x, axis, block)
+
+
+def along(values: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """Return scales or zero points in a shape that multiplies ``x``: one, one per index of ``axis``, or per block."""
+    if values.numel() == 1:
+        return values.reshape(())
+    if block:
+        return values.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return values.reshape(shape)

@@ -1,0 +1,87 @@
+"""LSTM, GRU and RNN through torch's own kernels, with the gates in torch's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+
+_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's order, as positions in ONNX's
+_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    kind: str
+    backwards: bool
+    both_ways: bool
+    batch_first: bool
+
+    def __call__(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        recurrent: Tensor,
+        bias: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
+        hidden: Tensor | None = None,
+        cell: Tensor | None = None,
+        peepholes: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return Y (T, directions, N, H) and the last states (directions, N, H)."""
+        if self.batch_first:
+            raise UnsupportedModel(f"A {self.kind} of the file has its batch first, which is not supported.")
+        if peepholes is not None or (lengths and any(each != x.shape[0] for each in lengths)):
+            raise UnsupportedModel(f"A {self.kind} of the file has peepholes or sequences of several lengths.")
+        x = x.flip(0) if self.backwards else x
+        states = [self._state(each, x, recurrent) for each in ((hidden, cell) if self.kind == "LSTM" else (hidden,))]
+        flat = [part for way in range(weights.shape[0]) for part in self._parameters(way, weights, recurrent, bias)]
+        y, *last = self._run(x, states, flat, has_bias=bias is not None)
+        y = y.flip(0) if self.backwards else y
+        steps, batch = y.shape[:2]
+        return (y.reshape(steps, batch, weights.shape[0], -1).transpose(1, 2), *last)
+
+    def _run(self, x: Tensor, states: list[Tensor], flat: list[Tensor], *, has_bias: bool) -> Any:
+        settings = (has_bias, 1, 0.0, False, self.both_ways, False)
+        if self.kind == "LSTM":
+            return torch.lstm(x, states, flat, *settings)
+        return (torch.gru if self.kind == "GRU" else torch.rnn_tanh)(x, states[0], flat, *settings)
+
+    def _state(self, state: Tensor | None, x: Tensor, recurrent: Tensor) -> Tensor:
+        ways, _, size = recurrent.shape
+        start = x.new_zeros(ways, 1, size) if state is None else state
+        return start.expand(ways, x.shape[1], size).contiguous()
+
+    def _parameters(self, way: int, weights: Tensor, recurrent: Tensor, bias: Tensor | None) -> list[Tensor]:
+        found = [self._ordered(weights[way]), self._ordered(recurrent[way])]
+        if bias is not None:
+            found += [self._ordered(half) for half in bias[way].chunk(2)]
+        return found
+
+    def _ordered(self, stacked: Tensor) -> Tensor:
+        gates = stacked.chunk(len(_GATES[self.kind]))
+        return torch.cat([gates[position] for position in _GATES[self.kind]])
+
+
+@operator("LSTM", "GRU", "RNN", numbers=(4,))
+def _make_cell(at: Attributes) -> Function:
+    direction = at.text("direction", "forward")
+    usual = _ACTIVATIONS[at.op] * (2 if direction == "bidirectional" else 1)
+    if at.values.get("activations", usual) != usual or at.has("clip") or at.whole("input_forget", 0):
+        raise UnsupportedModel(f"A {at.op} of the file has activations of its own or clips, which is not supported.")
+    if at.op == "GRU" and not at.whole("linear_before_reset", 0):
+        raise UnsupportedModel("A GRU of the file applies its reset gate before the product, which is not supported.")
+    cell = _Cell(
+        kind=at.op,
+        backwards=direction == "reverse",
+        both_ways=direction == "bidirectional",
+        batch_first=bool(at.whole("layout", 0)),
+    )
+    return partial(cell)

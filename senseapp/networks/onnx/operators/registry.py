@@ -1,0 +1,129 @@
+"""The operator table: from an ONNX operator's attributes to a function of tensors.
+
+What is not in the table is not run: it is an allow-list. Each entry follows the ONNX operator specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.onnx.graph import Node
+
+Function = Callable[..., Any]
+_INTEGER_ARITHMETIC = "it computes in integers, which a float network cannot be measured through"
+_BODIES = "it runs a graph of its own, conditionally or repeatedly"
+REFUSED = {
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"), _INTEGER_ARITHMETIC),
+    "DynamicQuantizeLinear": "it chooses integer ranges anew for every image",
+    **dict.fromkeys(("If", "Loop", "Scan"), _BODIES),
+    **dict.fromkeys(("NonMaxSuppression", "NonZero", "Unique", "Compress"), "how much it returns depends on the image"),
+    **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"), "it draws at random"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Attributes of one node, read by name and kind; ``version`` is the opset's, ``outputs`` how many are asked for."""
+
+    values: Mapping[str, Any]
+    version: int
+    outputs: int
+    op: str
+
+    @classmethod
+    def of(cls, node: Node) -> Attributes:
+        """Return the attributes of ``node``."""
+        return cls(node.attributes, node.version, len(node.outputs), node.op)
+
+    def has(self, name: str) -> bool:
+        """Return whether the file sets ``name``."""
+        return name in self.values
+
+    def whole(self, name: str, default: int) -> int:
+        """Return a whole number."""
+        return int(self.values.get(name, default))
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number."""
+        return float(self.values.get(name, default))
+
+    def text(self, name: str, default: str) -> str:
+        """Return a word."""
+        return str(self.values.get(name, default))
+
+    def ints(self, name: str) -> list[int] | None:
+        """Return whole numbers; None where the file does not set them."""
+        found = self.values.get(name)
+        return None if found is None else [int(each) for each in found]
+
+    def floats(self, name: str) -> list[float] | None:
+        """Return numbers; None where the file does not set them."""
+        found = self.values.get(name)
+        return None if found is None else [float(each) for each in found]
+
+
+Make = Callable[[Attributes], Function]
+Elements = Callable[[Attributes, Mapping[int, Any]], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """How one operator is computed.
+
+    Attributes:
+        make: from attributes to a function of the inputs; it returns a tensor, or a tuple of them.
+        numbers: positions of inputs that are given as (lists of) Python numbers: shapes, axes, sizes.
+        scalars: positions that are given as a Python number where it is constant and has no axes, else as a tensor.
+        elements: elements of the output, for operators that have no input to infer them from.
+    """
+
+    make: Make
+    numbers: tuple[int, ...] = ()
+    scalars: tuple[int, ...] = ()
+    elements: Elements = lambda _attributes, _numbers: 0
+
+
+TABLE: dict[str, Operator] = {}
+
+
+def operator(
+    *names: str, numbers: tuple[int, ...] = (), scalars: tuple[int, ...] = (), elements: Elements | None = None
+) -> Callable[[Make], Make]:
+    """Enter the decorated ``make`` in the table under each of ``names``."""
+
+    def enter(make: Make) -> Make:
+        for name in names:
+            entry = Operator(make=make, numbers=numbers, scalars=scalars)
+            TABLE[name] = entry if elements is None else Operator(make=make, numbers=numbers, elements=elements)
+        return make
+
+    return enter
+
+
+def plain(functions: Mapping[str, Function]) -> None:
+    """Enter functions that need no attributes."""
+    for name, function in functions.items():
+        TABLE[name] = Operator(make=_Always(function))
+
+
+@dataclass(frozen=True, slots=True)
+class _Always:
+    function: Function
+
+    def __call__(self, _attributes: Attributes) -> Function:
+        return self.function
+
+
+def operation_of(node: Node) -> Operator:
+    """Return the table's entry for ``node``.
+
+    Raises UnsupportedModel, naming the node, where there is none.
+    """
+    found = TABLE.get(node.op)
+    if found is None:
+        reason = REFUSED.get(node.op, "the operator is not in the table of those that are read")
+        raise UnsupportedModel(f"Node “{node.name}” ({node.op}) is not supported: {reason}.")
+    return found

@@ -1,0 +1,191 @@
+"""Resize and Upsample: every axis by itself, from the coordinates that the specification defines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+
+_ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "round_prefer_floor": lambda x: torch.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: torch.floor(x + 0.5),
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+}
+_TORCH_MODES = {("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How values between pixels are found."""
+
+    mode: str
+    coordinates: str
+    rounding: str
+    cubic: float
+    outside_excluded: bool
+    antialias: bool
+
+    def positions(self, length: int, wanted: int, scale: float) -> Tensor:
+        """Return where the ``wanted`` new pixels lie on an axis of ``length`` old ones; float64."""
+        x = torch.arange(wanted, dtype=torch.float64)
+        match self.coordinates:
+            case "half_pixel":
+                return (x + 0.5) / scale - 0.5
+            case "pytorch_half_pixel":
+                return (x + 0.5) / scale - 0.5 if wanted > 1 else torch.zeros_like(x)
+            case "align_corners":
+                return x * (length - 1) / (wanted - 1) if wanted > 1 else torch.zeros_like(x)
+            case "asymmetric":
+                return x / scale
+            case "tf_half_pixel_for_nn":
+                return (x + 0.5) / scale
+            case "half_pixel_symmetric":
+                centre = length / 2 * (1 - wanted / (scale * length))
+                return centre + (x + 0.5) / scale - 0.5
+        raise UnsupportedModel(f"Resize with the coordinates “{self.coordinates[:40]}” is not supported.")
+
+    def nearest(self, length: int, wanted: int, scale: float) -> Tensor:
+        """Return which old pixel each new one shows."""
+        # Rounding at .5 must not depend on the last bit of a quotient.
+        exact = torch.round(self.positions(length, wanted, scale) * 2**20) / 2**20
+        return _ROUNDINGS[self.rounding](exact).clamp(0, length - 1).to(torch.int64)
+
+    def weights(self, length: int, wanted: int, scale: float) -> Tensor:
+        """Return the (wanted, length) matrix that resizes an axis."""
+        positions = self.positions(length, wanted, scale)
+        first = torch.floor(positions)
+        matrix = torch.zeros(wanted, length, dtype=torch.float64)
+        for step in range(-1, 3) if self.mode == "cubic" else range(2):
+            place = first + step
+            share = self._share((positions - place).abs())
+            if self.outside_excluded:
+                share = torch.where((place < 0) | (place >= length), 0.0, share)
+            matrix.scatter_add_(1, place.clamp(0, length - 1).to(torch.int64).unsqueeze(1), share.unsqueeze(1))
+        return matrix / matrix.sum(1, keepdim=True) if self.outside_excluded else matrix
+
+    def _share(self, distance: Tensor) -> Tensor:
+        if self.mode == "linear":
+            return (1 - distance).clamp(min=0)
+        a, d = self.cubic, distance
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return torch.where(d <= 1, near, torch.where(d < 2, far, 0.0))
+
+
+@operator("Resize", numbers=(1, 2, 3))
+def _make_resize(at: Attributes) -> Function:
+    if at.version < 11:
+        return partial(_resize_10, way=_old_way(at))
+    way = _Way(
+        mode=at.text("mode", "nearest"),
+        coordinates=at.text("coordinate_transformation_mode", "half_pixel"),
+        rounding=at.text("nearest_mode", "round_prefer_floor"),
+        cubic=at.number("cubic_coeff_a", -0.75),
+        outside_excluded=bool(at.whole("exclude_outside", 0)),
+        antialias=bool(at.whole("antialias", 0)),
+    )
+    policy = at.text("keep_aspect_ratio_policy", "stretch")
+    return partial(_resize, way=way, axes=at.ints("axes"), policy=policy)
+
+
+def _old_way(at: Attributes) -> _Way:
+    return _Way(
+        mode=at.text("mode", "nearest").replace("bilinear", "linear"),
+        coordinates="asymmetric",
+        rounding="floor",
+        cubic=-0.75,
+        outside_excluded=False,
+        antialias=False,
+    )
+
+
+@operator("Upsample", numbers=(1,))
+def _make_upsample(at: Attributes) -> Function:
+    return partial(_resize_10, way=_old_way(at), stored=at.floats("scales"))
+
+
+def _resize_10(
+    x: Tensor, scales: Sequence[float] | None = None, *, way: _Way, stored: Sequence[float] | None = None
+) -> Tensor:
+    return _resize(x, None, stored if scales is None else scales, None, way=way, axes=None, policy="stretch")
+
+
+def _resize(
+    x: Tensor,
+    _region: object = None,
+    scales: Sequence[float] | None = None,
+    sizes: Sequence[int] | None = None,
+    *,
+    way: _Way,
+    axes: Sequence[int] | None,
+    policy: str,
+) -> Tensor:
+    places = [each % x.ndim for each in axes] if axes is not None else list(range(x.ndim))
+    if sizes:
+        sizes = _kept_ratio([x.shape[axis] for axis in places], sizes, policy)
+        ratios = [size / x.shape[axis] for axis, size in zip(places, sizes, strict=True)]
+    else:
+        ratios = list(scales or [])
+        sizes = [math.floor(x.shape[axis] * ratio) for axis, ratio in zip(places, ratios, strict=True)]
+    changed = {
+        axis: (size, ratio)
+        for axis, size, ratio in zip(places, sizes, ratios, strict=True)
+        if size != x.shape[axis] or ratio != 1
+    }
+    if not changed:
+        return x
+    if way.antialias:
+        raise UnsupportedModel("An antialiased Resize of the file is not supported.")
+    if _is_spatial(x, changed):
+        quick = _by_torch(x, changed, way)
+        if quick is not None:
+            return quick
+    for axis, (size, ratio) in changed.items():
+        if way.mode == "nearest":
+            x = x.index_select(axis, way.nearest(x.shape[axis], size, ratio).to(x.device))
+        else:
+            weights = way.weights(x.shape[axis], size, ratio).to(x.device, x.dtype)
+            x = torch.matmul(x.movedim(axis, -1), weights.T).movedim(-1, axis)
+    return x
+
+
+def _kept_ratio(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> list[int]:
+    if policy == "stretch":
+        return list(sizes)
+    ratios = [size / length for size, length in zip(sizes, lengths, strict=True)]
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    return [math.floor(length * ratio + 0.5) for length in lengths]
+
+
+def _is_spatial(x: Tensor, changed: dict[int, tuple[int, float]]) -> bool:
+    return 3 <= x.ndim <= 5 and min(changed) >= 2
+
+
+def _by_torch(x: Tensor, changed: dict[int, tuple[int, float]], way: _Way) -> Tensor | None:
+    """Return what torch's own kernel gives, where it means the same; else None."""
+    size = [changed.get(axis, (x.shape[axis], 1.0))[0] for axis in range(2, x.ndim)]
+    if way.mode == "nearest":
+        # torch shows old pixel ⌊i · old / new⌋
+        alike = all(
+            torch.equal(way.nearest(x.shape[axis], wanted, ratio), torch.arange(wanted) * x.shape[axis] // wanted)
+            for axis, (wanted, ratio) in changed.items()
+        )
+        return F.interpolate(x, size) if alike and x.is_floating_point() else None
+    exact = all(math.isclose(wanted, x.shape[axis] * ratio) for axis, (wanted, ratio) in changed.items())
+    aligned = way.coordinates == "align_corners"
+    halves = way.coordinates == "half_pixel" or (way.coordinates == "pytorch_half_pixel" and min(size) > 1)
+    mode = _TORCH_MODES.get((way.mode, x.ndim - 2))
+    if mode is None or not (halves or aligned) or not (exact or aligned) or way.outside_excluded:
+        return None
+    if way.mode == "cubic" and way.cubic != -0.75:
+        return None
+    return F.interpolate(x, size, mode=mode, align_corners=aligned)

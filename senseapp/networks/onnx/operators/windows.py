@@ -1,0 +1,316 @@
+"""Operators with a sliding window: convolutions, pooling, sampling at positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.ops import roi_align
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+
+Ends = tuple[tuple[int, int], ...]  # what is added before and after each spatial axis
+_CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_MAX_POOLS: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_MEAN_POOLS: dict[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Settings that convolutions and pools share, one number per spatial axis.
+
+    Attributes:
+        kernel: lengths of the window.
+        pads: stored ends; what is used where ``automatic`` is ``NOTSET``.
+        automatic: ONNX's ``auto_pad``.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: Ends
+    automatic: str
+    ceil: bool = False
+
+    @classmethod
+    def of(cls, at: Attributes, kernel: Sequence[int]) -> Window:
+        """Read the settings of a node whose window has the lengths ``kernel``."""
+        rank = len(kernel)
+        pads = at.ints("pads") or [0] * (2 * rank)
+        if len(pads) != 2 * rank:
+            raise UnsupportedModel(f"A {at.op} of the file has {len(pads)} pads for {rank} spatial axes.")
+        return cls(
+            kernel=tuple(kernel),
+            strides=tuple(at.ints("strides") or [1] * rank),
+            dilations=tuple(at.ints("dilations") or [1] * rank),
+            pads=tuple(zip(pads[:rank], pads[rank:], strict=True)),
+            automatic=at.text("auto_pad", "NOTSET"),
+            ceil=bool(at.whole("ceil_mode", 0)),
+        )
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel)
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Lengths of the window with its gaps."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    def ends(self, lengths: Sequence[int]) -> Ends:
+        """Return what is added to an input of spatial ``lengths``."""
+        if self.automatic in ("NOTSET", ""):
+            return self.pads
+        if self.automatic == "VALID":
+            return ((0, 0),) * self.rank
+        return tuple(
+            _same_ends(length, stride, reach, upper=self.automatic == "SAME_UPPER")
+            for length, stride, reach in zip(lengths, self.strides, self.reach, strict=True)
+        )
+
+    def pooled(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Return the lengths of a pool's output; a window that starts behind the input is left out."""
+        found = []
+        for length, (before, after), reach, stride in zip(
+            lengths, self.ends(lengths), self.reach, self.strides, strict=True
+        ):
+            steps = (length + before + after - reach) / stride
+            count = (math.ceil(steps) if self.ceil else math.floor(steps)) + 1
+            found.append(count - 1 if self.ceil and (count - 1) * stride >= length + before else count)
+        return tuple(found)
+
+
+def _same_ends(length: int, stride: int, reach: int, *, upper: bool) -> tuple[int, int]:
+    total = max(0, (-(-length // stride) - 1) * stride + reach - length)
+    small, large = total // 2, total - total // 2
+    return (small, large) if upper else (large, small)
+
+
+def symmetric(ends: Ends) -> tuple[int, ...] | None:
+    """Return one number per axis where as much is added before as after; else None."""
+    return tuple(before for before, _ in ends) if all(before == after for before, after in ends) else None
+
+
+def flat(ends: Ends) -> list[int]:
+    """Return ends in the order that torch's ``pad`` takes: last axis first."""
+    return [length for pair in reversed(ends) for length in pair]
+
+
+@operator("Conv")
+def _make_conv(at: Attributes) -> Function:
+    return partial(_convolve, at=at)
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Attributes) -> Tensor:
+    window = Window.of(at, weight.shape[2:])
+    ends = window.ends(x.shape[2:])
+    padding = symmetric(ends)
+    if padding is None:
+        x, padding = F.pad(x, flat(ends)), (0,) * window.rank
+    result: Tensor = _CONVOLUTIONS[window.rank](
+        x,
+        weight,
+        bias,
+        window.strides,
+        padding,
+        window.dilations,
+        at.whole("group", 1),
+    )
+    return result
+
+
+@operator("ConvTranspose")
+def _make_transposed(at: Attributes) -> Function:
+    return partial(_convolve_transposed, at=at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransposedEnds:
+    """What a transposed convolution adds at the end, and what is cut from its full output."""
+
+    output_padding: tuple[int, ...]
+    cut: Ends
+
+
+def transposed_ends(at: Attributes, window: Window, lengths: Sequence[int]) -> TransposedEnds:
+    """Return how a ``ConvTranspose`` of an input of spatial ``lengths`` ends."""
+    added = tuple(at.ints("output_padding") or [0] * window.rank)
+    wanted = at.ints("output_shape")
+    if wanted is None and window.automatic in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [length * stride for length, stride in zip(lengths, window.strides, strict=True)]
+    if wanted is None:
+        return TransposedEnds(output_padding=added, cut=window.ends(lengths))
+    wanted = wanted[-window.rank :]
+    cut = []
+    for length, stride, reach, extra, target in zip(lengths, window.strides, window.reach, added, wanted, strict=True):
+        total = max(0, stride * (length - 1) + extra + reach - target)
+        small, large = total // 2, total - total // 2
+        cut.append((small, large) if window.automatic == "SAME_UPPER" else (large, small))
+    return TransposedEnds(output_padding=added, cut=tuple(cut))
+
+
+def _convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Attributes) -> Tensor:
+    window = Window.of(at, weight.shape[2:])
+    ends = transposed_ends(at, window, x.shape[2:])
+    padding = symmetric(ends.cut)
+    result: Tensor = _TRANSPOSED[window.rank](
+        x,
+        weight,
+        bias,
+        window.strides,
+        padding or (0,) * window.rank,
+        ends.output_padding,
+        at.whole("group", 1),
+        window.dilations,
+    )
+    return result if padding is not None else cropped(result, ends=ends.cut)
+
+
+def cropped(x: Tensor, *, ends: Ends) -> Tensor:
+    """Return ``x`` without ``ends`` of its spatial axes."""
+    return F.pad(x, [-length for length in flat(ends)])
+
+
+@operator("MaxPool")
+def _make_max_pool(at: Attributes) -> Function:
+    if at.outputs > 1:
+        raise UnsupportedModel("A MaxPool of the file returns positions too, which is not supported.")
+    return partial(_max_pool, window=Window.of(at, at.ints("kernel_shape") or []))
+
+
+def _max_pool(x: Tensor, *, window: Window) -> Tensor:
+    ends = window.ends(x.shape[2:])
+    padding = symmetric(ends)
+    pool = _MAX_POOLS[window.rank]
+    if padding is not None and all(2 * pad <= reach for pad, reach in zip(padding, window.kernel, strict=True)):
+        return pool(x, window.kernel, window.strides, padding, window.dilations, window.ceil)  # type: ignore[no-any-return]
+    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    padded = F.pad(x, flat(_to_length(window, x.shape[2:], ends)), value=lowest)
+    return pool(padded, window.kernel, window.strides, 0, window.dilations)  # type: ignore[no-any-return]
+
+
+def _to_length(window: Window, lengths: Sequence[int], ends: Ends) -> Ends:
+    """Return ends with which whole windows give exactly the pool's output."""
+    counts = window.pooled(lengths)
+    return tuple(
+        (before, (count - 1) * stride + reach - length - before)
+        for count, stride, reach, length, (before, _) in zip(
+            counts, window.strides, window.reach, lengths, ends, strict=True
+        )
+    )
+
+
+@operator("AveragePool")
+def _make_mean_pool(at: Attributes) -> Function:
+    window = Window.of(at, at.ints("kernel_shape") or [])
+    return partial(_mean_pool, window=window, count_pads=bool(at.whole("count_include_pad", 0)))
+
+
+def _mean_pool(x: Tensor, *, window: Window, count_pads: bool) -> Tensor:
+    ends = window.ends(x.shape[2:])
+    padding = symmetric(ends)
+    near = padding is not None and all(2 * pad <= k for pad, k in zip(padding, window.kernel, strict=True))
+    if near and set(window.dilations) == {1}:
+        return _MEAN_POOLS[window.rank](x, window.kernel, window.strides, padding, window.ceil, count_pads)  # type: ignore[no-any-return]
+    counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+    counted = F.pad(counted, flat(ends), value=1.0 if count_pads else 0.0)
+    whole = _to_length(window, x.shape[2:], ends)
+    more = tuple((0, want - have) for (_, want), (_, have) in zip(whole, ends, strict=True))
+    return _window_sums(F.pad(x, flat(whole)), window) / _window_sums(F.pad(counted, flat(more)), window)
+
+
+def _window_sums(x: Tensor, window: Window) -> Tensor:
+    """Return the sum in each window of a padded input."""
+    ones = torch.ones((1, 1, *window.kernel), dtype=x.dtype, device=x.device)
+    images = x.reshape(-1, 1, *x.shape[2:])
+    sums: Tensor = _CONVOLUTIONS[window.rank](images, ones, None, window.strides, 0, window.dilations)
+    return sums.reshape(*x.shape[:2], *sums.shape[2:])
+
+
+@operator("LpPool")
+def _make_lp_pool(at: Attributes) -> Function:
+    return partial(_lp_pool, window=Window.of(at, at.ints("kernel_shape") or []), power=at.whole("p", 2))
+
+
+def _lp_pool(x: Tensor, *, window: Window, power: int) -> Tensor:
+    ends = _to_length(window, x.shape[2:], window.ends(x.shape[2:]))
+    return _window_sums(F.pad(x.abs().pow(power), flat(ends)), window).pow(1 / power)
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def _make_global_pool(at: Attributes) -> Function:
+    if at.op == "GlobalLpPool":
+        return partial(_global_norm, power=at.whole("p", 2))
+    return _global_mean if at.op == "GlobalAveragePool" else _global_max
+
+
+def _global_mean(x: Tensor) -> Tensor:
+    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
+
+
+def _global_max(x: Tensor) -> Tensor:
+    return x.amax(tuple(range(2, x.ndim)), keepdim=True)
+
+
+def _global_norm(x: Tensor, *, power: int) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, power, tuple(range(2, x.ndim)), keepdim=True)
+    return norm
+
+
+@operator("GridSample")
+def _make_grid_sample(at: Attributes) -> Function:
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(at.text("mode", "linear"), at.text("mode", "linear"))
+    return partial(
+        F.grid_sample,
+        mode=mode,
+        padding_mode=at.text("padding_mode", "zeros"),
+        align_corners=bool(at.whole("align_corners", 0)),
+    )
+
+
+@operator("AffineGrid", numbers=(1,))
+def _make_affine_grid(at: Attributes) -> Function:
+    return partial(F.affine_grid, align_corners=bool(at.whole("align_corners", 0)))
+
+
+@operator("RoiAlign")
+def _make_roi_align(at: Attributes) -> Function:
+    if at.text("mode", "avg") != "avg":
+        raise UnsupportedModel("A RoiAlign of the file takes maxima, which is not supported.")
+    default = "half_pixel" if at.version >= 16 else "output_half_pixel"
+    return partial(
+        _roi_align,
+        size=(at.whole("output_height", 1), at.whole("output_width", 1)),
+        scale=at.number("spatial_scale", 1.0),
+        samples=at.whole("sampling_ratio", 0),
+        aligned=at.text("coordinate_transformation_mode", default) == "half_pixel",
+    )
+
+
+def _roi_align(
+    x: Tensor, boxes: Tensor, images: Tensor, *, size: tuple[int, int], scale: float, samples: int, aligned: bool
+) -> Tensor:
+    numbered = torch.cat([images.to(boxes.dtype).unsqueeze(1), boxes], dim=1)  # (K, 5)
+    return roi_align(x, numbered, size, scale, samples or -1, aligned)  # type: ignore[no-any-return]
+
+
+@operator("Col2Im", numbers=(1, 2))
+def _make_col2im(at: Attributes) -> Function:
+    return partial(_col2im, at=at)
+
+
+def _col2im(x: Tensor, image: Sequence[int], block: Sequence[int], *, at: Attributes) -> Tensor:
+    window = Window.of(at, block)
+    padding = symmetric(window.pads)
+    if padding is None or window.rank != 2:
+        raise UnsupportedModel("A Col2Im of the file is not of two axes with equal pads, which is not supported.")
+    return F.fold(x, tuple(image), window.kernel, window.dilations, padding, window.strides)

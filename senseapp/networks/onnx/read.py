@@ -1,0 +1,221 @@
+"""Bytes of an ONNX file to a protobuf message that is safe to work with: nothing is run, no other file is opened."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    numpy_helper,
+    version_converter,
+)
+from onnx.inliner import inline_local_functions
+
+from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
+
+MOST_NODES = 100_000
+OLDEST_OPSET, NEWEST_OPSET = 7, 24
+DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
+_HALF_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_LARGEST = 1 << 40  # elements of a shape that is written in a file
+
+
+def read_model(content: bytes) -> tuple[ModelProto, tuple[str, ...]]:
+    """Return the model in ``content`` with functions inlined and float16 as float32, and notes on what was changed.
+
+    Raises:
+        InvalidCheckpoint: it is not an ONNX model, or one that cannot be trusted.
+        UnsupportedModel: an opset version, or operators of a domain, that cannot be read.
+    """
+    model = _parsed(content)
+    _check_nodes_and_tensors(model, len(content))
+    if model.functions:
+        model = _inlined(model)
+    _check_domains(model)
+    model = _checked_opset(model)
+    notes = []
+    if _as_float32(model):
+        notes.append("The file computes in float16; it is read and measured in float32.")
+    return model, tuple(notes)
+
+
+def opset_of(model: ModelProto) -> int:
+    """Return the version of the default domain."""
+    return max((each.version for each in model.opset_import if each.domain in DEFAULT_DOMAINS), default=0)
+
+
+def label(node: NodeProto) -> str:
+    """Return how a message names ``node``."""
+    return f"node “{node.name or next(iter(node.output), '')}” ({node.op_type})"
+
+
+def _parsed(content: bytes) -> ModelProto:
+    try:
+        model: ModelProto = ModelProto.FromString(content)
+    except DecodeError as error:
+        raise InvalidCheckpoint("The file is not an ONNX model: its bytes cannot be read as one.") from error
+    if not model.graph.node or not model.graph.output:
+        raise InvalidCheckpoint("The file is not an ONNX model, or one without nodes: there is nothing to run in it.")
+    return model
+
+
+def _nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield every node, those of functions and of bodies (If, Loop, Scan) included."""
+    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    while pending:
+        for node in pending.pop().node:
+            yield node
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.GRAPH:
+                    pending.append(attribute.g)
+                pending.extend(attribute.graphs)
+
+
+def _graphs(model: ModelProto) -> Iterator[GraphProto]:
+    yield model.graph
+    for node in _nodes(model):
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield attribute.g
+            yield from attribute.graphs
+
+
+def _check_nodes_and_tensors(model: ModelProto, size: int) -> None:
+    tensors: list[TensorProto] = []
+    for number, node in enumerate(_nodes(model)):
+        if number >= MOST_NODES:
+            raise InvalidCheckpoint(
+                f"The graph has more than {MOST_NODES:,} nodes, the most that are read. Export a smaller network."
+            )
+        for attribute in node.attribute:
+            tensors.extend([attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors)
+    for graph in _graphs(model):
+        if graph.sparse_initializer:
+            raise UnsupportedModel("The file holds sparse initializers; export it with dense weights.")
+        tensors.extend(graph.initializer)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _check_declared(value)
+    for tensor in tensors:
+        _check_tensor(tensor, size)
+
+
+def _check_declared(value: onnx.ValueInfoProto) -> None:
+    lengths = [max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+    if math.prod(lengths) > _LARGEST:
+        raise InvalidCheckpoint(
+            f"“{value.name}” is declared with {math.prod(lengths):.1e} elements; no network has so many."
+        )
+
+
+def _check_tensor(tensor: TensorProto, size: int) -> None:
+    name = tensor.name or "a constant"
+    if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+        raise InvalidCheckpoint(
+            f"The weights of “{name}” are in another file. Save the model as one file: "
+            "onnx.save(model, path, save_as_external_data=False)."
+        )
+    if any(length < 0 for length in tensor.dims):
+        raise InvalidCheckpoint(f"“{name}” has a negative length in its shape {list(tensor.dims)[:8]}.")
+    elements = math.prod(tensor.dims)
+    if elements > 2 * size:  # two elements a byte, as in int4, are the most that a file can hold
+        raise InvalidCheckpoint(f"“{name}” is declared with {elements:.1e} elements, more than the file can hold.")
+
+
+def _inlined(model: ModelProto) -> ModelProto:
+    _check_calls(model)
+    inlined = inline_local_functions(model)
+    del inlined.functions[:]
+    return inlined
+
+
+def _check_calls(model: ModelProto) -> None:
+    """Refuse functions that recurse, and calls that would become more than MOST_NODES nodes."""
+    bodies = {(each.domain, each.name): Counter((n.domain, n.op_type) for n in each.node) for each in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    open_calls: set[tuple[str, str]] = set()
+
+    for first in bodies:
+        stack = [first]
+        while stack:
+            key = stack[-1]
+            missing = [each for each in bodies[key] if each in bodies and each not in sizes]
+            if key in sizes or not missing:
+                sizes[key] = sum(count * sizes.get(each, 1) for each, count in bodies[key].items())
+                open_calls.discard(stack.pop())
+                continue
+            open_calls.add(key)
+            if not open_calls.isdisjoint(missing):
+                raise InvalidCheckpoint(f"The function “{key[1]}” of the file calls itself; such a model never ends.")
+            stack.append(missing[0])
+    if sum(sizes.get((node.domain, node.op_type), 1) for node in model.graph.node) > MOST_NODES:
+        raise InvalidCheckpoint(f"With its functions written out the graph has more than {MOST_NODES:,} nodes.")
+
+
+def _check_domains(model: ModelProto) -> None:
+    for node in _nodes(model):
+        if node.domain not in DEFAULT_DOMAINS:
+            raise UnsupportedModel(
+                f"{label(node).capitalize()} is an operator of the domain “{node.domain}”, which only its own runtime "
+                "can compute. Export with standard ONNX operators."
+            )
+
+
+def _checked_opset(model: ModelProto) -> ModelProto:
+    version = opset_of(model)
+    if not OLDEST_OPSET <= version <= NEWEST_OPSET:
+        raise UnsupportedModel(
+            f"The file is of opset {version}; {OLDEST_OPSET} to {NEWEST_OPSET} can be read. "
+            "Export it again with an opset version between these."
+        )
+    if version < 13 and any(_is_quantized_by_channel(node) for node in model.graph.node):
+        try:
+            return version_converter.convert_version(model, 13)
+        except Exception as error:  # of any kind: the converter is C++ and says RuntimeError and ValueError
+            raise InvalidCheckpoint(
+                f"The file is quantized by channel, which needs opset 13, but is of opset {version}. "
+                "Quantize it again after raising the opset."
+            ) from error
+    return model
+
+
+def _is_quantized_by_channel(node: NodeProto) -> bool:
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear") and any(
+        each.name == "axis" for each in node.attribute
+    )
+
+
+def _as_float32(model: ModelProto) -> bool:
+    """Change half-precision tensors, casts and declarations to float32, in place; return whether there were any."""
+    changed = False
+    for graph in _graphs(model):
+        for tensor in graph.initializer:
+            changed |= _widen(tensor)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in _HALF_TYPES:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
+                changed = True
+    for node in _nodes(model):
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR:
+                changed |= _widen(attribute.t)
+            elif attribute.name in ("to", "dtype") and attribute.i in _HALF_TYPES:
+                attribute.i = TensorProto.FLOAT
+                changed = True
+    return changed
+
+
+def _widen(tensor: TensorProto) -> bool:
+    if tensor.data_type not in _HALF_TYPES:
+        return False
+    wide = numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name)
+    tensor.CopyFrom(wide)
+    return True

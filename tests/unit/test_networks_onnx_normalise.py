@@ -1,0 +1,212 @@
+"""Dirty files become an ordered graph with all constants in one place; hostile ones are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
+from senseapp.networks.onnx.normalise import normalise
+from senseapp.networks.onnx.open import open_onnx
+from tests.onnx_graphs import file_of, model_of, node, weights
+
+W = weights(4, 3, 3, 3)
+
+
+def _conv(**changes: object) -> bytes:
+    return file_of([node("Conv", "x w", "y")], {"w": W}, **changes)
+
+
+def test_nodes_out_of_order_are_sorted() -> None:
+    nodes = [node("Relu", "a", "y"), node("Conv", "x w", "a")]
+    graph, model = normalise(file_of(nodes, {"w": W}))
+    assert [each.op for each in graph.nodes] == ["Conv", "Relu"]
+    assert [each.op_type for each in model.graph.node] == ["Conv", "Relu"]
+
+
+def test_nodes_in_order_stay_where_they_are() -> None:
+    nodes = [node("Relu", "x", "b"), node("Abs", "x", "a"), node("Add", "a b", "y")]
+    assert [each.op for each in normalise(file_of(nodes, {}))[0].nodes] == ["Relu", "Abs", "Add"]
+
+
+def test_a_constant_node_is_a_tensor_of_the_file() -> None:
+    constant = node("Constant", "", "w", value=numpy_helper.from_array(W))
+    graph, _ = normalise(file_of([constant, node("Conv", "x w", "y")], {}))
+    assert [each.op for each in graph.nodes] == ["Conv"]
+    assert graph.constants["w"].initializer == "w"
+    assert graph.constants["w"].weight
+
+
+def test_a_bias_behind_identity_is_the_initializer() -> None:
+    nodes = [node("Identity", "b", "alias"), node("Conv", "x w alias", "y")]
+    graph, _ = normalise(file_of(nodes, {"w": W, "b": weights(4)}))
+    assert graph.nodes[0].inputs == ("x", "w", "b")
+
+
+def test_what_depends_on_constants_alone_is_computed() -> None:
+    nodes = [node("Transpose", "w", "t"), node("Mul", "t half", "u"), node("MatMul", "x u", "y")]
+    initializers = {"w": weights(5, 8), "half": np.float32(0.5) * np.ones((), np.float32)}
+    graph, _ = normalise(file_of(nodes, initializers))
+    assert [each.op for each in graph.nodes] == ["MatMul"]
+    np.testing.assert_allclose(graph.constants["u"].value, initializers["w"].T / 2)
+    assert not graph.constants["u"].weight  # of two tensors: none of the file's
+
+
+def test_a_transposed_weight_keeps_its_initializer() -> None:
+    nodes = [node("Transpose", "w", "t", perm=[1, 0]), node("MatMul", "x t", "y")]
+    constant = normalise(file_of(nodes, {"w": weights(5, 8)}))[0].constants["t"]
+    assert (constant.initializer, constant.order) == ("w", (1, 0))
+
+
+def test_equal_computations_of_one_initializer_are_one_constant() -> None:
+    nodes = [
+        *(node("Transpose", "w", f"t{index}", perm=[1, 0]) for index in range(2)),
+        node("MatMul", "x t0", "a"),
+        node("MatMul", "a t1", "y"),
+    ]
+    graph, _ = normalise(file_of(nodes, {"w": weights(8, 8)}))
+    assert {each.inputs[1] for each in graph.nodes} == {"t0"}
+
+
+def test_fifty_thousand_nodes_without_names_are_named_in_linear_time() -> None:
+    nodes = [node("Relu", "x" if not index else f"v{index - 1}", f"v{index}", name="") for index in range(50_000)]
+    content = file_of(nodes, {}, outputs=["v49999"])
+    before = time.process_time()
+    graph, _ = normalise(content)
+    assert time.process_time() - before < 30
+    assert len({each.name for each in graph.nodes}) == 50_000
+
+
+def test_a_name_used_twice_is_made_unique() -> None:
+    nodes = [node("Relu", "x", "a", name="n"), node("Abs", "a", "b", name="n_1"), node("Neg", "b", "y", name="n")]
+    assert [each.name for each in normalise(file_of(nodes, {}))[0].nodes] == ["n", "n_1", "n_2"]
+
+
+def test_functions_are_written_out() -> None:
+    body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Add", ["s", "a"], ["r"])]
+    function = helper.make_function("own", "F", ["a"], ["r"], body, [helper.make_opsetid("", 18)])
+    model = model_of([helper.make_node("F", ["x"], ["y"], domain="own")], {}, functions=[function])
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    graph, _ = normalise(model.SerializeToString())
+    assert [each.op for each in graph.nodes] == ["Mul", "Add"]
+
+
+def test_half_precision_is_read_as_float32_and_said() -> None:
+    nodes = [node("Cast", "x", "h", to=TensorProto.FLOAT16), node("Conv", "h w", "y")]
+    graph, model = normalise(file_of(nodes, {"w": W.astype(np.float16)}, element_type=TensorProto.FLOAT16))
+    assert graph.constants["w"].value.dtype == torch.float32
+    assert "float16" in graph.notes[0]
+    assert model.graph.initializer[0].data_type == TensorProto.FLOAT
+    opened = open_onnx(file_of(nodes, {"w": W.astype(np.float16)}, element_type=TensorProto.FLOAT16))
+    assert opened.difference < 1e-5
+
+
+def test_domains_that_no_node_uses_do_not_matter() -> None:
+    model = model_of([node("Conv", "x w", "y")], {"w": W})
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    assert len(normalise(model.SerializeToString())[0].nodes) == 1
+
+
+def _external() -> bytes:
+    model = model_of([node("Conv", "x w", "y")], {"w": W})
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../etc/passwd")
+    return model.SerializeToString()
+
+
+def _declared(*dims: int) -> bytes:
+    model = model_of([node("Conv", "x w", "y")], {"w": W})
+    model.graph.initializer[0].dims[:] = dims
+    return model.SerializeToString()
+
+
+def _calls(depth: int, *, circle: bool) -> bytes:
+    """Return a function that calls the next one twice, and so on; with ``circle`` the last one calls the first."""
+    functions = []
+    for index in range(depth):
+        last = index == depth - 1
+        op, domain = ("Relu", "") if last and not circle else (f"F{0 if last else index + 1}", "own")
+        body = [helper.make_node(op, [a], [b], domain=domain) for a, b in (("a", "m"), ("m", "r"))]
+        imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+        functions.append(helper.make_function("own", f"F{index}", ["a"], ["r"], body, imports))
+    model = model_of([helper.make_node("F0", ["x"], ["y"], domain="own")], {}, functions=functions)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    return model.SerializeToString()
+
+
+def _huge(*nodes: onnx.NodeProto, **numbers: np.ndarray) -> bytes:
+    return file_of([*nodes, node("Add", "x z", "y")], numbers)
+
+
+_MANY = np.array([10**6, 10**6], np.int64)
+HOSTILE = {
+    "no model": (b"GIF89a" * 50, "not an ONNX model"),
+    "nothing": (b"", "not an ONNX model"),
+    "another file": (_external(), "another file"),
+    "more than the file holds": (_declared(1 << 20, 1 << 20, 3, 3), "more than the file can hold"),
+    "product overflows": (_declared(1 << 40, 1 << 40, 3, 3), "more than the file can hold"),
+    "negative": (_declared(-4, 3, 3, 3), "negative"),
+    "incomplete": (_declared(8, 3, 3, 3), "incomplete"),
+    "circle": (file_of([node("Add", "x y", "a"), node("Relu", "a", "y")], {}), "circle"),
+    "computed twice": (file_of([node("Abs", "x", "y"), node("Relu", "x", "y")], {}), "Two nodes"),
+    "function calls itself": (_calls(3, circle=True), "calls itself"),
+    "functions multiply": (_calls(40, circle=False), "functions written out"),
+    "too many nodes": (file_of([node("Relu", "x", "y", name="")] * 100_001, {}), "more than 100,000 nodes"),
+    "own domain": (file_of([helper.make_node("Relu", ["x"], ["y"], domain="evil")], {}), "domain “evil”"),
+    "opset 99": (_conv(opset=99), "opset 99"),
+    "opset 5": (_conv(opset=5), "opset 5"),
+    "declared input": (_conv(shape=(1, 3, 1 << 31, 1 << 31)), "declared with"),
+    "10^12 by shape": (_huge(node("ConstantOfShape", "s", "z"), s=_MANY), "1.0e\\+12 elements"),
+    "10^12 by expand": (_huge(node("Expand", "one", "z"), node("Identity", "s", "t"), one=np.ones(1), s=_MANY), None),
+    "10^12 by range": (_huge(node("Range", "a b c", "z"), a=np.int64(0), b=np.int64(10**12), c=np.int64(1)), "e\\+12"),
+    "10^12 by broadcasting": (
+        _huge(node("ConstantOfShape", "s", "u"), node("ConstantOfShape", "t", "v"), node("Add", "u v", "z"),
+              s=np.array([10**6, 1]), t=np.array([1, 10**6])),
+        "1.0e\\+12 elements",
+    ),
+    "10^12 by tile": (file_of([node("Tile", "x s", "y")], {"s": np.array([1, 1, 10**5, 10**6])}), "elements"),
+    "a body": (file_of([helper.make_node("If", ["x"], ["y"])], {}), "If"),
+    "integers": (file_of([node("ConvInteger", "x w", "y", name="here")], {"w": W}), "“here” \\(ConvInteger\\)"),
+    "unknown": (file_of([node("Frobnicate", "x", "y", name="here")], {}), "“here” \\(Frobnicate\\)"),
+    "nothing computes it": (file_of([node("Add", "x gone", "y", name="here")], {}), "“gone”"),
+    "no output": (file_of([node("Relu", "x", "a")], {}), "computed by no node"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", HOSTILE)
+def test_a_hostile_file_is_refused_at_once(why: str) -> None:
+    content, says = HOSTILE[why]
+    before = time.process_time()
+    with pytest.raises((InvalidCheckpoint, UnsupportedModel), match=says):
+        open_onnx(content)
+    assert time.process_time() - before < 20
+
+
+def test_a_file_quantized_by_channel_before_opset_13_has_its_opset_raised() -> None:
+    nodes = [node("DequantizeLinear", "q s z", "w", axis=0), node("Conv", "x w", "y")]
+    codes = (W * 50).round().clip(-127, 127).astype(np.int8)
+    scales = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+    initializers = {"q": codes, "s": scales, "z": np.zeros(4, np.int8)}
+    opened = open_onnx(file_of(nodes, initializers, opset=12))
+    wanted = codes * scales[:, None, None, None]
+    found = next(each for each in opened.network.modules() if isinstance(each, torch.nn.Conv2d))
+    np.testing.assert_allclose(found.weight.detach(), wanted, rtol=1e-6)
+    assert any("quantized" in note for note in opened.notes)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_damaged_file_raises_errors_for_people_only(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    content = bytearray(file_of([node("Conv", "x w", "a"), node("Relu", "a", "y")], {"w": W[:1, :, :1, :1]}))
+    for place in random.integers(0, len(content), 4):
+        content[place] = random.integers(0, 256)
+    with contextlib.suppress(SenseError):  # any other error fails the test
+        open_onnx(bytes(content))

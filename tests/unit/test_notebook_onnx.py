@@ -1,0 +1,40 @@
+"""Notebooks analyse a network from an ONNX file as the module that it was exported from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import senseapp
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.reconstruct.write import onnx_model
+from tests.small_models import small_network
+
+
+def test_layers_of_a_file_lose_what_those_of_the_module_lose(tmp_path: Path) -> None:
+    module = small_network(seed=0).eval()
+    images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    file = tmp_path / "network.onnx"
+    file.write_bytes(onnx_model(module, images[:1]))
+    opened = senseapp.open_onnx(file)  # type: ignore[attr-defined]
+    labels = module(images).argmax(1)
+
+    def accuracy_of(model: torch.nn.Module) -> float:
+        with torch.no_grad():
+            return float((model(images).argmax(1) == labels).float().mean())
+
+    settings = {"compression": "sparsity", "level": 80, "higher_is_better": True, "metric_name": "accuracy"}
+    found = [
+        senseapp.analyze_sensitivity(model, images, accuracy_of, verbose=False, **settings)  # type: ignore[attr-defined]
+        for model in (module, opened.network)
+    ]
+    losses = [sorted((layer.params, round(layer.delta, 6)) for layer in result.layers) for result in found]
+    assert losses[0] == losses[1]
+    assert found[1].layers
+
+
+def test_a_path_without_a_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match="cannot be read: No such file"):
+        senseapp.open_onnx(tmp_path / "nothing.onnx")  # type: ignore[attr-defined]
