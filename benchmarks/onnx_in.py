@@ -66,7 +66,9 @@ def network_of(name: str) -> tuple[nn.Module, int]:
         model = timm.create_model(name, pretrained=False, num_classes=10).eval()
         fixed = model.pretrained_cfg.get("fixed_input_size")
         return model, model.pretrained_cfg["input_size"][-1] if fixed else TIMM[name]
-    extra: dict[str, Any] = {"init_weights": True} if name == "googlenet" else {}
+    extra: dict[str, Any] = {"init_weights": True, "aux_logits": False} if name == "googlenet" else {}
+    if name.startswith(("lraspp", "deeplab", "fcn")):
+        extra = {"weights_backbone": None}
     model = torchvision.models.get_model(name, weights=None, **extra).eval()
     return (_OneOutput(model) if hasattr(model, "backbone") else model).eval(), TORCHVISION[name]
 
