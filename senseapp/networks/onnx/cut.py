@@ -29,7 +29,7 @@ _PASSED = frozenset({"Identity", "Reshape", "Flatten", "Cast", "Squeeze", "Unsqu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class OutputCandidate:
     """A value that can be the output of the network.
 
     Attributes:
@@ -48,7 +48,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class GraphCut:
     """What remains of a graph's outputs.
 
     Attributes:
@@ -56,27 +56,27 @@ class Cut:
         lost: outputs of the file behind a barrier, and the barrier's node nearest to the input.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[OutputCandidate, ...]
     lost: tuple[str, ...] = ()
     barrier: Node | None = None
 
 
-def cut(graph: Graph) -> Cut:
+def cut(graph: Graph) -> GraphCut:
     """Return candidates for the outputs of ``graph``.
 
     Raises UnsupportedModel where nothing but the input lies before what cannot be differentiated.
     """
     behind, barrier = _behind_barriers(graph)
     lost = tuple(name for name in graph.outputs if name in behind)
-    found = [Candidate(name=name, kind="output") for name in graph.outputs if name not in behind]
+    found = [OutputCandidate(name=name, kind="output") for name in graph.outputs if name not in behind]
     if lost:
-        found += [Candidate(name=name, kind="cut") for name in _frontier(graph, behind)]
+        found += [OutputCandidate(name=name, kind="cut") for name in _frontier(graph, behind)]
     if not found:
         named = "" if barrier is None else f" “{barrier.name}” ({barrier.op})"
         raise UnsupportedModel(f"Everything that the file computes lies behind node{named}, which cannot be measured.")
     makers = graph.producers()
     logits = [each for candidate in found if (each := _logits(candidate.name, makers, graph)) is not None]
-    return Cut(candidates=(*found, *logits), lost=lost, barrier=barrier)
+    return GraphCut(candidates=(*found, *logits), lost=lost, barrier=barrier)
 
 
 def _behind_barriers(graph: Graph) -> tuple[set[str], Node | None]:
@@ -116,19 +116,19 @@ def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
     return found
 
 
-def _logits(name: str, makers: Mapping[str, Node], graph: Graph) -> Candidate | None:
+def _logits(name: str, makers: Mapping[str, Node], graph: Graph) -> OutputCandidate | None:
     value = name
     while (node := makers.get(value)) is not None and node.op in _PASSED:
         value = node.inputs[0]
     if node is None or node.op not in _PROBABILITIES or node.inputs[0] in graph.constants:
         return None
-    return Candidate(name=node.inputs[0], kind="logits", of=name, operator=node.op)
+    return OutputCandidate(name=node.inputs[0], kind="logits", of=name, operator=node.op)
 
 
-def with_shapes(candidates: Iterable[Candidate], values: Values) -> tuple[Candidate, ...]:
+def with_shapes(candidates: Iterable[OutputCandidate], values: Values) -> tuple[OutputCandidate, ...]:
     """Return ``candidates`` with their shapes, without those that no image changes and those of whole numbers."""
     return tuple(
-        Candidate(
+        OutputCandidate(
             name=each.name, kind=each.kind, shape=tuple(values[each.name].shape), of=each.of, operator=each.operator
         )
         for each in candidates
@@ -140,7 +140,7 @@ def _can_be_measured(value: Tensor | None) -> bool:
     return value is not None and value.is_meta and value.is_floating_point()
 
 
-def usual_choice(candidates: Iterable[Candidate], batch: int) -> tuple[str, ...]:
+def usual_choice(candidates: Iterable[OutputCandidate], batch: int) -> tuple[str, ...]:
     """Return the outputs to measure where nobody chooses: all, logits in place of class probabilities.
 
     Sigmoids in boxes and masks stay: only a softmax, and the sigmoid of one row of numbers for each of ``batch``

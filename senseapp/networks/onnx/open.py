@@ -21,7 +21,7 @@ from senseapp.core.errors import (
 from senseapp.networks.onnx.batch import freed
 from senseapp.networks.onnx.build import BuiltNetwork, StoredAs, build_network
 from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check
-from senseapp.networks.onnx.cut import Candidate, Cut, cut, usual_choice, with_shapes
+from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_choice, with_shapes
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
@@ -53,7 +53,7 @@ class OpenedOnnx:
     free_axes: tuple[int, ...]
     batch: int | None
     outputs: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[OutputCandidate, ...]
     tensors: Mapping[str, StoredAs]
     layers: Mapping[str, tuple[str, ...]]
     difference: float
@@ -105,7 +105,7 @@ def _open(
     chosen = tuple(outputs) if outputs is not None else usual_choice(candidates, own_batch)
     _check_choice(chosen, candidates)
     return _opened(
-        _Reading(
+        _OpenedGraph(
             graph=graph.needed_for(chosen),
             model=model,
             size=size,
@@ -118,7 +118,7 @@ def _open(
     )
 
 
-def _check_choice(chosen: Sequence[str], candidates: Sequence[Candidate]) -> None:
+def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputCandidate]) -> None:
     if not chosen:
         raise UnsupportedModel("No output of the file depends on the images in numbers that can be measured.")
     unknown = [name for name in chosen if name not in {each.name for each in candidates}]
@@ -128,7 +128,7 @@ def _check_choice(chosen: Sequence[str], candidates: Sequence[Candidate]) -> Non
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _OpenedGraph:
     graph: Graph
     model: ModelProto
     size: tuple[int, int]
@@ -176,7 +176,7 @@ class _Reading:
         return inputs
 
 
-def _opened(reading: _Reading, candidates: tuple[Candidate, ...], notes: tuple[str, ...]) -> OpenedOnnx:
+def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], notes: tuple[str, ...]) -> OpenedOnnx:
     batch: int | None = None
     try:
         built, difference = reading.any_batch()
@@ -211,7 +211,9 @@ def _by_layer(tensors: Mapping[str, StoredAs]) -> dict[str, tuple[str, ...]]:
     return layers
 
 
-def _notes(graph: Graph, parts: Cut, candidates: Sequence[Candidate], chosen: Sequence[str]) -> tuple[str, ...]:
+def _notes(
+    graph: Graph, parts: GraphCut, candidates: Sequence[OutputCandidate], chosen: Sequence[str]
+) -> tuple[str, ...]:
     notes = list(graph.notes)
     if parts.lost and parts.barrier is not None:
         names = ", ".join(f"“{name}”" for name in parts.lost[:5])
