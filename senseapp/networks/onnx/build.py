@@ -201,7 +201,7 @@ class _Builder:
         holder: nn.Module = self.network
         *scopes, attribute = path.split(".")
         for scope in scopes:
-            if scope not in holder._modules:
+            if not isinstance(getattr(holder, scope, None), nn.Module):
                 holder.add_module(scope, Scope())
             holder = holder.get_submodule(scope)
         return holder, attribute

@@ -13,6 +13,7 @@ from senseapp.networks.onnx.graph import Constant, Node
 from senseapp.networks.onnx.operators import Attributes
 from senseapp.networks.onnx.operators.normalisation import by_channel
 from senseapp.networks.onnx.operators.windows import Ends, Window, symmetric, transposed_ends
+from senseapp.networks.profile import BATCH_NORMS
 
 _CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _TRANSPOSED: dict[int, Any] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -72,7 +73,7 @@ class Layer:
             module.bias = _parameter(self.bias, constants, parameters)
         for name, tensors in self.buffers:
             module.register_buffer(name, tensors.of(constants))
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, BATCH_NORMS):
             module.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         return module.eval()
 
