@@ -1,7 +1,7 @@
 """What a metric is: terms of each image, how their sums become a change with an interval, and its words.
 
 A metric compares the compressed model with the uncompressed one on the same images. Its moments are sums over images
-in float64, so those of batches, chunks and shards add up (:func:`add_moments`). For most metrics they are
+in float64, so those of batches, chunks and shards add up (:meth:`Metric.merge`). For most metrics they are
 (n, Σ baseline, Σ d, Σ d², Σ d³), with d the worsening of one image (> 0 means worse).
 
 Nothing here imports torch or scipy at load time: records, pages and the command line read the facts of a metric.

@@ -107,7 +107,7 @@ ONE_OF_EACH_KIND = ("copied arguments", "many names", "large run", "broken table
 def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
     """Checkpoints of every family are read in ``test_networks_pickled``, and brought to the app by ``make soak``.
 
-    Times and memory are judged there too, on a quiet machine.
+    Times are judged there too, on a quiet machine.
     """
     kinds = ("far memo", "code", *(name for name, kind, _ in FAMILIES if kind != "checkpoint"), "mutated")
     number = len(kinds) + 4  # one file of each, and five sound ones with a few bytes changed
