@@ -56,10 +56,12 @@ def micro_batches(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]
 def precision_context(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the context that forward passes of ``precision`` run in.
 
-    Autocast must not cache its casts of weights: it would not notice that weights are swapped between passes.
+    ``fp32`` is IEEE float32: on graphics cards torch lets convolutions round their factors to 10 bits (TF32) unless that
+    is switched off. Autocast must not cache its casts of weights: it would not notice that weights are swapped between
+    passes.
     """
     if precision == "fp32":
-        return nullcontext()
+        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.type == "cuda" else nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
