@@ -225,6 +225,7 @@ def main(arguments: list[str]) -> int:
     """Print a line for each network and setting; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--large", action="store_true", help="only the large networks")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
     if given.device == "cpu" and not given.tiny:
@@ -237,7 +238,7 @@ def main(arguments: list[str]) -> int:
     )
     held = [_attempted(partial(measured, *case, given.device)) for case in (_TINY if given.tiny else _LARGE)]
     print("\n| network | measured | figures | difference from the processor | time |\n" + "|---" * 5 + "|")
-    for name in _KINDS[: 1 if given.tiny else None]:
+    for name in _KINDS[: 1 if given.tiny else len(_KINDS) if not given.large else 0]:
         held += [_attempted(partial(agreement, name, 160, 16, spec)) for spec in _settings(given.device)]
     print(f"\n{torch.cuda.get_device_name() if given.device != 'cpu' else 'processor'}, "
           f"{time.perf_counter() - started:.0f} s in all")  # fmt: skip

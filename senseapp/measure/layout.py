@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from senseapp.networks.trace import CallTrace
 
-# Small enough for outputs to stay in the processor's caches, large enough for weights to be read seldom.
-_CACHE_BYTES = 96 * 2**20
+# Of the largest output of a pass. On a processor, outputs stay in its caches and weights are read seldom. A card has no
+# such caches, and it takes as long to start a kernel as to run a small one.
+_OUTPUT_BYTES = {"cpu": 96 * 2**20}
+_OUTPUT_BYTES_ON_A_CARD = 2**30
 _TRIAL_SHARE = 0.01
 _TRIED_FIRST = 4
 _TURNS = 2
@@ -53,21 +55,28 @@ def micro_batches(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]
         yield low, min(low + size, stop)
 
 
-def precision_context(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context that forward passes of ``precision`` run in.
+@contextmanager
+def precision_context(precision: str, device: torch.device) -> Iterator[None]:
+    """Run forward passes of ``precision``, the same inputs giving the same outputs to the bit.
 
-    ``fp32`` is IEEE float32: on graphics cards torch lets convolutions round their factors to 10 bits (TF32) unless that
-    is switched off. Autocast must not cache its casts of weights: it would not notice that weights are swapped between
-    passes.
+    ``fp32`` is IEEE float32: on graphics cards torch lets convolutions round their factors to 10 bits (TF32) and choose
+    kernels whose sums depend on timing, unless both are switched off. Autocast must not cache its casts of weights: it
+    would not notice that weights are swapped between passes.
     """
-    if precision == "fp32":
-        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.type == "cuda" else nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+    on_card, half = device.type == "cuda", precision != "fp32"
+    exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False) if on_card else nullcontext()
+    cast = torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False) if half else nullcontext()
+    with exact, cast:
+        yield
 
 
-def usual_layout(trace: CallTrace, *, most: int, channels_last: bool) -> Layout:
+def usual_layout(trace: CallTrace, *, most: int, channels_last: bool, device: torch.device) -> Layout:
     """Return the layout that is usually the fastest, for work too short to time others."""
-    return Layout(channels_last=channels_last, micro_batch=_cached_batch(trace, most))
+    largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size
+    size, fitting = 1, _OUTPUT_BYTES.get(device.type, _OUTPUT_BYTES_ON_A_CARD)
+    while size < 256 and 2 * size * largest <= fitting:
+        size *= 2
+    return Layout(channels_last=channels_last, micro_batch=max(1, min(max(size, 4), most)))
 
 
 def choose_layout(
@@ -88,9 +97,10 @@ def choose_layout(
     ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in the order tried
     last.
     """
-    usual = usual_layout(trace, most=most, channels_last=channels_last)
+    usual = usual_layout(trace, most=most, channels_last=channels_last, device=device)
     affordable = _TRIAL_SHARE * passes  # passes of one image
-    few = min(usual.micro_batch, _TRIED_FIRST)
+    # On a card, passes of few images measure the starting of kernels.
+    few = min(usual.micro_batch, _TRIED_FIRST) if device.type == "cpu" else usual.micro_batch
     first_trial = _PASSES_EACH * (2 * few if channels_last else usual.micro_batch)
     if knows_the_order(device) and first_trial > affordable:
         return usual
@@ -119,18 +129,10 @@ def knows_the_order(device: torch.device) -> bool:
     return device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
-def _cached_batch(trace: CallTrace, most: int) -> int:
-    largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size
-    size = 1
-    while size < 256 and 2 * size * largest <= _CACHE_BYTES:
-        size *= 2
-    return max(1, min(max(size, 4), most))
-
-
 def _seconds_per_image(model: nn.Module, batch: Tensor, channels_last: bool, device: torch.device) -> float:
     lay_out(model, Layout(channels_last=channels_last))
     batch = batch.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-    with torch.inference_mode():
+    with torch.inference_mode(), precision_context("fp32", device):
         model(batch)
         clock = clock_of(device)
         started = clock()

@@ -27,7 +27,7 @@ _CHECKED_IMAGES = 4
 _FEW_BITS = 4
 _ENOUGH_AGREEMENT = 0.95
 _ENOUGH_GAIN = 1.2
-_PRODUCT_WIDTH, _PRODUCTS = 384, 5
+_PRODUCT_WIDTH, _PRODUCT_WIDTH_ON_A_CARD, _PRODUCTS = 384, 4096, 5
 
 
 def choose_precision(
@@ -75,7 +75,8 @@ def _product_gain(device: torch.device) -> float:
 
 
 def _product_seconds(device: torch.device, dtype: torch.dtype) -> float:
-    factor = torch.ones(_PRODUCT_WIDTH, _PRODUCT_WIDTH, dtype=dtype, device=device)
+    width = _PRODUCT_WIDTH if device.type == "cpu" else _PRODUCT_WIDTH_ON_A_CARD
+    factor = torch.ones(width, width, dtype=dtype, device=device)
     clock = clock_of(device)
     seconds = []
     for _ in range(1 + _PRODUCTS):  # the first one prepares the kernel
@@ -104,7 +105,8 @@ def _agreement(
 
 def _seconds(context: MeasurementContext) -> float:
     """Return the seconds of a pass, the fastest of several if passes are short."""
-    few = min(_TIMED_IMAGES, len(context.images))
+    usual = _TIMED_IMAGES if context.device.type == "cpu" else context.layout.micro_batch  # few leave a card idle
+    few = min(usual, len(context.images))
     clock = clock_of(context.device)
     context.outputs(0, few)  # prepares kernels and memory
     passes: list[float] = []

@@ -137,7 +137,7 @@ class Sweep:
         if layout is not None:
             context.take(layout)
         elif spec.mode == "quick":  # too short for a trial to pay
-            usual = usual_layout(context.trace, most=most, channels_last=context.channels_last)
+            usual = usual_layout(context.trace, most=most, channels_last=context.channels_last, device=context.device)
             context.take(replace(usual, precision=precision))
         else:
             layers = select_layers(context.profile, spec.layers, spec.layer_types)

@@ -185,7 +185,9 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_for()
     prepared = MeasurementContext.prepare(small_network(), images, task=CLASSIFICATION)
-    base = layout.usual_layout(prepared.trace, most=len(images), channels_last=prepared.channels_last).micro_batch
+    base = layout.usual_layout(
+        prepared.trace, most=len(images), channels_last=prepared.channels_last, device=prepared.device
+    ).micro_batch
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {base // 2: 0.5})
     prepared.settle_layout(most=len(images), forwards=1e6, precision="fp32")
     assert prepared.layout == Layout(channels_last=True, micro_batch=base // 2)
