@@ -70,6 +70,15 @@ def precision_context(precision: str, device: torch.device) -> Iterator[None]:
         yield
 
 
+def settle_kernels(device: torch.device) -> None:
+    """Choose kernels as :func:`precision_context` does for whatever else this process runs on ``device``.
+
+    For processes of our own: fitting weights and gathering statistics run many passes outside of that context.
+    """
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = False, True
+
+
 def usual_layout(trace: CallTrace, *, most: int, channels_last: bool, device: torch.device) -> Layout:
     """Return the layout that is usually the fastest, for work too short to time others."""
     largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size

@@ -16,7 +16,7 @@ from senseapp.data.load import load_images
 from senseapp.data.pictures import SEVERAL_NOTE
 from senseapp.measure.context import MeasurementContext, choose_device
 from senseapp.measure.executor import Executor
-from senseapp.measure.layout import Layout
+from senseapp.measure.layout import Layout, settle_kernels
 from senseapp.measure.plan import split
 from senseapp.measure.preparation_search import choose_class_order, choose_preparation
 from senseapp.measure.quick.scan import Preview, quick_scan
@@ -72,14 +72,15 @@ class Session:
             spec, model, images = _loaded(spec, data_roots, progress)
         except SeveralLabelsError:  # which the weights do not show
             spec, model, images = _loaded(_as_multilabel(spec), data_roots, progress)
+        device = choose_device(spec.sensitivity.device)
+        settle_kernels(device)
         held_out = images.subset([])
         if spec.sensitivity.num_samples is None:
             images, held_out = split(images, spec.sensitivity.seed)
         alike = None
         if layout is None:
             progress("Looking for measurements of the same")
-            versions = _versions(choose_device(spec.sensitivity.device))
-            alike = find_alike(content_key(spec, model, images, versions))
+            alike = find_alike(content_key(spec, model, images, _versions(device)))
         if alike is not None:
             layout, span_images = arithmetic_of(alike)
         progress("Preparing the passes")

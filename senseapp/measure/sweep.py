@@ -160,7 +160,7 @@ class Sweep:
             compressor,
             planned,
             num_levels=len(spec.levels),
-            memory_bytes=_memory_bytes(context.device),
+            memory_bytes=memory_bytes(context.device),
             asked=None if layout is None else layout.levels_per_pass,
         )
         context.layout = replace(context.layout, levels_per_pass=levels_per_pass)
@@ -190,7 +190,7 @@ class Sweep:
         return chunk_spans(
             len(self.context.images),
             bytes_per_image=self.bytes_per_image(),
-            budget_bytes=min(_MOST_PREFIX_BYTES, _memory_bytes(self.context.device) // 8),
+            budget_bytes=min(_MOST_PREFIX_BYTES, memory_bytes(self.context.device) // 8),
             micro_batch=self.context.layout.micro_batch,
             settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
             most=self.span_images,
@@ -200,7 +200,7 @@ class Sweep:
         """Return how many bytes of the baseline's outputs may be recorded besides the prefixes."""
         if self.spec.mode == "quick":  # estimates need no prefix
             return 0
-        return min(_MOST_RECORDED_BYTES, _memory_bytes(self.context.device) // 32)
+        return min(_MOST_RECORDED_BYTES, memory_bytes(self.context.device) // 32)
 
     def bytes_per_image(self) -> int:
         """Return the most bytes that one image and its kept outputs take."""
@@ -321,7 +321,8 @@ def bind_compression(
     return compressor, plan_targets(compressor.targets, context.trace)
 
 
-def _memory_bytes(device: torch.device) -> int:
+def memory_bytes(device: torch.device) -> int:
+    """Return the memory of ``device``: a card's own, or this machine's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return int(psutil.virtual_memory().total)

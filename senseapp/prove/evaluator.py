@@ -11,7 +11,7 @@ from senseapp.core.steps import Progress, ignore_progress
 from senseapp.data.images import ImageSet
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import Layout
+from senseapp.measure.layout import Layout, settle_kernels
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -81,6 +81,7 @@ class ScheduleEvaluator:
         parts = load_proof_images(result, loaded, data_roots) if images is None else images
         spec, task = result.spec.sensitivity, task_named(result.spec.model.task)
         dense = MeasurementContext.prepare(loaded.module, parts.proof, device=spec.device, own=model is None, task=task)
+        settle_kernels(dense.device)
         # As the run's passes were laid out, but in float32: a proof is not rounded.
         dense.take(Layout(channels_last=result.passes.channels_last, micro_batch=result.passes.micro_batch))
         profile = replace(dense.profile, title=result.profile.title)

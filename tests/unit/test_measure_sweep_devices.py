@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
+from senseapp.measure.layout import precision_context, settle_kernels, usual_layout
 from senseapp.measure import sweep as sweep_module
 from senseapp.measure.context import choose_device
 from senseapp.measure.layout import Layout
@@ -104,9 +105,9 @@ def test_a_baseline_that_never_fits_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_kept_on_a_graphics_card_fits_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (2**20, 2**33))
-    assert sweep_module._memory_bytes(torch.device("cuda:1")) == 2**33
+    assert sweep_module.memory_bytes(torch.device("cuda:1")) == 2**33
     assert asked == [torch.device("cuda:1")]
-    assert sweep_module._memory_bytes(torch.device("cpu")) > 0
+    assert sweep_module.memory_bytes(torch.device("cpu")) > 0
 
 
 @pytest.mark.parametrize("device", ["gpu", "", "cuda:", "cuda:x", "CPU"])
@@ -136,3 +137,31 @@ def test_a_device_that_is_not_here_is_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(InvalidSpec, match="There is no device 'cuda' on this machine"):
             choose_device("cuda")
+
+
+def test_passes_on_a_card_are_in_float32_and_the_same_each_time() -> None:
+    cudnn, card = torch.backends.cudnn, torch.device("cuda")
+    before = cudnn.allow_tf32, cudnn.deterministic
+    for precision in ("fp32", "bf16"):
+        with precision_context(precision, card):
+            assert (cudnn.allow_tf32, cudnn.deterministic) == (False, True)
+            assert torch.is_autocast_enabled("cuda") == (precision == "bf16")
+        assert (cudnn.allow_tf32, cudnn.deterministic) == before
+    with precision_context("fp32", torch.device("cpu")):
+        assert (cudnn.allow_tf32, cudnn.deterministic) == before
+    try:
+        settle_kernels(torch.device("cpu"))
+        assert (cudnn.allow_tf32, cudnn.deterministic) == before
+        settle_kernels(card)
+        assert (cudnn.allow_tf32, cudnn.deterministic) == (False, True)
+    finally:
+        cudnn.allow_tf32, cudnn.deterministic = before
+
+
+def test_a_pass_on_a_card_has_more_images_than_one_on_a_processor() -> None:
+    trace = trace_calls(nn.Conv2d(3, 64, 3, padding=1), torch.zeros(1, 3, 224, 224))
+    sizes = [
+        usual_layout(trace, most=256, channels_last=False, device=torch.device(name)).micro_batch
+        for name in ("cpu", "cuda")
+    ]
+    assert sizes == [4, 64]
