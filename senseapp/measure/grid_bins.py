@@ -74,7 +74,11 @@ class GridBins:
         self.low, self.high = math.inf, -math.inf
 
     def add(self, values: Tensor, gradients: Tensor) -> None:
-        """Add values and the objective's gradient at them, of equal shape, to the bins; neither is stored."""
+        """Add values and the objective's gradient at them, of equal shape, to the bins; neither is stored.
+
+        They are counted on the processor: on cards, sums of weighted counts depend on timing.
+        """
+        values, gradients = values.cpu(), gradients.cpu()
         low, high = extremes_of(values)
         self.low, self.high = min(self.low, low), max(self.high, high)
         places = self.grid.places(values)

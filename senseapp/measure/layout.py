@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -147,6 +148,13 @@ def _seconds_per_image(model: nn.Module, batch: Tensor, channels_last: bool, dev
         started = clock()
         model(batch)
         return (clock() - started) / len(batch)
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return the memory of ``device``: a card's own, or this machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import psutil
 import torch
 from torch import nn
 
@@ -18,7 +17,7 @@ from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulato
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.executor import Executor, LocalExecutor
-from senseapp.measure.layout import Layout, usual_layout
+from senseapp.measure.layout import Layout, memory_bytes, usual_layout
 from senseapp.measure.level_batching import levels_that_fit
 from senseapp.measure.measurer import MeasurementJob
 from senseapp.measure.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
@@ -319,13 +318,6 @@ def bind_compression(
     )
     compressor = compressor_for(spec, request)
     return compressor, plan_targets(compressor.targets, context.trace)
-
-
-def memory_bytes(device: torch.device) -> int:
-    """Return the memory of ``device``: a card's own, or this machine's."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
-    return int(psutil.virtual_memory().total)
 
 
 def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: ImageSet, num_outputs: int) -> str:

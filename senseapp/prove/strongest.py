@@ -29,7 +29,8 @@ def couplings_of(model: nn.Module, result: RunResult) -> tuple[CoupledGroup, ...
     config, seed = result.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:
         return ()
-    images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
+    images = drawn.to(next(model.parameters()).device)
     layers = profile_model(model, images).layers
     request = CompressionRequest(model=model, layers=layers, calibration=(images,), seed=seed)
     return cast(ChannelCompressor, build_compressor(config, request)).couplings()

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
-from senseapp.measure.layout import precision_context, settle_kernels, usual_layout
-from senseapp.measure import sweep as sweep_module
-from senseapp.measure.context import choose_device
-from senseapp.measure.layout import Layout
+from senseapp.measure.context import MeasurementContext, choose_device
+from senseapp.measure.layout import Layout, memory_bytes, precision_context, settle_kernels, usual_layout
+from senseapp.measure.quick import scan
 from senseapp.measure.sweep import Sweep
+from senseapp.networks.trace import trace_calls
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.server.session import runs_on_processor
@@ -97,7 +97,7 @@ def test_a_baseline_that_never_fits_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(sweep_module.MeasurementContext, "_gather", full)
+    monkeypatch.setattr(MeasurementContext, "_gather", full)
     with pytest.raises(MeasurementFailed, match="not enough memory for one image"):
         _open()
 
@@ -105,9 +105,9 @@ def test_a_baseline_that_never_fits_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_kept_on_a_graphics_card_fits_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (2**20, 2**33))
-    assert sweep_module.memory_bytes(torch.device("cuda:1")) == 2**33
+    assert memory_bytes(torch.device("cuda:1")) == 2**33
     assert asked == [torch.device("cuda:1")]
-    assert sweep_module.memory_bytes(torch.device("cpu")) > 0
+    assert memory_bytes(torch.device("cpu")) > 0
 
 
 @pytest.mark.parametrize("device", ["gpu", "", "cuda:", "cuda:x", "CPU"])
@@ -142,11 +142,9 @@ def test_a_device_that_is_not_here_is_refused() -> None:
 def test_passes_on_a_card_are_in_float32_and_the_same_each_time() -> None:
     cudnn, card = torch.backends.cudnn, torch.device("cuda")
     before = cudnn.allow_tf32, cudnn.deterministic
-    for precision in ("fp32", "bf16"):
-        with precision_context(precision, card):
-            assert (cudnn.allow_tf32, cudnn.deterministic) == (False, True)
-            assert torch.is_autocast_enabled("cuda") == (precision == "bf16")
-        assert (cudnn.allow_tf32, cudnn.deterministic) == before
+    with precision_context("fp32", card):
+        assert (cudnn.allow_tf32, cudnn.deterministic) == (False, True)
+    assert (cudnn.allow_tf32, cudnn.deterministic) == before
     with precision_context("fp32", torch.device("cpu")):
         assert (cudnn.allow_tf32, cudnn.deterministic) == before
     try:
@@ -165,3 +163,15 @@ def test_a_pass_on_a_card_has_more_images_than_one_on_a_processor() -> None:
         for name in ("cpu", "cuda")
     ]
     assert sizes == [4, 64]
+
+
+def test_an_estimate_on_a_card_takes_as_many_images_at_once_as_its_memory_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweep = _open()
+    few = scan._graph_batch(sweep, ())
+    monkeypatch.setattr(scan, "_GRAPH_BYTES", 1)
+    assert scan._graph_batch(sweep, ()) == 1 < few
+    monkeypatch.setattr(sweep.context, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (0, 2**37))
+    assert scan._graph_batch(sweep, ()) == 2 * sweep.context.layout.micro_batch

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
 from senseapp.measure.folding import foldable_norms
-from senseapp.measure.layout import micro_batches, precision_context
+from senseapp.measure.layout import memory_bytes, micro_batches, precision_context
 from senseapp.measure.quick.recorder import Recorder
 from senseapp.measure.quick.responses import ChannelResponses, Key, Responses
 from senseapp.measure.quick.true_passes import correct_by_true_passes
@@ -41,7 +41,7 @@ from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
 
 if TYPE_CHECKING:
-    from senseapp.measure.sweep import Sweep, memory_bytes
+    from senseapp.measure.sweep import Sweep
 
 
 _DIRECTIONS = 2
