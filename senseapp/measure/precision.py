@@ -11,8 +11,7 @@ import torch
 from senseapp.compressions.base import Compressor
 from senseapp.core.errors import MeasurementFailed
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import Layout, clock_of
-from senseapp.measure.plan import PlannedTarget
+from senseapp.measure.plan import Layout, PlannedTarget, clock_of
 from senseapp.measure.prefix import Prefix, ReplayMismatch
 from senseapp.measure.replay import Replay
 from senseapp.metrics import METRICS

@@ -15,7 +15,7 @@ from typing import Any
 from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
 from senseapp.data.per_image import bytes_of
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status

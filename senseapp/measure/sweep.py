@@ -18,10 +18,16 @@ from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulato
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.executor import Executor, LocalExecutor
-from senseapp.measure.layout import Layout, usual_layout
 from senseapp.measure.level_batching import levels_that_fit
 from senseapp.measure.measurer import MeasurementJob
-from senseapp.measure.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
+from senseapp.measure.plan import (
+    Layout,
+    PlannedTarget,
+    chunk_spans,
+    plan_targets,
+    representative_positions,
+    usual_layout,
+)
 from senseapp.measure.precision import choose_precision
 from senseapp.measure.prefix import prefix_bytes_per_image
 from senseapp.measure.replay import plain_note

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.measure import sweep as sweep_module
 from senseapp.measure.context import choose_device
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
