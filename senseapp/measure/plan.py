@@ -97,9 +97,9 @@ def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
 
 # Small enough for outputs to stay in the processor's caches, large enough for weights to be read seldom.
 _CACHE_BYTES = 96 * 2**20
-_TRIAL_SHARE = 0.01
-_TRIED_FIRST = 4
-_TURNS = 2
+_TRIAL_SHARE = 0.01  # of the run, for the trial of layouts
+_TRIED_FIRST = 4  # images of the trial of the memory order
+_TURNS = 2  # of both, where there is time, so that a busy moment spoils one only
 _PASSES_EACH = 2  # one to prepare kernels and memory, one that is timed
 _CLEAR_GAIN = 0.93  # smaller gains are within the noise and keep the usual choice
 

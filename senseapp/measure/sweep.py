@@ -39,12 +39,12 @@ from senseapp.records.resolution import default_metric, undecided
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import Task
 
-CALIBRATION_IMAGES = 64
-_SETTLE_FROM = 64
-_MOST_IN_ONE_PASS = 256
-_MOST_PREFIX_BYTES = 2 * 2**30
-_NOTABLE_BYTES = 100_000_000
-_MOST_RECORDED_BYTES = 384 * 2**20
+CALIBRATION_IMAGES = 64  # for ranges of inputs and adaptation
+_SETTLE_FROM = 64  # images before the first look whether ranks have settled
+_MOST_IN_ONE_PASS = 256  # images, where the run sets no limit
+_MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations; an eighth of the memory where that is less
+_NOTABLE_BYTES = 100_000_000  # of outputs: more than that is said in the notes
+_MOST_RECORDED_BYTES = 384 * 2**20  # of recorded outputs, for the joint damage of layers; or 1/32 of the memory
 
 
 def measure(

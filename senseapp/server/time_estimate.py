@@ -85,7 +85,7 @@ _SCHEDULES = 15  # whole schedules that a recommendation measures before the pro
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
 _REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
-_REPAIR_IMAGES = 256
+_REPAIR_IMAGES = 256  # most images of a repair
 
 
 def recommendation_work(profile: ModelProfile, *, num_images: int, adapted: bool = False) -> RunWork:
@@ -98,7 +98,7 @@ def recommendation_work(profile: ModelProfile, *, num_images: int, adapted: bool
 
 
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
-_CORRECTION_RANGE = (1 / 50, 50.0)
+_CORRECTION_RANGE = (1 / 50, 50.0)  # of one finished run: a paused machine must not spoil later predictions
 
 
 class RuntimePredictor:

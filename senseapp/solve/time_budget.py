@@ -26,7 +26,7 @@ from senseapp.solve.methods import admissible_levels
 from senseapp.solve.problem import Problem, assemble, build_problem
 from senseapp.solve.trade_off import TradeOffPoint
 
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-9  # of the solver in seconds, relative
 _TIE = 1e-6  # of the greatest damage, over the greatest time: among equal damages the faster choice wins
 _SECONDS_LIMIT = 20.0  # of the solver, for one schedule
 _POINTS = 15  # of the curve of damage against time

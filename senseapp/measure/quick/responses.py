@@ -173,7 +173,7 @@ class ChannelResponses:
 
 # Multiplications of weights in about the time of reading one from memory.
 _READ = 20
-_MOST_BYTES = 256 * 2**20
+_MOST_BYTES = 256 * 2**20  # of weight gradients of single images
 
 
 def weight_gradients(

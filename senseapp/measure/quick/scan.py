@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 
-_DIRECTIONS = 2
+_DIRECTIONS = 2  # random signs at the output: each is one backward pass
 # About twenty seconds on two cores. Estimates agree best with measurements on the same images.
 _MOST_MACS = 4e12
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
