@@ -22,7 +22,7 @@ from senseapp.data.images import TensorImages
 from senseapp.measure.cluster.cluster import connected
 from senseapp.measure.cluster.executor import RayExecutor
 from senseapp.measure.executor import Executor
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, latest
 from senseapp.records.spec import SensitivitySpec

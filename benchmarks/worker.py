@@ -124,7 +124,7 @@ def quick(task: Task) -> Deltas:
 
 def plain(task: Task) -> Deltas:
     """Compress one layer, run the whole model in one batch in the default layout, restore, and so on."""
-    from senseapp.measure.layout import Layout
+    from senseapp.measure.plan import Layout
 
     sweep = _sweep_with(task, Layout(micro_batch=BATCH_SIZE))
     sweep.context.replay_obstacle = "asked for the plain loop"

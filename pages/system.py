@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from senseapp.app.common.system import system_panel
+from senseapp.app.common.account import system_panel
 
 with st.container(horizontal_alignment="center"), st.container(width=960):
     st.title("System", anchor=False)

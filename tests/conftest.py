@@ -6,12 +6,16 @@ none of the former and never touch the latter.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
+import importlib
 import os
 import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -47,6 +51,33 @@ def _one_onnx_registry() -> None:
     if exporter is not None and not hasattr(exporter.ONNXRegistry.from_torchlib, "cache_info"):
         cached = functools.cache(exporter.ONNXRegistry.from_torchlib)
         exporter.ONNXRegistry.from_torchlib = staticmethod(cached)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Load the test modules without garbage collection, and exempt what is loaded then from later collections."""
+    gc.disable()
+    try:
+        _compile_a_share(session.config)
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _compile_a_share(config: pytest.Config) -> None:
+    """Import every n-th test module in each of n workers: rewriting asserts costs more than loading the bytecode.
+
+    In a fresh clone each worker would otherwise rewrite every module. Collection reports a module that fails.
+    """
+    if not hasattr(config, "workerinput") or config.args != config.getini("testpaths"):
+        return
+    worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+    ignored = tuple(str(config.rootpath / path) for path in config.getoption("ignore") or ())
+    for file in sorted((config.rootpath / "tests").rglob("test_*.py"))[worker::workers]:
+        if not str(file).startswith(ignored):
+            with contextlib.suppress(Exception, pytest.skip.Exception):
+                importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp.data.images import TensorImages
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.spec import SensitivitySpec

@@ -116,7 +116,7 @@ def _lines(made: Sequence[QuantizationHistogram]) -> Iterator[str]:
 
 
 def _write(made: Sequence[QuantizationHistogram], folder: Path) -> None:
-    from senseapp.views.charts.files import picture_png, picture_svg
+    from senseapp.views.charts.axes import picture_png, picture_svg
     from senseapp.views.charts.histograms import colours_text, picture_of, wall_frame
 
     frame = wall_frame(made)

@@ -111,8 +111,8 @@ PROCESS_CACHE = ProcessCache()
 QUIET_FILE = "_SENSEAPP_QUIET_FILE"
 """Environment variable, of the server for its own processes, with the path of the file whose locks these are."""
 
-_WAIT_SECONDS = 10.0
-_LOOK_SECONDS = 0.02
+_WAIT_SECONDS = 10.0  # for other jobs to pause
+_LOOK_SECONDS = 0.02  # between looks
 _log = logging.getLogger(__name__)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.data.images import ImageSet
-from senseapp.measure.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
+from senseapp.measure.plan import Layout, choose_layout, lay_out, micro_batches, precision_context
 from senseapp.measure.prefix import Prefix, ReplayMismatch
 from senseapp.measure.replay import (
     DIFFERS,

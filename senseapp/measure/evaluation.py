@@ -17,7 +17,7 @@ from senseapp.measure.replay import DIFFERS, Replay, failure_of, find_replay_obs
 from senseapp.networks.trace import CallTrace, map_tensors, tensors_in
 from senseapp.networks.usage import WeightsUsed, leaves_weights_out
 
-_MOST_PREFIX_BYTES = 2 * 2**30
+_MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations
 
 
 @dataclass(slots=True)

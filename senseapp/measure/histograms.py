@@ -16,11 +16,10 @@ from senseapp.core.process import PROCESS_CACHE
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import load_images
 from senseapp.data.per_image import on_device
+from senseapp.measure.bins import HISTOGRAM_CALIBRATION_IMAGES, SUB_BINS, GridBins, bins_of
 from senseapp.measure.folding import fold_following_norm
-from senseapp.measure.grid_bins import SUB_BINS, GridBins
-from senseapp.measure.layout import Layout, lay_out
+from senseapp.measure.plan import Layout, lay_out
 from senseapp.measure.preparation_search import choose_preparation
-from senseapp.measure.tensor_bins import HISTOGRAM_CALIBRATION_IMAGES, bins_of
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -98,7 +97,10 @@ def histogram_of(
         InvalidInput: the layer, the model or the images cannot be used.
         MeasurementFailed: the layer has no finite values.
     """
-    return _only(histograms_of(result, spec, (spec.layer,), data_roots=data_roots, progress=progress))
+    (found,) = histograms_of(result, spec, (spec.layer,), data_roots=data_roots, progress=progress).values()
+    if isinstance(found, MeasurementFailed):
+        raise found
+    return found
 
 
 def histograms_of(
@@ -126,29 +128,6 @@ def _known_layer(result: RunResult, name: str) -> LayerProfile:
         return result.profile.layer(name)
     except KeyError:
         raise MeasurementFailed(f"This run's model has no layer {name!r}. Choose one of its layers.") from None
-
-
-def quantization_histogram(
-    model: nn.Module,
-    images: ImageSet,
-    layer: LayerProfile,
-    spec: HistogramSpec,
-    *,
-    task: Task,
-) -> QuantizationHistogram:
-    """Compute the histogram of one tensor of ``model`` on its quantization grid; see :func:`quantization_histograms`.
-
-    Raises:
-        MeasurementFailed: the layer does not run on these images, or holds values that are not finite.
-    """
-    return _only(quantization_histograms(model, images, [layer], spec, task=task))
-
-
-def _only(found: Found) -> QuantizationHistogram:
-    (outcome,) = found.values()
-    if isinstance(outcome, MeasurementFailed):
-        raise outcome
-    return outcome
 
 
 def quantization_histograms(

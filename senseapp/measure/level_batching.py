@@ -19,8 +19,7 @@ from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.base import Compressor, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import precision_context
-from senseapp.measure.plan import PlannedTarget, representative_positions
+from senseapp.measure.plan import PlannedTarget, precision_context, representative_positions
 from senseapp.measure.prefix import Prefix, RepeatedPrefix, prefix_bytes_per_image
 from senseapp.measure.replay import Replay
 from senseapp.networks.batch_axes import CallAxes, NotPerImage, batch_axes

@@ -11,8 +11,7 @@ import torch
 from senseapp.compressions.base import Compressor
 from senseapp.core.errors import MeasurementFailed
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import Layout, clock_of
-from senseapp.measure.plan import PlannedTarget
+from senseapp.measure.plan import Layout, PlannedTarget, clock_of
 from senseapp.measure.prefix import Prefix, ReplayMismatch
 from senseapp.measure.replay import Replay
 from senseapp.metrics import METRICS
@@ -20,13 +19,13 @@ from senseapp.metrics.predictions import Predictions
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 
-_TIMED_IMAGES = 2
+_TIMED_IMAGES = 2  # of the timed passes
 _MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1
-_CHECKED_TARGETS = 8
-_CHECKED_IMAGES = 4
-_FEW_BITS = 4
-_ENOUGH_AGREEMENT = 0.95
-_ENOUGH_GAIN = 1.2
+_CHECKED_TARGETS = 8  # spread over the network, to compare the ranking in both precisions
+_CHECKED_IMAGES = 4  # at one level
+_FEW_BITS = 4  # bfloat16 has 8 significant bits: on a finer grid its own rounding is not small beside the compression
+_ENOUGH_AGREEMENT = 0.95  # Spearman correlation of the damage in both precisions
+_ENOUGH_GAIN = 1.2  # below that the time saved is not worth a second rounding
 _PRODUCT_WIDTH, _PRODUCT_WIDTH_ON_A_CARD, _PRODUCTS = 384, 4096, 5
 
 

@@ -14,10 +14,10 @@ from senseapp.networks.sources.libraries import channel_statistics
 from senseapp.records.inputs import PreparationTrial
 from senseapp.records.spec import ChannelOrder, DataSpec, ModelSpec
 
-_USUAL_MACS = 4e9
-_LARGEST_SIDE = 512
-_SMALLEST_SIDE = 16
-_SIDE_STEP = 32
+_USUAL_MACS = 4e9  # of a network whose cost is unknown: ResNet-50's at 224 pixels
+_LARGEST_SIDE = 512  # pixels of a tried image size
+_SMALLEST_SIDE = 16  # likewise
+_SIDE_STEP = 32  # pixels: networks halve an image five times
 
 _RAW = "values from 0 to 255"
 """Not tried without labels: inputs a hundred times too large make any prediction look confident."""

@@ -34,21 +34,21 @@ from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, task_named
 
-_MOST_IMAGES = 64
-_FIRST_IMAGES = 12
-_SECOND_IMAGES = 28
-_FINALISTS = 8
-_FEWEST = 8
+_MOST_IMAGES = 64  # in all
+_FIRST_IMAGES = 12  # of every candidate
+_SECOND_IMAGES = 28  # of those that are not clearly worse by then; the finalists run on all
+_FINALISTS = 8  # candidates that run on all images
+_FEWEST = 8  # candidates that are tried even beyond the budget
 _NOT_SEARCHED = (
     "The images are prepared as the architecture's own are: other preprocessing is not searched for with this task."
 )
-_BATCH = 16
-_MOST_ARCHITECTURES = 6
+_BATCH = 16  # images of a forward pass
+_MOST_ARCHITECTURES = 6  # that fit the weights and are tried
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _SIGNIFICANCE = 0.05  # for all candidates together
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
 _MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
-_LEAST_IMAGES = 24
+_LEAST_IMAGES = 24  # however large the network is
 
 
 def choose_preparation(

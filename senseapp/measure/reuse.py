@@ -15,14 +15,14 @@ from typing import Any
 from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
 from senseapp.data.per_image import bytes_of
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import PerImage
 
-_BATCH = 64
+_BATCH = 64  # images that are hashed at once
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
 """Settings that select which numbers a run has without changing them; the images and the device itself are separate
 parts of the key."""

@@ -16,8 +16,7 @@ from senseapp.data.load import load_images
 from senseapp.data.pictures import SEVERAL_NOTE
 from senseapp.measure.context import MeasurementContext, choose_device
 from senseapp.measure.executor import Executor
-from senseapp.measure.layout import Layout, settle_kernels
-from senseapp.measure.plan import split
+from senseapp.measure.plan import Layout, settle_kernels, split
 from senseapp.measure.preparation_search import choose_class_order, choose_preparation
 from senseapp.measure.quick.scan import Preview, quick_scan
 from senseapp.measure.quick.true_passes import correction_note

@@ -17,10 +17,17 @@ from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulato
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.executor import Executor, LocalExecutor
-from senseapp.measure.layout import Layout, memory_bytes, usual_layout
 from senseapp.measure.level_batching import levels_that_fit
 from senseapp.measure.measurer import MeasurementJob
-from senseapp.measure.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
+from senseapp.measure.plan import (
+    Layout,
+    PlannedTarget,
+    chunk_spans,
+    memory_bytes,
+    plan_targets,
+    representative_positions,
+    usual_layout,
+)
 from senseapp.measure.precision import choose_precision
 from senseapp.measure.prefix import prefix_bytes_per_image
 from senseapp.measure.replay import plain_note
@@ -32,12 +39,12 @@ from senseapp.records.resolution import default_metric, undecided
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import Task
 
-CALIBRATION_IMAGES = 64
-_SETTLE_FROM = 64
-_MOST_IN_ONE_PASS = 256
-_MOST_PREFIX_BYTES = 2 * 2**30
-_NOTABLE_BYTES = 100_000_000
-_MOST_RECORDED_BYTES = 384 * 2**20
+CALIBRATION_IMAGES = 64  # for ranges of inputs and adaptation
+_SETTLE_FROM = 64  # images before the first look whether ranks have settled
+_MOST_IN_ONE_PASS = 256  # images, where the run sets no limit
+_MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations; an eighth of the memory where that is less
+_NOTABLE_BYTES = 100_000_000  # of outputs: more than that is said in the notes
+_MOST_RECORDED_BYTES = 384 * 2**20  # of recorded outputs, for the joint damage of layers; or 1/32 of the memory
 
 
 def measure(

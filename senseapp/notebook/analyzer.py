@@ -18,8 +18,14 @@ from senseapp.descriptions import CompressionConfig, options_of
 from senseapp.descriptions.compressions import Effect
 from senseapp.descriptions.levels import FINER_BITS
 from senseapp.measure.evaluation import ReplayedEvaluation
-from senseapp.measure.layout import Layout, knows_the_order, lay_out
-from senseapp.measure.plan import PlannedTarget, plan_targets, representative_positions
+from senseapp.measure.plan import (
+    Layout,
+    PlannedTarget,
+    knows_the_order,
+    lay_out,
+    plan_targets,
+    representative_positions,
+)
 from senseapp.measure.replay import plain_note
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, called, map_tensors, tensors_in

@@ -11,7 +11,7 @@ from senseapp.core.steps import Progress, ignore_progress
 from senseapp.data.images import ImageSet
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import Layout, settle_kernels
+from senseapp.measure.plan import Layout, settle_kernels
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, Judgement, JudgingImages

@@ -17,7 +17,7 @@ from senseapp.core.steps import Progress
 from senseapp.data.images import ImageSet
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext, prediction_bytes
-from senseapp.measure.layout import micro_batches
+from senseapp.measure.plan import micro_batches
 from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
 from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.networks.network import Network, in_calls

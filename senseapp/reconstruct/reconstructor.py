@@ -15,7 +15,7 @@ from senseapp.core.steps import Progress
 from senseapp.data.images import ImageSet
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import lay_out, micro_batches
+from senseapp.measure.plan import lay_out, micro_batches
 from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.networks.network import Network
 from senseapp.reconstruct.adapt.blocks import TunedBlocks

@@ -122,7 +122,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     return float(np.corrcoef(ranks)[0, 1])
 
 
-_WHOLE_FROM = 10.0
+_WHOLE_FROM = 10.0  # in the unit shown, no decimals
 _ROUNDING = 1e-9  # of a difference of two accuracies: a loss of 1 point is up to 1 point
 FRAGILITY_STEPS = (1, 3, 10, 30)
 """Upper ends of the bands of losses, in units of what is tolerable: about half a decade each."""

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from senseapp.networks.loaded import LoadedModel
 
 
-_SHOWN = 12
-_MOST_SCORED = 256
-_SCORING_SECONDS = 8.0
-_BATCH = 32
+_SHOWN = 12  # pictures
+_MOST_SCORED = 256  # images, and
+_SCORING_SECONDS = 8.0  # for the figure beside them: a page waits
+_BATCH = 32  # images of a forward pass
 
 
 def sample_zip() -> bytes:

@@ -1,4 +1,4 @@
-"""Requests of pages about a model and images before a run: cards, reports, previews, and space for uploads."""
+"""Requests of pages about a model and images before a run: cards, reports, previews, space for uploads; the demo."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.deployment import LayerTimes
@@ -15,7 +16,16 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import MOST_RANDOM_INPUTS, NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import (
+    MOST_RANDOM_INPUTS,
+    NUM_DIGITS,
+    NUM_MEASURED_PHOTOGRAPHS,
+    NUM_PHOTOGRAPHS,
+    DataSpec,
+    ModelSpec,
+    RunSpec,
+    SensitivitySpec,
+)
 from senseapp.server.backend import Backend, kind_of
 from senseapp.server.file_requests import (
     CompareCheckpoint,
@@ -30,6 +40,14 @@ from senseapp.server.quotas import UploadLimits, discard_upload, extend_upload, 
 from senseapp.server.run_requests import ReadSchedule, ReadTimes
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.time_estimate import work_of
+
+PHOTOGRAPHS_DEMO = RunSpec(
+    model=ModelSpec(library="demo", name="efficientnet_lite0"),
+    data=DataSpec(kind="photographs"),
+    sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(4, 8), num_samples=NUM_MEASURED_PHOTOGRAPHS),
+)
+"""The second demo: EfficientNet-Lite0 on photographs, without a download."""
+
 
 UploadPurpose: TypeAlias = Literal["checkpoint", "images"]
 _KEPT_COUNTS = 512

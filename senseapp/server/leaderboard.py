@@ -171,8 +171,8 @@ class LeaderboardRow:
         return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
 
 
-def leaderboard_row(result: RunResult, *, run: str, candidates: Sequence[Candidate] = ()) -> LeaderboardRow:
-    """Return the leaderboard row of a finished run with these files."""
+def leaderboard_row(result: RunResult, *, run: str) -> LeaderboardRow:
+    """Return the leaderboard row of a finished run, without a file."""
     measured = {change.metric for item in result.measurements for change in item.changes}
     counted = primary_among(measured) or ""
     baseline = result.baseline.get(result.metric)
@@ -190,7 +190,6 @@ def leaderboard_row(result: RunResult, *, run: str, candidates: Sequence[Candida
         drop_metric=counted,
         headline=headline(result),
         unknown_because=unknown,
-        candidate=best_file(candidates),
     )
 
 

@@ -21,8 +21,8 @@ from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.session import load_engine
 from senseapp.tasks import task_named
 
-_KEPT = 64
-_EXAMPLE_IMAGES = 2
+_KEPT = 64  # cards
+_EXAMPLE_IMAGES = 2  # random ones of a traced pass
 _Key: TypeAlias = tuple[ModelSpec, float, int]
 ValueT = TypeVar("ValueT")
 

@@ -168,7 +168,7 @@ def _entry(line: str) -> LogEntry | None:
         return None
 
 
-_LEAST_FREE_BYTES = 100_000_000
+_LEAST_FREE_BYTES = 100_000_000  # below that the page of the server says so
 _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
 
 

@@ -84,7 +84,7 @@ def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / _MB:,.1f} MB" if num_bytes < 10 * _MB else f"{num_bytes // _MB:,} MB"
 
 
-_UNUSED_SECONDS = 6 * 3600.0
+_UNUSED_SECONDS = 6 * 3600.0  # after which an upload that no run reads is removed
 
 IsRead = Callable[[str], bool]
 """Whether any user's run reads the upload in the folder of this name."""
@@ -187,8 +187,8 @@ def bytes_in(folder: Path) -> int:
     return total
 
 
-_SHARE_OF_FREE = 0.9
-_USUAL_STACK_BYTES = 8 * 1024 * 1024
+_SHARE_OF_FREE = 0.9  # of the memory for one job; the rest is for the server
+_USUAL_STACK_BYTES = 8 * 1024 * 1024  # of a thread on Linux
 _CGROUP = Path("/sys/fs/cgroup")
 
 

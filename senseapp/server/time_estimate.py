@@ -23,7 +23,8 @@ _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activ
 _REACHED_SPEED = 0.4  # of a large convolution's, over whole networks
 _WATCHED_CALL = 8.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
-_START_SECONDS = 0.5
+_START_SECONDS = 0.5  # loading and tracing
+_USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it to a timed trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,6 @@ def work_of(
     *,
     num_images: int,
     selected: Collection[str] | None = None,
-    batch_size: int = 32,
 ) -> RunWork:
     """Count the work of a run on the layers named in ``selected`` (None: all).
 
@@ -77,7 +77,7 @@ def work_of(
                 macs += levels * suffix_macs
                 calls += levels * suffix_layers
                 measurements += levels
-    batches = -(-num_images // (settings.batch_size or batch_size))
+    batches = -(-num_images // (settings.batch_size or _USUAL_BATCH))
     return RunWork(macs=macs * num_images, calls=_CALLS_PER_LAYER * calls * batches, measurements=measurements)
 
 
@@ -85,22 +85,20 @@ _SCHEDULES = 15  # whole schedules that a recommendation measures before the pro
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
 _REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
-_REPAIR_IMAGES = 256
+_REPAIR_IMAGES = 256  # most images of a repair
 
 
-def recommendation_work(
-    profile: ModelProfile, *, num_images: int, adapted: bool = False, batch_size: int = 32
-) -> RunWork:
+def recommendation_work(profile: ModelProfile, *, num_images: int, adapted: bool = False) -> RunWork:
     """Count the work of recommending a schedule on ``num_images`` images, independent of the number of layers."""
     layers = sum(layer.runs for layer in profile.layers)
     passes = _ADAPTING_PASSES if adapted else _REPAIR_PASSES
     images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, _REPAIR_IMAGES)
-    calls = _CALLS_PER_LAYER * layers * images / batch_size
+    calls = _CALLS_PER_LAYER * layers * images / _USUAL_BATCH
     return RunWork(macs=profile.macs * images, calls=calls, measurements=_SCHEDULES)
 
 
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
-_CORRECTION_RANGE = (1 / 50, 50.0)
+_CORRECTION_RANGE = (1 / 50, 50.0)  # of one finished run: a paused machine must not spoil later predictions
 
 
 class RuntimePredictor:
@@ -171,6 +169,9 @@ class RuntimePredictor:
             return  # predictions work with a read-only home, until the next start
 
 
+_TIMED_SECONDS = 0.1  # of each convolution: the best of many calls
+
+
 def _geometric_mean(known: float, newest: float) -> float:
     mean: float = known ** (1 - _NEWEST_WEIGHT) * newest**_NEWEST_WEIGHT
     return mean
@@ -193,8 +194,8 @@ def time_convolutions() -> MachineSpeed:
     return MachineSpeed(macs_per_second=macs / max(large_seconds - call_seconds, 1e-7), seconds_per_call=call_seconds)
 
 
-def _best_seconds(call: Callable[[], object], *, budget_seconds: float = 0.1) -> float:
-    best, end = math.inf, time.perf_counter() + budget_seconds
+def _best_seconds(call: Callable[[], object]) -> float:
+    best, end = math.inf, time.perf_counter() + _TIMED_SECONDS
     while time.perf_counter() < end:
         start = time.perf_counter()
         call()

@@ -14,7 +14,7 @@ from senseapp.solve.curve_set import CurveSet, curves_of
 from senseapp.solve.problem import Problem, infeasible
 
 DEFAULT_MAXIMUM = 0.9  # fasterai's default, unless a stronger level was measured
-_OFFSET_TOLERANCE = 1e-13
+_OFFSET_TOLERANCE = 1e-13  # near float precision for levels up to 1
 _NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasible
 
 

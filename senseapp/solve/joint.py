@@ -23,7 +23,7 @@ from senseapp.solve.curves import Choice, LayerCurve
 
 _LEAST_IMAGES, _MOST_IMAGES = 16, 256
 _LARGEST = 20.0  # logarithm of a probability
-_LEAST_DAMAGE = 1e-12
+_LEAST_DAMAGE = 1e-12  # no logarithm of zero
 
 Vector = NDArray[np.float64]
 

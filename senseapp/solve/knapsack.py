@@ -23,7 +23,7 @@ from senseapp.core.errors import InfeasibleBudget
 _TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
 _TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
 _SOLVER_SCALE = 1e4  # greatest saving in HiGHS, whose constraints hold to an absolute 1e-6
-_BISECTIONS = 50
+_BISECTIONS = 50  # of the price of a unit: to float precision
 _EXACT_CHOICES = 400  # remaining after the bound; up to this number are searched exactly
 _RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
 _MOST_SORTED = 10_000_000  # choices, over all steps that improve a schedule: about a second

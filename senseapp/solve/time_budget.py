@@ -26,9 +26,10 @@ from senseapp.solve.methods import admissible_levels
 from senseapp.solve.problem import Problem, assemble, build_problem
 from senseapp.solve.trade_off import TradeOffPoint
 
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-9  # of the solver in seconds, relative
 _TIE = 1e-6  # of the greatest damage, over the greatest time: among equal damages the faster choice wins
-_SECONDS_LIMIT = 20.0
+_SECONDS_LIMIT = 20.0  # of the solver, for one schedule
+_POINTS = 15  # of the curve of damage against time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +90,11 @@ def time_range(result: RunResult, times: LayerTimes) -> tuple[float, float]:
     return min(untouched, predicted_seconds(curves, times, quickest)), untouched
 
 
-def time_trade_off(
-    result: RunResult, times: LayerTimes, *, limits: Limits | None = None, points: int = 15
-) -> tuple[TradeOffPoint, ...]:
-    """Return at most ``points`` schedules, from the unchanged network to nearly the fastest one."""
+def time_trade_off(result: RunResult, times: LayerTimes, *, limits: Limits | None = None) -> tuple[TradeOffPoint, ...]:
+    """Return at most :data:`_POINTS` schedules, from the unchanged network to nearly the fastest one."""
     least, untouched = time_range(result, times)
     found = []
-    for seconds in np.linspace(untouched, least + (untouched - least) / (2 * points), points):
+    for seconds in np.linspace(untouched, least + (untouched - least) / (2 * _POINTS), _POINTS):
         with suppress(InfeasibleBudget):  # limits exclude the fastest
             made = schedule_within(result, times, float(seconds), limits=limits)
             reached = made.achieved[MILLISECONDS]

@@ -18,6 +18,7 @@ from senseapp.solve.methods import METHODS, admissible_levels, levels_of, make_s
 from senseapp.solve.problem import PRUNING_NOTE, Problem, build_problem
 
 _MANY_LAYERS, _MANY_MEASUREMENTS = 500, 10_000  # a schedule takes 0.7 s, and a trade-off has up to 51
+_ROUNDS = 8  # most schedules applied to learn their true size
 _CLOSE = 0.002  # of the total: indistinguishable from the target for a user
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
 _EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
@@ -26,20 +27,20 @@ _INSIDE = 1e-6  # of the range: keeps the last point feasible
 
 
 def with_true_size(
-    make: Callable[[float], Schedule], true_fraction: Callable[[Schedule], float], target: float, *, rounds: int = 8
+    make: Callable[[float], Schedule], true_fraction: Callable[[Schedule], float], target: float
 ) -> Schedule:
     """Return the gentlest schedule found whose true size meets ``target``, if only applying it shows its size.
 
     This is needed for pruning, whose savings overlap: see :class:`~senseapp.solve.curves.Accounting`. ``make`` returns
     the schedule for a predicted fraction removed, ``true_fraction`` the fraction that a schedule truly removes; at most
-    ``rounds`` schedules are tried.
+    :data:`_ROUNDS` schedules are tried.
 
     Raises:
         InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the largest fraction removed.
     """
     asked, most = target, 0.0
     enough: dict[float, Schedule] = {}
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         schedule, asked = _strongest_up_to(make, asked)
         fraction = true_fraction(schedule)
         most = max(most, fraction)

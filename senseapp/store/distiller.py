@@ -21,7 +21,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
 _MOST_BYTES = 20_000_000
-_PERCENT_CEILING = 1.0
+_PERCENT_CEILING = 1.0  # a best accuracy up to that is a fraction, not percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

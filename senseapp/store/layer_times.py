@@ -23,7 +23,7 @@ from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled
-_MOST_SECONDS = 1e5
+_MOST_SECONDS = 1e5  # of one layer: more is a mistake of the unit
 _COLUMNS = ("layer", "level", "ms")
 _ADVICE = (
     "Choose a CSV with the columns layer,level,ms, or a profile of onnxruntime, trtexec --exportProfile or "
@@ -35,7 +35,7 @@ _TFLITE_ROW = re.compile(
 )
 _TFLITE_ORDER = "Run Order"
 _KERNEL = "_kernel_time"
-_LONGEST_ROW = 2000
+_LONGEST_ROW = 2000  # characters, for the pattern
 
 
 def read_layer_times(content: bytes, profile: ModelProfile, scale: LevelScale, *, name: str, level: float | None = None

@@ -20,7 +20,7 @@ from senseapp.measure.cluster.cluster import Cluster as Offer
 from senseapp.measure.cluster.cluster import connected, look
 from senseapp.measure.cluster.executor import RayExecutor
 from senseapp.measure.cluster.plan import makespan
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import latest
 from senseapp.records.spec import SensitivitySpec

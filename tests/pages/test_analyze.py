@@ -13,7 +13,7 @@ from senseapp.core.errors import UnknownModel
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
-from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
 from tests.pages.conftest import wait_for_card
 

@@ -31,7 +31,7 @@ from senseapp.compressions.pruning import pruning
 from senseapp.core.errors import SenseError
 from senseapp.data.load import load_images
 from senseapp.descriptions import get
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel, skip_weight_init

@@ -12,7 +12,7 @@ from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources import demo
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec
-from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.tasks import CLASSIFICATION
 
 SMALL = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from senseapp import analyze_sensitivity
 from senseapp.core.errors import MeasurementFailed
 from senseapp.descriptions import get
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.notebook import SensitivityResult
 from senseapp.records.measurement import Status

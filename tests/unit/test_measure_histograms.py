@@ -17,9 +17,9 @@ from senseapp.compressions.quantization.grid import in_memory_order
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed, NoLayersSelected, UnsupportedModel
 from senseapp.data.images import TensorImages
+from senseapp.measure.bins import SUB_BINS, GridBins, PlacedGrid
 from senseapp.measure.folding import fold_following_norm, norms_folded_behind
-from senseapp.measure.grid_bins import SUB_BINS, GridBins, PlacedGrid
-from senseapp.measure.histograms import image_set, quantization_histogram, quantization_histograms
+from senseapp.measure.histograms import image_set, quantization_histograms
 from senseapp.networks.profile import profile_model
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
@@ -62,9 +62,11 @@ def images():
 
 def look(model, images, layer="conv2", **settings):
     profile = profile_model(model, images.batch(0, 1), title="small", finite=False)
-    return quantization_histogram(
-        model, images, profile.layer(layer), HistogramSpec(layer=layer, **settings), task=CLASSIFICATION
-    )
+    spec = HistogramSpec(layer=layer, **settings)
+    (found,) = quantization_histograms(model, images, [profile.layer(layer)], spec, task=CLASSIFICATION).values()
+    if isinstance(found, MeasurementFailed):
+        raise found
+    return found
 
 
 def look_at_all(model, images, *names, **settings):
@@ -401,8 +403,8 @@ def test_what_has_no_data_is_told_in_one_sentence(model, images):
         look(model, TensorImages(images.images), objective="loss")
     profile = profile_model(model, images.batch(0, 1), title="small", pretrained=True, notes=())
     with pytest.raises(InvalidDataset, match="at least one image"):
-        quantization_histogram(
-            model, images.subset([]), profile.layer("conv2"), HistogramSpec(layer="conv2"), task=CLASSIFICATION
+        quantization_histograms(
+            model, images.subset([]), [profile.layer("conv2")], HistogramSpec(layer="conv2"), task=CLASSIFICATION
         )
     model.conv2.weight[0, 0, 0, 0] = math.nan
     with pytest.raises(MeasurementFailed, match="not finite"):

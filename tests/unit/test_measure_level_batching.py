@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.cluster import remote
-from senseapp.measure.layout import Layout
 from senseapp.measure.level_batching import LevelBatch, levels_that_fit, rounding_bound
 from senseapp.measure.measurer import JobResult, MeasurementJob
+from senseapp.measure.plan import Layout
 from senseapp.measure.reuse import arithmetic_of, images_in_span, reusable
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.profile import profile_model

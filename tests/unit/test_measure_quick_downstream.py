@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
-from senseapp.measure.layout import Layout
-from senseapp.measure.quick import scan, weight_responses
+from senseapp.measure.plan import Layout
+from senseapp.measure.quick import responses, scan
 from senseapp.measure.quick.recorder import downstream_modules
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
@@ -227,7 +227,7 @@ def _same_for_small_changes(model: nn.Module, pixels: int = PIXELS) -> bool:
     sweep = _sweep(model, QuantizationConfig(), (8,), pixels)
     followed = _kl(quick_scan(sweep))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weight_responses, "downstream_modules", _nothing_followed)
+        patch.setattr(responses, "downstream_modules", _nothing_followed)
         patch.setattr(scan, "foldable_norms", _no_norms)
         plain = _kl(quick_scan(sweep))
     assert followed.keys() == plain.keys()

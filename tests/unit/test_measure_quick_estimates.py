@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.quick import scan
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.measure.quick.scan import quick_scan

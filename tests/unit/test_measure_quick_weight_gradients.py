@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
-from senseapp.measure.layout import Layout
-from senseapp.measure.quick import weight_responses
+from senseapp.measure.plan import Layout
+from senseapp.measure.quick import responses
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.records.spec import SensitivitySpec
@@ -75,13 +75,13 @@ def _scan(model: nn.Module, compression: CompressionConfig, levels: tuple[float,
 def products(monkeypatch: pytest.MonkeyPatch) -> list[Tensor | None]:
     """What was made of the weight's gradients, for each batch."""
     made: list[Tensor | None] = []
-    wrapped = weight_responses.weight_gradients
+    wrapped = responses.weight_gradients
 
     def watched(*args: Any) -> Tensor | None:
         made.append(wrapped(*args))
         return made[-1]
 
-    monkeypatch.setattr(weight_responses, "weight_gradients", watched)
+    monkeypatch.setattr(responses, "weight_gradients", watched)
     return made
 
 
@@ -143,6 +143,6 @@ def test_layers_whose_input_is_rounded_too_are_run_again(products: list[Tensor |
 def test_gradients_that_would_take_too_much_memory_are_not_made(
     products: list[Tensor | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("senseapp.measure.quick.weight_responses._MOST_BYTES", 100)
+    monkeypatch.setattr("senseapp.measure.quick.responses._MOST_BYTES", 100)
     assert _scan(Mixed(nn.Conv2d(WIDTH, WIDTH, 1)), SparsityConfig(), LEVELS)
     assert all(made is None for made in products)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions import SparsityConfig
 from senseapp.data.images import TensorImages
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec

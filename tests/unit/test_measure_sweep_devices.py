@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.measure.context import MeasurementContext, choose_device
-from senseapp.measure.layout import Layout, memory_bytes, precision_context, settle_kernels, usual_layout
+from senseapp.measure.plan import Layout, memory_bytes, precision_context, settle_kernels, usual_layout
 from senseapp.measure.quick import scan
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.trace import trace_calls

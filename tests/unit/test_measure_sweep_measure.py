@@ -16,7 +16,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec, NoLayersSelected, UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.measure import sweep as sweep_module
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import LayerMeasurement, Status, latest
 from senseapp.records.spec import SensitivitySpec

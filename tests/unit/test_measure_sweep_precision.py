@@ -8,9 +8,9 @@ from torch import nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.descriptions import CompressionConfig
-from senseapp.measure import context, layout, precision
+from senseapp.measure import context, plan, precision
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import Layout
+from senseapp.measure.plan import Layout
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.trace import CallTrace, trace_calls
@@ -130,7 +130,7 @@ def never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_settings: object) -> float:
         raise AssertionError("a quick run has no time to try layouts")
 
-    monkeypatch.setattr(layout, "_seconds_per_image", refuse)
+    monkeypatch.setattr(plan, "_seconds_per_image", refuse)
     monkeypatch.setattr(MeasurementContext, "check_replay", refuse)
 
 
@@ -149,7 +149,7 @@ def _timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[bool, float], by_size:
         sizes.append(len(batch))
         return seconds[order] * by_size.get(len(batch), 1.0)
 
-    monkeypatch.setattr(layout, "_seconds_per_image", seconds_per_image)
+    monkeypatch.setattr(plan, "_seconds_per_image", seconds_per_image)
     return sizes
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_for()
     prepared = MeasurementContext.prepare(small_network(), images, task=CLASSIFICATION)
-    base = layout.usual_layout(
+    base = plan.usual_layout(
         prepared.trace, most=len(images), channels_last=prepared.channels_last, device=prepared.device
     ).micro_batch
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {base // 2: 0.5})

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import UnsupportedModel
 from senseapp.descriptions import CompressionConfig
-from senseapp.measure.layout import Layout, lay_out
+from senseapp.measure.plan import Layout, lay_out
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.profile import profile_model

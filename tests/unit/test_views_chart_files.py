@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from senseapp.metrics import METRICS
-from senseapp.views.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
+from senseapp.views.charts.axes import drawn_rows, picture_png, picture_spec, picture_svg
 from senseapp.views.charts.histograms import bin_frame, mark_frame, quantization_bars
 from senseapp.views.charts.layers import sensitivity_bars
 from senseapp.views.charts.levels import level_line, sensitivity_heatmap

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from senseapp.metrics import METRICS
-from senseapp.views.charts.files import picture_spec
+from senseapp.views.charts.axes import picture_spec
 from senseapp.views.charts.levels import sensitivity_heatmap
 from senseapp.views.frames.results import measurement_frame
 from senseapp.views.palette import CANNOT_TELL, FRAGILITY, UNCLEAR, bands_of, fragility_legend, row_bands

@@ -22,7 +22,7 @@ from senseapp.descriptions import SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.tasks import TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 

@@ -21,7 +21,7 @@ from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import run_title
 

@@ -61,17 +61,20 @@ def one_of(values: Iterable[T]) -> Form[T]:
     return named({str(value).lower().replace(" ", "-"): value for value in values})
 
 
-def some_of(values: Iterable[str], *, separator: str = "~") -> Form[list[str]]:
+_SEPARATOR = "~"  # of several values in one setting
+
+
+def some_of(values: Iterable[str]) -> Form[list[str]]:
     """Return the form of a list of different ``values``."""
     one = named({value: value for value in values})
 
     def read(text: str) -> list[str]:
-        found = [one.read(part) for part in text.split(separator)]
+        found = [one.read(part) for part in text.split(_SEPARATOR)]
         if len(set(found)) < len(found):
             raise ValueError("a value is repeated")
         return found
 
-    return Form(lambda chosen: separator.join(map(one.write, chosen)), read)
+    return Form(lambda chosen: _SEPARATOR.join(map(one.write, chosen)), read)
 
 
 def number(least: float = -math.inf, most: float = math.inf) -> Form[float]:
@@ -91,14 +94,14 @@ def whole(least: int, most: int) -> Form[int]:
     return Form(lambda value: within.write(int(value)), lambda text: int(within.read(str(int(text)))))
 
 
-def span(end: Form[T], *, separator: str = "~") -> Form[tuple[T, T]]:
+def span(end: Form[T]) -> Form[tuple[T, T]]:
     """Return the form of a pair of values, of which each end has the form ``end``."""
 
     def read(text: str) -> tuple[T, T]:
-        low, high = text.split(separator)
+        low, high = text.split(_SEPARATOR)
         return end.read(low), end.read(high)
 
-    return Form(lambda pair: separator.join(map(end.write, pair)), read)
+    return Form(lambda pair: _SEPARATOR.join(map(end.write, pair)), read)
 
 
 SWITCH: Form[bool] = named({"yes": True, "no": False})

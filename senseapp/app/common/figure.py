@@ -18,8 +18,7 @@ from senseapp.app.common.state import pick
 from senseapp.core.markdown import md
 from senseapp.core.texts import safe_cell
 from senseapp.records.measurement import RunResult
-from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts
-from senseapp.views.charts.files import drawn_rows, picture_png, picture_svg
+from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts, drawn_rows, picture_png, picture_svg
 from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import notes_of, passes_text, provenance_line

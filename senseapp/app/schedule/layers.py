@@ -103,14 +103,15 @@ def _unlock_all(run_id: str) -> None:
     forget_typed()
 
 
+_MOST_SPARED = 4  # sentences beside the table
 _CLEARLY = 0.5  # of the typical amount: layers that get less are called spared
 _BIT_STEPS = 2.0  # more bits than is typical
 _TIMES = 2.0  # the loss of a typical layer: more than that is worth saying
 _SMALL = 0.5  # of an even share of the weights
 
 
-def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) -> list[Markdown]:
-    """Return one sentence for each of the ``most`` layers that are spared most, with what speaks for it.
+def spared_sentences(rows: pd.DataFrame, scale: LevelScale) -> list[Markdown]:
+    """Return one sentence for each of the :data:`_MOST_SPARED` layers that are spared most, with its reasons.
 
     ``rows`` are those of :func:`senseapp.views.frames.results.editing_frame` for a schedule.
     """
@@ -120,7 +121,7 @@ def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) ->
     typical = float((rows["amount"] * weights).sum() / weights.sum())
     more_spares = scale.stronger_is_lower
     spares = rows["amount"] >= typical + _BIT_STEPS if more_spares else rows["amount"] <= _CLEARLY * typical
-    spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(most)
+    spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(_MOST_SPARED)
     usual = median(rows["loss"])
     even = 100.0 / len(rows) if (rows["share"] > 0).any() else 0.0  # sizes of imported figures may be unknown
     return [

@@ -13,7 +13,7 @@ from senseapp.core.errors import ClusterFailed, InvalidSpec, first_line_of
 
 ADDRESS_VARIABLE = "SENSEAPP_RAY_ADDRESS"
 _CPUS_VARIABLE = "SENSEAPP_RAY_CPUS_PER_WORKER"
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0  # to wait for the head node
 _CHOICE = "What was measured is kept: try again once that is mended, or go on on this machine alone."
 _log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from senseapp.records.spec import RunSpec
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
-_TIMED_IMAGES = 32
-_HELD_BYTES = 2 * 2**30
+_TIMED_IMAGES = 32  # of the passes that the plan is made from
+_HELD_BYTES = 2 * 2**30  # of images and outputs that this process keeps
 _SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pass and two backward, besides the levels
 
 
@@ -116,7 +116,7 @@ def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[R
 Block = tuple[int, int]
 """Index of the first target, and of the one after the last."""
 
-_HALVINGS = 50
+_HALVINGS = 50  # of an interval: to float precision
 
 
 def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
@@ -174,7 +174,7 @@ def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] =
     return float(last)
 
 
-_MOST_TASKS = 20_000
+_MOST_TASKS = 20_000  # of a plan, however many images: planning and scheduling take time for each
 _GROWTH = 1.3  # between the numbers of blocks, and of spans, that are tried
 _WORTH = 0.995  # a plan with more tasks must be faster by this
 _LONGEST_TASK_SECONDS = 600.0  # the most work lost with a worker, where the layers allow it

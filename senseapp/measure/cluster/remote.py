@@ -18,9 +18,8 @@ from senseapp.data.images import ImageSet, PreparedImages, TensorImages
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster.plan import Block
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.layout import Layout
 from senseapp.measure.measurer import JobResult, MeasurementJob, Measurer, Span
-from senseapp.measure.plan import PlannedTarget
+from senseapp.measure.plan import Layout, PlannedTarget
 from senseapp.measure.reuse import differences, versions_here
 from senseapp.measure.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
 from senseapp.metrics.predictions import Predictions

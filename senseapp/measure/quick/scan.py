@@ -8,7 +8,7 @@ estimate ½ δzᵀ F δz, and for large ones saturates as the KL of the softmax 
 Where an activation alone reads the layer's output, r and g are taken after it (see
 :mod:`senseapp.measure.quick.recorder`), so that its nonlinearity is exact. Cost: one forward, a backward pass for each
 direction, and one forward of each layer per level, or for some layers less (see
-:mod:`senseapp.measure.quick.weight_responses`).
+:mod:`senseapp.measure.quick.responses`).
 
 First-order estimates miss units that become active: large estimates are limited to the largest divergence possible on
 these images, and corrected by true passes over a few of them (see :mod:`senseapp.measure.quick.true_passes`).
@@ -30,11 +30,10 @@ from torch import Tensor, nn
 from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
 from senseapp.measure.folding import foldable_norms
-from senseapp.measure.layout import memory_bytes, micro_batches, precision_context
+from senseapp.measure.plan import memory_bytes, micro_batches, precision_context
 from senseapp.measure.quick.recorder import Recorder
-from senseapp.measure.quick.responses import ChannelResponses, Key, Responses
+from senseapp.measure.quick.responses import ChannelResponses, Key, Responses, WeightResponses
 from senseapp.measure.quick.true_passes import correct_by_true_passes
-from senseapp.measure.quick.weight_responses import WeightResponses
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.records.measurement import LayerMeasurement, Status
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 
-_DIRECTIONS = 2
+_DIRECTIONS = 2  # random signs at the output: each is one backward pass
 # About twenty seconds on two cores. Estimates agree best with measurements on the same images.
 _MOST_MACS = 4e12
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024

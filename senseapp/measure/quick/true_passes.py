@@ -143,7 +143,7 @@ def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Te
     return found
 
 
-_TINY = 1e-30
+_TINY = 1e-30  # no division by zero, no logarithm of it
 _KNEES = (1e-3, 1e-2, 1e-1, 1.0)  # nats above which the error of estimates may follow a power law
 _LEAST_FITTED = 5
 _SLOPES = (-0.8, 4.0)  # above -1, so that the trend preserves the order of estimates

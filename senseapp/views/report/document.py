@@ -16,7 +16,7 @@ from markupsafe import Markup
 from senseapp import __version__
 from senseapp.metrics import METRICS
 from senseapp.server.leaderboard import best_file, shown_metric
-from senseapp.views.charts.files import LANGUAGE
+from senseapp.views.charts.axes import LANGUAGE
 from senseapp.views.frames.results import measurement_frame
 from senseapp.views.report.figures import ChartData, ReportContents, result_figures
 from senseapp.views.report.tables import (

@@ -25,8 +25,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.resolution import opening_level
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.views.charts.axes import chart_parts
-from senseapp.views.charts.files import LOOK
+from senseapp.views.charts.axes import LOOK, chart_parts
 from senseapp.views.charts.layers import sensitivity_bars
 from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
 from senseapp.views.charts.network import network_bars

@@ -15,7 +15,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import WITHOUT_LABELS, Goal, RunSpec, SensitivitySpec
-from senseapp.server.demos import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.cli.batch import BatchItem, batch_of, run_batch
+from senseapp.cli.analyze import BatchItem, batch_of, run_batch
 from senseapp.cli.main import main
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, UnknownModel
 from senseapp.records.measurement import RunResult

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from senseapp.app.server import application
+from senseapp.app.server import serve
 from senseapp.app.server.guards import KnownBase
 from senseapp.compat.streamlit_internals import KNOWN_BASE
 from senseapp.core.errors import StorageFailed
@@ -24,13 +24,13 @@ from tests.asynchronous import run_async
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the process's own loggers and backends as they are."""
-    monkeypatch.setattr(application, "_log_with_the_rest", lambda: None)
-    monkeypatch.setattr(application, "close_backends", lambda: None)
+    monkeypatch.setattr(serve, "_log_with_the_rest", lambda: None)
+    monkeypatch.setattr(serve, "close_backends", lambda: None)
 
 
 def live_for(seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
     async def live() -> None:
-        async with application._lifespan(st.App("app.py")):
+        async with serve._lifespan(st.App("app.py")):
             deadline = asyncio.get_running_loop().time() + seconds
             while not until() and asyncio.get_running_loop().time() < deadline:
                 await asyncio.sleep(0.01)
@@ -40,15 +40,15 @@ def live_for(seconds: float, *, until: Callable[[], bool] = lambda: False) -> No
 
 def test_the_engine_is_loaded_before_anybody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr(application, "_QUIET_SECONDS", 0.01)
-    monkeypatch.setattr(application.backend, "warm_up_ahead", lambda: loaded.append("engine"))
+    monkeypatch.setattr(serve, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(serve.backend, "warm_up_ahead", lambda: loaded.append("engine"))
     live_for(60, until=lambda: bool(loaded))
     assert loaded == ["engine"]
 
 
 def test_a_server_that_ends_at_once_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr(application.backend, "warm_up_ahead", lambda: loaded.append("engine"))
+    monkeypatch.setattr(serve.backend, "warm_up_ahead", lambda: loaded.append("engine"))
     live_for(0)
     assert loaded == []
 
@@ -60,8 +60,8 @@ def test_a_home_that_cannot_be_used_is_left_for_the_pages_to_tell(monkeypatch: p
         asked.append("engine")
         raise StorageFailed("no such folder")
 
-    monkeypatch.setattr(application, "_QUIET_SECONDS", 0.01)
-    monkeypatch.setattr(application.backend, "warm_up_ahead", fail)
+    monkeypatch.setattr(serve, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(serve.backend, "warm_up_ahead", fail)
     live_for(60, until=lambda: bool(asked))
     assert asked == ["engine"]
 
