@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from onnx import ModelProto
 from torch import Tensor
 
@@ -19,15 +18,14 @@ from senseapp.core.errors import (
     is_about_memory,
 )
 from senseapp.networks.onnx.batch import freed
-from senseapp.networks.onnx.build import BuiltNetwork, StoredAs, build_network
-from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check
+from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
+from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
 from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_choice, with_shapes
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
-from senseapp.networks.onnx.operators.elementwise import dtype_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +35,13 @@ class OpenedOnnx:
     Attributes:
         network: in ``eval()`` mode, float32, on the CPU.
         input_name, input_shape: of the images, as the file has them, batch included.
+        size: height and width that the network takes where the file leaves them free.
         free_axes: axes of the input whose length the file leaves free. Only the batch stays free in the network.
         batch: images that the network takes at once; None where it takes any number.
         outputs: names of the network's outputs, in their order.
         candidates: values that could be outputs instead.
         tensors: which tensor of the file each parameter holds.
+        readers: which nodes of the file read each parameter of a layer.
         layers: names of the file's tensors in each layer.
         difference: from onnxruntime, relative to the largest number of an output.
         notes: sentences for people on how the file was read.
@@ -50,11 +50,13 @@ class OpenedOnnx:
     network: OnnxNetwork
     input_name: str
     input_shape: tuple[int, ...]
+    size: tuple[int, int]
     free_axes: tuple[int, ...]
     batch: int | None
     outputs: tuple[str, ...]
     candidates: tuple[OutputCandidate, ...]
     tensors: Mapping[str, StoredAs]
+    readers: Mapping[str, tuple[ReadAt, ...]]
     layers: Mapping[str, tuple[str, ...]]
     difference: float
     notes: tuple[str, ...]
@@ -141,8 +143,7 @@ class _OpenedGraph:
 
     @property
     def tolerance(self) -> float:
-        rounds = any(node.op in ("QuantizeLinear", "Round") for node in self.graph.nodes)
-        return TOLERANCE_OF_ROUNDED if rounds else TOLERANCE
+        return TOLERANCE_OF_ROUNDED if rounds(self.graph) else TOLERANCE
 
     def any_batch(self) -> tuple[BuiltNetwork, float]:
         """Return a network for any number of images, and its difference; raises where there is none."""
@@ -157,23 +158,8 @@ class _OpenedGraph:
         return built, self._difference(built, self.batch)
 
     def _difference(self, built: BuiltNetwork, count: int) -> float:
-        inputs = self._inputs(count)
+        inputs = sample_inputs(self.graph, self.shapes(count), self.images)
         return check(built.network, self.model, inputs, batch=self.batch, tolerance=self.tolerance)
-
-    def _inputs(self, count: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        inputs = {}
-        for each in self.graph.inputs:
-            shape, dtype = self.shapes(count)[each.name], dtype_of(each.element_type)
-            if self.images is not None and len(shape) == 4:
-                repeats = -(-count // len(self.images))
-                inputs[each.name] = torch.cat([self.images] * repeats)[:count].to(dtype)
-            elif dtype.is_floating_point:
-                inputs[each.name] = torch.rand(shape, generator=generator, dtype=dtype)
-            else:
-                most = 2 if dtype == torch.bool else 256
-                inputs[each.name] = torch.randint(0, most, shape, generator=generator).to(dtype)
-        return inputs
 
 
 def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], notes: tuple[str, ...]) -> OpenedOnnx:
@@ -192,11 +178,13 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         network=built.network,
         input_name=main.name,
         input_shape=reading.shapes(reading.batch)[main.name],
+        size=reading.size,
         free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
         batch=batch,
         outputs=built.network.output_names,
         candidates=candidates,
         tensors=built.tensors,
+        readers=built.readers,
         layers=_by_layer(built.tensors),
         difference=difference,
         notes=notes,
