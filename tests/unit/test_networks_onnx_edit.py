@@ -20,17 +20,13 @@ from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.networks.onnx.difference import difference
-from senseapp.networks.onnx.edit import UploadedOnnx, edited, network_in, with_weights
+from senseapp.networks.onnx.edit import edited, network_in, with_weights
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.wire import fields, rewritten, written
 from tests.onnx_graphs import file_of, model_of, node, weights
 
 SAME = {"pads": [1, 1, 1, 1]}
 IDENTICAL = "All else in the file is the uploaded one's, byte for byte."
-
-
-def uploaded_of(content: bytes) -> UploadedOnnx:
-    return UploadedOnnx(content=content, opened=open_onnx(content))
 
 
 def small_file(**more: object) -> bytes:
@@ -80,20 +76,20 @@ def same_but_for(before: bytes, after: bytes, tensors: set[str]) -> None:
 
 
 def test_an_unchanged_network_gives_the_uploaded_bytes() -> None:
-    uploaded = uploaded_of(small_file())
-    found = with_weights(uploaded, copy.deepcopy(uploaded.opened.network))
-    assert found.content == uploaded.content
+    opened = open_onnx(small_file())
+    found = with_weights(opened, copy.deepcopy(opened.network))
+    assert found.content == opened.content
     assert found.difference.sentences == ("The file is the uploaded one, byte for byte.",)
 
 
 def test_one_changed_weight_changes_the_numbers_of_one_tensor() -> None:
-    uploaded = uploaded_of(small_file())
-    changed = halved(uploaded.opened.network, "first")
-    found = with_weights(uploaded, changed)
-    same_but_for(uploaded.content, found.content, {"first.weight"})
-    assert len(found.content) == len(uploaded.content)
-    own = [place for place, (a, b) in enumerate(zip(uploaded.content, found.content, strict=True)) if a != b]
-    start = uploaded.content.index(numpy_helper.from_array(weights(4, 3, 3, 3)).raw_data)
+    opened = open_onnx(small_file())
+    changed = halved(opened.network, "first")
+    found = with_weights(opened, changed)
+    same_but_for(opened.content, found.content, {"first.weight"})
+    assert len(found.content) == len(opened.content)
+    own = [place for place, (a, b) in enumerate(zip(opened.content, found.content, strict=True)) if a != b]
+    start = opened.content.index(numpy_helper.from_array(weights(4, 3, 3, 3)).raw_data)
     assert start <= own[0]
     assert own[-1] < start + 4 * 108
     [tensor] = found.difference.tensors
@@ -131,14 +127,14 @@ def test_weights_are_written_back_in_the_form_that_they_are_stored_in(
 ) -> None:
     model = onnx.load_from_string(small_file())
     form(model)
-    uploaded = uploaded_of(model.SerializeToString())
-    changed = halved(uploaded.opened.network)
-    found = with_weights(uploaded, changed)
+    opened = open_onnx(model.SerializeToString())
+    changed = halved(opened.network)
+    found = with_weights(opened, changed)
     assert {each.name for each in found.difference.tensors} == {"first.weight", "second.weight"}
     assert found.difference.otherwise_identical
     assert not found.difference.added_tensors
     if form is not in_constant_nodes:
-        same_but_for(uploaded.content, found.content, {"first.weight", "second.weight"})
+        same_but_for(opened.content, found.content, {"first.weight", "second.weight"})
     images = torch.rand(1, 3, 8, 8)
     np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
 
@@ -153,12 +149,12 @@ def test_half_precision_stays_and_says_that_it_rounds(raw: bool) -> None:
             if raw
             else helper.make_tensor(tensor.name, TensorProto.FLOAT16, half.shape, half.ravel().tolist())
         )
-    uploaded = uploaded_of(model.SerializeToString())
-    changed = copy.deepcopy(uploaded.opened.network)
+    opened = open_onnx(model.SerializeToString())
+    changed = copy.deepcopy(opened.network)
     with torch.no_grad():
         changed.get_parameter("first.weight")[0] *= 0.77
-    found = with_weights(uploaded, changed)
-    same_but_for(uploaded.content, found.content, {"first.weight"})
+    found = with_weights(opened, changed)
+    same_but_for(opened.content, found.content, {"first.weight"})
     [tensor] = found.difference.tensors
     assert tensor.half
     assert tensor.changed == 27
@@ -170,13 +166,11 @@ def test_half_precision_stays_and_says_that_it_rounds(raw: bool) -> None:
 
 def test_layers_that_share_a_bias_get_one_each_when_they_differ() -> None:
     nodes = [node("Conv", "x w b", "a", **SAME), node("Relu", "a", "r"), node("Conv", "r v b", "y", **SAME)]
-    uploaded = uploaded_of(
-        file_of(nodes, {"w": weights(3, 3, 3, 3), "b": weights(3), "v": weights(3, 3, 3, 3, seed=1)})
-    )
-    changed = copy.deepcopy(uploaded.opened.network)
+    opened = open_onnx(file_of(nodes, {"w": weights(3, 3, 3, 3), "b": weights(3), "v": weights(3, 3, 3, 3, seed=1)}))
+    changed = copy.deepcopy(opened.network)
     layers = [each for each in changed.modules() if isinstance(each, nn.Conv2d)]
     layers[1].bias = nn.Parameter(layers[1].bias.detach() + 1)
-    found = with_weights(uploaded, changed)
+    found = with_weights(opened, changed)
     assert not found.difference.tensors
     assert len(found.difference.added_tensors) == 1
     assert found.difference.rewired_nodes == ("y",)
@@ -188,12 +182,12 @@ def test_layers_that_share_a_bias_get_one_each_when_they_differ() -> None:
 def test_statistics_that_share_one_tensor_are_told_apart() -> None:
     ones, zeros = np.ones(4, np.float32), np.zeros(4, np.float32)
     nodes = [node("Conv", "x w", "a", **SAME), node("BatchNormalization", "a ones zeros zeros ones", "y")]
-    uploaded = uploaded_of(file_of(nodes, {"w": weights(4, 3, 3, 3), "ones": ones, "zeros": zeros}))
-    changed = copy.deepcopy(uploaded.opened.network)
+    opened = open_onnx(file_of(nodes, {"w": weights(4, 3, 3, 3), "ones": ones, "zeros": zeros}))
+    changed = copy.deepcopy(opened.network)
     [norm] = [each for each in changed.modules() if isinstance(each, nn.BatchNorm2d)]
     norm.running_var.mul_(2)
     norm.running_mean.add_(0.5)
-    found = with_weights(uploaded, changed)
+    found = with_weights(opened, changed)
     images = torch.rand(1, 3, 8, 8)
     np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
     assert found.difference.otherwise_identical
@@ -202,9 +196,9 @@ def test_statistics_that_share_one_tensor_are_told_apart() -> None:
 def test_matrix_products_are_written_back_turned() -> None:
     nodes = [node("MatMul", "x w", "a"), node("Add", "a b", "s"), node("Gemm", "s v c", "y", transB=1)]
     initializers = {"w": weights(6, 5), "b": weights(5), "v": weights(4, 5, seed=1), "c": weights(4)}
-    uploaded = uploaded_of(file_of(nodes, initializers, shape=(1, 6)))
-    changed = halved(uploaded.opened.network)
-    found = with_weights(uploaded, changed)
+    opened = open_onnx(file_of(nodes, initializers, shape=(1, 6)))
+    changed = halved(opened.network)
+    found = with_weights(opened, changed)
     rows = torch.rand(1, 6)
     np.testing.assert_allclose(by_onnxruntime(found.content, rows)[0], changed(rows).detach(), atol=1e-5)
     assert {each.name for each in found.difference.tensors} == {"w", "v"}
@@ -213,20 +207,20 @@ def test_matrix_products_are_written_back_turned() -> None:
 def test_what_cannot_be_written_is_refused() -> None:
     nodes = [node("DequantizeLinear", "q s z", "w"), node("Conv", "x w", "y", **SAME)]
     stored = {"q": np.full((3, 3, 3, 3), 5, np.int8), "s": np.float32(0.1), "z": np.int8(0)}
-    uploaded = uploaded_of(file_of(nodes, stored))
+    opened = open_onnx(file_of(nodes, stored))
     with pytest.raises(InvalidSpec, match="stored as integers"):
-        with_weights(uploaded, halved(uploaded.opened.network))
+        with_weights(opened, halved(opened.network))
     with pytest.raises(InvalidSpec, match="no file to edit"):
         network_in(nn.Linear(2, 2))
     with pytest.raises(InvalidSpec, match="nowhere"):
-        edited(uploaded.content, {"nowhere": np.zeros(1, np.float32)})
+        edited(opened.content, {"nowhere": np.zeros(1, np.float32)})
 
 
 def test_a_weight_that_the_graph_computes_becomes_a_tensor_of_its_own() -> None:
     nodes = [node("Mul", "v g", "w"), node("Conv", "x w", "y", **SAME)]
-    uploaded = uploaded_of(file_of(nodes, {"v": weights(3, 3, 3, 3), "g": weights(3, 1, 1, 1)}))
-    changed = halved(uploaded.opened.network)
-    found = with_weights(uploaded, changed)
+    opened = open_onnx(file_of(nodes, {"v": weights(3, 3, 3, 3), "g": weights(3, 1, 1, 1)}))
+    changed = halved(opened.network)
+    found = with_weights(opened, changed)
     images = torch.rand(1, 3, 8, 8)
     np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
     assert found.difference.added_tensors
@@ -247,12 +241,12 @@ def test_an_exported_network_is_edited_and_runs(name: str, dynamo: bool) -> None
             torch.onnx.export(module, (images,), dynamo=True, verbose=False).save(buffer)
         else:
             torch.onnx.export(module, (images,), buffer, dynamo=False)
-    uploaded = uploaded_of(buffer.getvalue())
-    changed = halved(uploaded.opened.network)
+    opened = open_onnx(buffer.getvalue())
+    changed = halved(opened.network)
     for each in changed.modules():
         if isinstance(each, nn.BatchNorm2d):
             each.running_var.uniform_(0.5, 2)
-    found = with_weights(uploaded, changed)
+    found = with_weights(opened, changed)
     assert found.difference.otherwise_identical
     assert found.difference.tensors
     output = changed(images).detach().numpy()
@@ -284,8 +278,8 @@ def test_order_and_form_that_python_would_not_write_stay() -> None:
     parts = [content[each.start : each.stop] for each in fields(content)]
     own = b"".join(reversed(parts)) + b"\xfa\x3f\x83\x00abc"  # an unknown field, its length in more bytes than needed
     assert onnx.load_from_string(own).SerializeToString() != own
-    uploaded = uploaded_of(own)
-    found = with_weights(uploaded, halved(uploaded.opened.network))
+    opened = open_onnx(own)
+    found = with_weights(opened, halved(opened.network))
     assert found.content.endswith(b"\xfa\x3f\x83\x00abc")
     assert found.content != own
     assert difference(own, found.content).otherwise_identical

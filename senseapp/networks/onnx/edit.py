@@ -48,14 +48,6 @@ _TOLERANCE = 1e-4  # of the largest number of an output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UploadedOnnx:
-    """An ONNX file as it was uploaded, and the network in it."""
-
-    content: bytes
-    opened: OpenedOnnx
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EditedOnnx:
     """The edited file, and what differs from the uploaded one."""
 
@@ -63,18 +55,18 @@ class EditedOnnx:
     difference: OnnxDifference
 
 
-def with_weights(uploaded: UploadedOnnx, model: nn.Module) -> EditedOnnx:
-    """Return the uploaded file with the weights of ``model``, a changed copy of its network.
+def with_weights(opened: OpenedOnnx, model: nn.Module) -> EditedOnnx:
+    """Return the file of ``opened`` with the weights of ``model``, a changed copy of its network.
 
     Raises:
         InvalidSpec: a changed weight has no place in the file, or the file would not compute what ``model`` does.
     """
-    writing = _Writing(uploaded=uploaded, network=network_in(model))
+    writing = _Writing(opened=opened, network=network_in(model))
     writing.collect()
-    content = edited(uploaded.content, writing.values, writing.rewired, writing.added)
-    if content != uploaded.content:
-        _check(uploaded, writing.as_written(), content)
-    return EditedOnnx(content=content, difference=difference(uploaded.content, content))
+    content = edited(opened.content, writing.values, writing.rewired, writing.added)
+    if content != opened.content:
+        _check(opened, writing.as_written(), content)
+    return EditedOnnx(content=content, difference=difference(opened.content, content))
 
 
 def network_in(model: nn.Module) -> OnnxNetwork:
@@ -184,7 +176,7 @@ def with_numbers(message: bytes, values: Array) -> bytes:
 class _Writing:
     """Where each changed number of ``network`` goes in the file."""
 
-    uploaded: UploadedOnnx
+    opened: OpenedOnnx
     network: OnnxNetwork
     values: dict[str, Array] = field(default_factory=dict)
     added: dict[str, Array] = field(default_factory=dict)
@@ -194,7 +186,7 @@ class _Writing:
     made_by: dict[str, NodeProto] = field(init=False)
 
     def __post_init__(self) -> None:
-        graph = onnx.load_from_string(self.uploaded.content).graph
+        graph = onnx.load_from_string(self.opened.content).graph
         self.stored = {each.name: each for each in graph.initializer}
         self.made_by = {name: node for node in graph.node for name in node.output if name}
         for node in graph.node:
@@ -203,8 +195,8 @@ class _Writing:
 
     def collect(self) -> None:
         """Find a place for every number that changed."""
-        tensors = self.uploaded.opened.tensors
-        before, after = tensors_of(self.uploaded.opened.network), tensors_of(self.network)
+        tensors = self.opened.tensors
+        before, after = tensors_of(self.opened.network), tensors_of(self.network)
         changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
         holders: dict[str, list[str]] = {}
         for name, found in tensors.items():
@@ -222,9 +214,9 @@ class _Writing:
             raise InvalidSpec(f"“{initializer}” lies in a function of the file's graph, where it cannot be changed.")
         tensor = self.stored[initializer]
         # What only operations read has to stay in its place, as has what did not change.
-        readers = self.uploaded.opened.readers
+        readers = self.opened.readers
         names = sorted(names, key=lambda name: (name in readers, name in changed))
-        found = {name: stored_form(after[name], self.uploaded.opened.tensors[name], tensor.dims) for name in names}
+        found = {name: stored_form(after[name], self.opened.tensors[name], tensor.dims) for name in names}
         first = found[names[0]]
         if names[0] in changed:
             self.values[initializer] = values = in_type_of(tensor, first)
@@ -232,7 +224,7 @@ class _Writing:
                 wide = torch.from_numpy(values.astype(np.float32))
                 self.rounded.update(
                     {
-                        name: module_form(wide, self.uploaded.opened.tensors[name], after[name].shape)
+                        name: module_form(wide, self.opened.tensors[name], after[name].shape)
                         for name in names
                         if torch.equal(found[name], first)
                     }
@@ -243,7 +235,7 @@ class _Writing:
 
     def _add(self, name: str, value: Tensor) -> None:
         """Let the nodes that read a parameter read a tensor of its own."""
-        readers = self.uploaded.opened.readers.get(name, ())
+        readers = self.opened.readers.get(name, ())
         if not readers:
             raise InvalidSpec(f"“{name}” is computed by the file's graph, so other numbers of it cannot be written.")
         for each in readers:
@@ -311,9 +303,8 @@ def in_type_of(tensor: TensorProto, value: Tensor) -> Array:
     return np.where(value.numpy() == before.astype(value.numpy().dtype), before, new)
 
 
-def _check(uploaded: UploadedOnnx, network: OnnxNetwork, content: bytes) -> None:
+def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
     """Raise InvalidSpec unless onnxruntime computes from ``content`` what ``network`` does."""
-    opened = uploaded.opened
     try:
         graph, model = normalise(content)
         inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onnx import ModelProto
 from torch import Tensor
@@ -33,6 +33,7 @@ class OpenedOnnx:
     """A network from an ONNX file, and what is known about it.
 
     Attributes:
+        content: of the file.
         network: in ``eval()`` mode, float32, on the CPU.
         input_name, input_shape: of the images, as the file has them, batch included.
         size: height and width that the network takes where the file leaves them free.
@@ -47,6 +48,7 @@ class OpenedOnnx:
         notes: sentences for people on how the file was read.
     """
 
+    content: bytes = field(repr=False)
     network: OnnxNetwork
     input_name: str
     input_shape: tuple[int, ...]
@@ -108,6 +110,7 @@ def _open(
     _check_choice(chosen, candidates)
     return _opened(
         _OpenedGraph(
+            content=content,
             graph=graph.needed_for(chosen),
             model=model,
             size=size,
@@ -131,6 +134,7 @@ def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputCandidate]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenedGraph:
+    content: bytes
     graph: Graph
     model: ModelProto
     size: tuple[int, int]
@@ -175,6 +179,7 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         notes = (*notes, f"The file is fixed to {number} at a time, and runs so: {reason}.")
     main = max(reading.graph.inputs, key=lambda each: len(each.shape) == 4)
     return OpenedOnnx(
+        content=reading.content,
         network=built.network,
         input_name=main.name,
         input_shape=reading.shapes(reading.batch)[main.name],
