@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
             task = replace(task, allowed_drop=allowed)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
-        roundings = explain(evaluator, apart, runtime=runtime_named(settings.runtime)) if arguments.explain else []
+        roundings = explain(evaluator, apart, runtime=evaluator.runtime(settings.runtime)) if arguments.explain else []
     wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == (settings.kind == "float")]
     if not wanted:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from senseapp.networks.onnx.open import OpenedOnnx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class LoadedModel:
         class_names: one per output, where known; else empty.
         fresh_head: whether the classifier is random because the checkpoint lacks one; labels then mean nothing.
         notes: sentences for the user (adapted head, weights that are not finite).
+        onnx: the ONNX file that the network was built from, with the tensor of each parameter; None for others.
     """
 
     module: nn.Module
@@ -55,6 +59,7 @@ class LoadedModel:
     class_names: tuple[str, ...] = ()
     fresh_head: bool = False
     notes: tuple[str, ...] = ()
+    onnx: OpenedOnnx | None = None
 
 
 _SEED = 0

@@ -25,7 +25,7 @@ from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio, runtime_named
+from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     Raises:
         InvalidSpec: the network cannot be written or run.
     """
-    runtime, network, proof = runtime_named(settings.runtime), source.network, evaluator.images.proof
+    runtime, network, proof = evaluator.runtime(settings.runtime), source.network, evaluator.images.proof
     files, found = {"original": evaluator.original_file(runtime), "file": network}, None
     layers = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
     notes, steps = tuple[str, ...](), OptionalSteps(evaluator.progress)
@@ -190,6 +190,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
             *steps.notes,
             *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures and zeros is not None else ()),
             *notes,
+            *runtime.changes(files["file"]),
             *source.notes,
         ),
         computes_in_float=in_float,

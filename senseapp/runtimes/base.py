@@ -22,6 +22,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
+from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes, Median
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 
@@ -202,6 +203,20 @@ class Runtime(ABC):
     def half_zero(self, content: bytes) -> bytes | None:
         """Return a float file with the smaller half of each weight at zero, to time it; None where nobody needs it."""
         return None
+
+    # ---- uploaded files
+
+    def for_file(self, opened: OpenedOnnx) -> Runtime:
+        """Return the runtime for a network that came from an ONNX file; one that edits that file where this can."""
+        return self
+
+    def changes(self, content: bytes) -> tuple[str, ...]:
+        """Return in sentences what differs between the uploaded file and ``content``; none for other networks."""
+        return ()
+
+    def in_place(self, network: bytes, file: bytes) -> bytes:
+        """Return an int8 ``file`` of a quantizer of ``network`` as it is delivered."""
+        return file
 
     # ---- int8
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,24 +105,23 @@ class OnnxDifference:
 
 
 def difference(before: bytes, after: bytes) -> OnnxDifference:
-    """Return what differs between two ONNX files; nodes are the same where their name is, or their first output."""
+    """Return what differs between two ONNX files."""
     old, new = _Parts.of(before), _Parts.of(after)
     tensors = tuple(
         found for name in old.tensors.keys() & new.tensors.keys() if (found := _changed(name, old, new)) is not None
     )
     order = {name: place for place, name in enumerate(old.tensors)}
-    nodes = old.nodes.keys() & new.nodes.keys()
-    rewired = {key for key in nodes if _unwired(old.nodes[key]) == _unwired(new.nodes[key]) != b""}
-    rewired = {key for key in rewired if old.nodes[key] != new.nodes[key]}
-    added, removed = new.nodes.keys() - nodes, old.nodes.keys() - nodes
+    pairs = _pairs(old.nodes, new.nodes)
+    rewired = {key: other for key, other in pairs.items() if old.nodes[key] != new.nodes[other]}
+    other = {key for key in old.nodes.keys() & new.nodes.keys() if key not in pairs and key not in pairs.values()}
+    added = new.nodes.keys() - pairs.values() - other
+    removed = old.nodes.keys() - pairs.keys() - other
     declared = {
         name for name in old.declared.keys() | new.declared.keys() if old.declared.get(name) != new.declared.get(name)
     }
-    touched = _Touched(
-        tensors={each.name for each in tensors} | (old.tensors.keys() ^ new.tensors.keys()),
-        nodes=rewired | added | removed,
-        declared=declared,
-    )
+    changed = {each.name for each in tensors} | (old.tensors.keys() ^ new.tensors.keys())
+    touched = _Touched(tensors=changed, nodes={*rewired, *removed}, declared=declared)
+    touched_after = _Touched(tensors=changed, nodes={*rewired.values(), *added}, declared=declared)
     return OnnxDifference(
         tensors=tuple(sorted(tensors, key=lambda each: order[each.name])),
         added_tensors=tuple(name for name in new.tensors if name not in old.tensors),
@@ -131,7 +130,7 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         removed_nodes=old.kinds(removed),
         rewired_nodes=tuple(key for key in old.nodes if key in rewired),
         declared=tuple(sorted(declared)),
-        otherwise_identical=touched.rest(before) == touched.rest(after),
+        otherwise_identical=touched.rest(before) == touched_after.rest(after),
     )
 
 
@@ -159,8 +158,22 @@ class _Parts:
         declared.update({each.name: each.SerializeToString() for each in graph.value_info})
         return cls(tensors=tensors, nodes=nodes, declared=declared)
 
-    def kinds(self, keys: set[str]) -> Counter[str]:
+    def kinds(self, keys: Collection[str]) -> Counter[str]:
         return Counter(NodeProto.FromString(self.nodes[key]).op_type for key in keys)
+
+
+def _pairs(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, str]:
+    """Return which nodes are the same but for names of values: by their own name or output, else in order."""
+    kinds = {key: _unwired(node) for key, node in new.items()}
+    pairs = {key: key for key, node in old.items() if kinds.get(key) == _unwired(node)}
+    waiting: dict[bytes, deque[str]] = {}
+    for key, kind in kinds.items():
+        if key not in pairs:
+            waiting.setdefault(kind, deque()).append(key)
+    for key, node in old.items():
+        if key not in pairs and (same := waiting.get(_unwired(node))):
+            pairs[key] = same.popleft()
+    return pairs
 
 
 def _key(node: NodeProto) -> str:
@@ -186,7 +199,7 @@ def _changed(name: str, old: _Parts, new: _Parts) -> ChangedTensor | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Touched:
-    """Names of the parts that differ between two files."""
+    """Names of the parts of a file that differ from another."""
 
     tensors: set[str]
     nodes: set[str]

@@ -124,20 +124,22 @@ class _GraphChange:
         output = next(iter(node.output), "")
         if node.op_type == "Constant" and output in self.values:
             self.done.add(output)
-            return [rewritten(message, {ATTRIBUTES: _constant(self.values[output])})]
+            return [with_constant(message, self.values[output])]
         if output in self.rewired:
             self.done.add(output)
             return [rewritten(message, {INPUTS: renaming(self.rewired[output])})]
         return [message]
 
 
-def _constant(values: Array) -> Change:
+def with_constant(message: bytes, values: Array) -> bytes:
+    """Return the bytes of a Constant node with other numbers."""
+
     def attribute(message: bytes) -> Sequence[bytes]:
         if AttributeProto.FromString(message).type != AttributeProto.TENSOR:
             return [message]
         return [rewritten(message, {ATTRIBUTE_TENSOR: lambda tensor: [with_numbers(tensor, values)]})]
 
-    return attribute
+    return rewritten(message, {ATTRIBUTES: attribute})
 
 
 def renaming(names: Mapping[int, str]) -> Change:
@@ -197,6 +199,8 @@ class _Writing:
         """Find a place for every number that changed."""
         tensors = self.opened.tensors
         before, after = tensors_of(self.opened.network), tensors_of(self.network)
+        if any(value.shape != before[name].shape for name, value in after.items()):
+            raise InvalidSpec("Channels were removed from this network, which cannot be done in the uploaded file.")
         changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
         holders: dict[str, list[str]] = {}
         for name, found in tensors.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from senseapp.core.errors import InvalidCheckpoint
 
-GRAPH = 7
+GRAPH, OPSETS = 7, 8
 NODES, INITIALIZERS, INPUTS_OF_GRAPH, DECLARED = 1, 5, 11, 13
 INPUTS, OUTPUTS, ATTRIBUTES = 1, 2, 5
 ATTRIBUTE_TENSOR = 5

@@ -16,6 +16,7 @@ from senseapp.core.texts import plural
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
+from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime
@@ -51,7 +52,16 @@ class OnnxRuntime(Runtime):
 
     def open(self, content: bytes, *, threads: int | None = None) -> RuntimeModel:
         """Open an ONNX file; raises InvalidSpec where onnxruntime cannot."""
-        return RuntimeModel(content, threads=threads)
+        return self._model(content, threads=threads)
+
+    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
+        return RuntimeModel(content, threads=threads, simulated=simulated)
+
+    def for_file(self, opened: OpenedOnnx) -> Runtime:
+        """Return onnxruntime on edited copies of an uploaded file."""
+        from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime  # which is made of this class
+
+        return UploadedRuntime(opened)
 
     def machine(self) -> str:
         """Return the processor, whether it has VNNI, and the version of onnxruntime."""
@@ -122,7 +132,7 @@ class OnnxRuntime(Runtime):
                 network = better_equalised(
                     content,
                     fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(RuntimeModel(file, simulated=True)),
+                    damage_of=lambda file: fitting.damage_of(self._model(file, simulated=True)),
                     progress=steps.progress,
                 )
         with Int8Writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
@@ -131,7 +141,7 @@ class OnnxRuntime(Runtime):
                 rounding = chosen_rounding(
                     writer,
                     fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(RuntimeModel(file)),
+                    damage_of=lambda file: fitting.damage_of(self._model(file)),
                     steps=steps,
                 )
             writer.rounding = rounding
@@ -158,8 +168,8 @@ class OnnxRuntime(Runtime):
             content,
             batches,
             settings,
-            layers=layers,
-            change_of=lambda file: change_of(RuntimeModel(file)),
+            owners=self.layers_of_nodes(content, layers),
+            change_of=lambda file: change_of(self._model(file)),
             progress=progress,
         )
 
