@@ -25,6 +25,7 @@ class ModelSource:
         needs_name: whether a model has to be named.
         reads: what it does with the file that it needs, as ``recognises a checkpoint``; empty where it needs none.
         chooses_outputs: whether a setting names the values of the file that are measured.
+        upload: what a person's uploads for it are kept as.
         help: one line on it for the Analyze page.
     """
 
@@ -35,6 +36,7 @@ class ModelSource:
     needs_name: bool = False
     reads: str = ""
     chooses_outputs: bool = False
+    upload: str = "checkpoint"
     help: str = ""
 
     @property
@@ -88,6 +90,7 @@ ONNX = ModelSource(
     names=("",),
     reads="measures an ONNX file",
     chooses_outputs=True,
+    upload="onnx",
     help="Any network, exported once: its layers keep the names that they have in the file.",
 )
 IMPORTED = ModelSource(name="imported", label="Imported figures", loader="")

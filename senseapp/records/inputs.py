@@ -135,6 +135,7 @@ class OnnxReport:
         preparation: what the preparation of images is called that is taken where they do not choose.
         num_class_names: classes that the file names; 0 where it names none.
         notes: sentences on what was changed or left out.
+        problem: why these outputs cannot be measured with this task; empty where they can.
     """
 
     spec: ModelSpec
@@ -148,6 +149,7 @@ class OnnxReport:
     preparation: str
     num_class_names: int
     notes: tuple[str, ...]
+    problem: str = ""
 
     @property
     def image_size(self) -> tuple[int, int]:

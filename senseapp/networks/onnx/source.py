@@ -32,6 +32,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     Raises:
         InvalidSpec: a setting that the file decides, or no file.
         InvalidCheckpoint: the file cannot be read; and all that :func:`~senseapp.networks.onnx.open.open_onnx` raises.
+        UnsupportedModel: its input is no images, or no output is one of the task.
     """
     report("Reading the ONNX file")
     opened = open_for_task(spec)
@@ -55,11 +56,17 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
 
 
 def examine_onnx(spec: ModelSpec) -> OnnxReport:
-    """Return what the file of ``spec`` holds, read as :func:`load_onnx` reads it; the errors are the same."""
-    opened = open_for_task(spec)
-    task = task_named(spec.task)
+    """Return what the file of ``spec`` holds, read as :func:`load_onnx` reads it.
+
+    The errors are the same, but for outputs that do not fit the task: the report says so, and others can be chosen.
+    """
+    opened, task, problem, num_outputs = _read(spec), task_named(spec.task), "", 0
+    try:
+        opened = _fitted(opened, spec)
+        num_outputs = _num_outputs(task, opened)
+    except UnsupportedModel as error:
+        problem = str(error)
     prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
-    num_outputs = _num_outputs(task, opened)
     return OnnxReport(
         spec=spec,
         input_name=opened.input_name,
@@ -75,6 +82,7 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         preparation=prepared.words,
         num_class_names=len(class_names_in(opened.metadata, num_outputs)),
         notes=tuple(_notes(opened, spec)),
+        problem=problem,
     )
 
 
@@ -84,15 +92,31 @@ def open_for_task(spec: ModelSpec) -> OpenedOnnx:
     Raises:
         InvalidSpec, InvalidCheckpoint, UnsupportedModel: see :func:`load_onnx`.
     """
+    return _fitted(_read(spec), spec)
+
+
+def _read(spec: ModelSpec) -> OpenedOnnx:
+    """Return the file of ``spec`` with the outputs that it names, else with the usual ones."""
     _check_settings(spec)
-    content = read_file(Path(spec.checkpoint))
-    size = None if spec.img_size is None else (spec.img_size, spec.img_size)
-    opened = open_onnx(content, outputs=spec.outputs or None, size=size)
+    opened = _opened(spec, spec.outputs or None)
     _check_input(opened, spec)
+    return opened
+
+
+def _opened(spec: ModelSpec, outputs: Sequence[str] | None) -> OpenedOnnx:
+    size = None if spec.img_size is None else (spec.img_size, spec.img_size)
+    return open_onnx(read_file(Path(spec.checkpoint)), outputs=outputs, size=size)
+
+
+def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
+    """Return ``opened``, or the file with outputs of the task where ``spec`` names none and the usual ones are others.
+
+    Raises UnsupportedModel where no output can be measured.
+    """
     if not spec.outputs:
         wanted = _outputs_of(task_named(spec.task), opened)
         if wanted != opened.outputs:
-            opened = open_onnx(content, outputs=wanted, size=size)
+            opened = _opened(spec, wanted)
     _check_batch(opened)
     return opened
 
