@@ -43,6 +43,7 @@ class LoadedModel:
         module: takes (N, C, H, W) and returns class scores (N, num_classes).
         title: display name.
         preprocessing: the model's own preprocessing.
+        prepared_as: what that is called where images compare it with others.
         num_classes: width of the output.
         pretrained: whether the weights were trained; random ones are always labelled so.
         class_names: one per output, where known; else empty.
@@ -54,6 +55,7 @@ class LoadedModel:
     module: nn.Module
     title: str
     preprocessing: Preprocessing
+    prepared_as: str = "the architecture's own"
     num_classes: int
     pretrained: bool
     class_names: tuple[str, ...] = ()

@@ -37,6 +37,7 @@ from senseapp.measure.quick.true_passes import correct_by_true_passes
 from senseapp.measure.quick.weight_responses import WeightResponses
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, stored
+from senseapp.networks.network import images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
 
@@ -67,6 +68,9 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     started = time.perf_counter()
     if not sweep.context.task.divergence:
         _note(sweep, f"There is no quick scan: {sweep.context.task.label} has no divergence to estimate.")
+        return
+    if (fixed := images_per_pass(sweep.context.model) or 1) > 1:
+        _note(sweep, f"There is no quick scan: the network is fixed to {fixed} images at a time.")
         return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
@@ -221,7 +225,7 @@ def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
     kept = (c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten)
     held = sum(call.output_bytes for call in kept if call.module not in norms) // trace.batch_size
     most = _GRAPH_BYTES // max(1, _DIRECTIONS * held)
-    return max(1, min(sweep.context.layout.micro_batch * 2, most))
+    return max(1, min(sweep.context.layout.micro_batch * 2, most, images_per_pass(sweep.context.model) or most))
 
 
 def _scan_batch(

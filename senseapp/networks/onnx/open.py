@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from onnx import ModelProto
 from torch import Tensor
 
@@ -26,6 +28,7 @@ from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, 
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
+from senseapp.networks.onnx.operators.elementwise import dtype_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,9 @@ class OpenedOnnx:
         network: in ``eval()`` mode, float32, on the CPU.
         input_name, input_shape: of the images, as the file has them, batch included.
         size: height and width that the network takes where the file leaves them free.
+        input_dtype: of the images, half precision as float32.
         free_axes: axes of the input whose length the file leaves free. Only the batch stays free in the network.
+        other_inputs: names of what the network takes besides images.
         batch: images that the network takes at once; None where it takes any number.
         outputs: names of the network's outputs, in their order.
         candidates: values that could be outputs instead.
@@ -45,6 +50,7 @@ class OpenedOnnx:
         readers: which nodes of the file read each parameter of a layer.
         layers: names of the file's tensors in each layer.
         difference: from onnxruntime, relative to the largest number of an output.
+        metadata: texts that the file holds about itself, by key.
         notes: sentences for people on how the file was read.
     """
 
@@ -53,7 +59,9 @@ class OpenedOnnx:
     input_name: str
     input_shape: tuple[int, ...]
     size: tuple[int, int]
+    input_dtype: torch.dtype
     free_axes: tuple[int, ...]
+    other_inputs: tuple[str, ...]
     batch: int | None
     outputs: tuple[str, ...]
     candidates: tuple[OutputCandidate, ...]
@@ -61,6 +69,7 @@ class OpenedOnnx:
     readers: Mapping[str, tuple[ReadAt, ...]]
     layers: Mapping[str, tuple[str, ...]]
     difference: float
+    metadata: Mapping[str, str]
     notes: tuple[str, ...]
 
 
@@ -85,13 +94,22 @@ def open_onnx(
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
     try:
-        return _open(content, outputs, size, images)
+        opened = _open(content, outputs, size, images)
+        opened.network.origin = _origin(content, opened)
+        return opened
     except SenseError:
         raise
     except Exception as error:  # a malformed graph fails in any step, in errors of any library
         if is_about_memory(error):
             raise OutOfMemory("The file's network needs more memory than there is.") from error
         raise UnsupportedModel(f"The file's graph cannot be read as a network: {first_line_of(error)}.") from error
+
+
+def _origin(content: bytes, opened: OpenedOnnx) -> str:
+    """Return one hash of all that decides the numbers of the network."""
+    digest = hashlib.sha256(content)
+    digest.update(repr((opened.outputs, opened.input_shape, opened.batch)).encode())
+    return digest.hexdigest()
 
 
 def _open(
@@ -184,7 +202,9 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         input_name=main.name,
         input_shape=reading.shapes(reading.batch)[main.name],
         size=reading.size,
+        input_dtype=dtype_of(main.element_type),
         free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
+        other_inputs=tuple(each.name for each in reading.graph.inputs if each is not main),
         batch=batch,
         outputs=built.network.output_names,
         candidates=candidates,
@@ -192,6 +212,7 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         readers=built.readers,
         layers=_by_layer(built.tensors),
         difference=difference,
+        metadata={entry.key: entry.value for entry in reading.model.metadata_props},
         notes=notes,
     )
 

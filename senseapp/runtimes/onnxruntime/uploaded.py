@@ -17,6 +17,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.edit import with_weights
+from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import opset_of
 from senseapp.records.deployment import LayerTimes
@@ -40,21 +41,21 @@ class UploadedExporter(Exporter):
 
 
 class UploadedModel(RuntimeModel):
-    """An edited file that is open, and returns its outputs as the network of the uploaded one does."""
+    """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
+
+    def __init__(
+        self, content: bytes, images: ImageInput, *, threads: int | None = None, simulated: bool = False
+    ) -> None:
+        super().__init__(content, threads=threads, simulated=simulated)
+        self._images = replace(images, batch=self.fixed_batch)
 
     def run(self, batch: Tensor) -> object:
         """Return the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
-        found = self.tensors(filled(batch, self.fixed_batch)).values()
+        found = self.tensors(self._images.of(batch)).values()
         outputs = tuple(
             each[: len(batch)].float() if each.is_floating_point() else each[: len(batch)] for each in found
         )
         return outputs[0] if len(outputs) == 1 else outputs
-
-
-def filled(images: Tensor, count: int | None) -> Tensor:
-    """Return ``images`` with copies of the first, as many as a call with ``count`` images lacks."""
-    missing = (count or len(images)) - len(images)
-    return torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing > 0 else images
 
 
 class UploadedRuntime(OnnxRuntime):
@@ -66,6 +67,7 @@ class UploadedRuntime(OnnxRuntime):
 
     def __init__(self, opened: OpenedOnnx) -> None:
         self._opened = opened
+        self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
         self._plain_of = lru_cache(maxsize=4)(self._plain)
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
@@ -78,7 +80,7 @@ class UploadedRuntime(OnnxRuntime):
         return self._model(shown, threads=threads)
 
     def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
-        return UploadedModel(content, threads=threads, simulated=simulated)
+        return UploadedModel(content, self._images, threads=threads, simulated=simulated)
 
     def checked(self, content: bytes) -> int:
         """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
@@ -171,7 +173,8 @@ class UploadedRuntime(OnnxRuntime):
         """Return batches as calls of the file take them."""
         count = self.open(self._opened.content).fixed_batch
         parts = [part for batch in batches for part in (torch.split(batch, count) if count else (batch,))]
-        return [filled(part, count) for part in parts]
+        taken = replace(self._images, batch=count)
+        return [taken.of(part) for part in parts]
 
 
 def with_outputs(content: bytes, outputs: Sequence[str]) -> bytes:
