@@ -13,7 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 
-def exported(module: nn.Module, *, side: int = 16, batch: int | None = None, free_size: bool = False) -> bytes:
+def exported(
+    module: nn.Module, *, side: int = 16, channels: int = 3, batch: int | None = None, free_size: bool = False
+) -> bytes:
     """Return ``module`` as torch's older exporter writes it, norms unfolded; for any number of images, or ``batch``."""
     axes = {} if batch else {0: "batch"}
     axes |= {2: "height", 3: "width"} if free_size else {}
@@ -22,7 +24,7 @@ def exported(module: nn.Module, *, side: int = 16, batch: int | None = None, fre
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module.eval(),
-            (torch.zeros(batch or 1, 3, side, side),),
+            (torch.zeros(batch or 1, channels, side, side),),
             file,
             dynamo=False,
             input_names=["images"],

@@ -182,7 +182,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         opset=runtime.checked(files["file"]),
         batch=opened["file"].fixed_batch,
         images=len(proof),
-        preparation=_preparation(evaluator),
+        preparation=_preparation(evaluator, runtime),
         machine=runtime.machine(),
         findings=findings(figures, settings, images=len(proof)),
         notes=(
@@ -242,8 +242,8 @@ def _figures(
     return figures, ratio(spent[-1], seconds["original"]) if others else None
 
 
-def _preparation(evaluator: ScheduleEvaluator) -> str:
-    shape = f"images, float32, is (N, {', '.join(map(str, evaluator.profile.input_shape))})"
+def _preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
+    shape = runtime.input_words(evaluator.profile.input_shape)
     if not isinstance(evaluator.images.proof, PreparedImages):
         return f"{shape}."
     how = evaluator.images.proof.preprocessing

@@ -21,7 +21,7 @@ from senseapp.reconstruct.apply import AppliedModel, configs_for
 from senseapp.reconstruct.reconstructor import Reconstructor
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
-from senseapp.runtimes.base import Exporter, Runtime, runtime_named
+from senseapp.runtimes.base import Exporter, Runtime, runtime_for
 from senseapp.tasks import Task, task_named
 
 
@@ -129,8 +129,7 @@ class ScheduleEvaluator:
 
     def runtime(self, name: str) -> Runtime:
         """Return the runtime of that name, as it handles this network; raises InvalidSpec where there is none."""
-        found = runtime_named(name)
-        return found if self.onnx is None else found.for_file(self.onnx)
+        return runtime_for(name, self.onnx)
 
     def exporter(self, runtime: Runtime) -> Exporter:
         """Return what writes this network and compressed copies of it for ``runtime``."""

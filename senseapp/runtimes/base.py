@@ -185,8 +185,8 @@ class Runtime(ABC):
         """Return the class names that a file of :meth:`described` carries; empty where it has none."""
         return ()
 
-    def kit(self, name: str) -> dict[str, str]:
-        """Return files, by name, that run the file called ``name`` on a picture."""
+    def kit(self, name: str, content: bytes) -> dict[str, str]:
+        """Return files, by name, that run the file called ``name`` on a picture; none where it does not say how."""
         return {}
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
@@ -203,6 +203,10 @@ class Runtime(ABC):
     def half_zero(self, content: bytes) -> bytes | None:
         """Return a float file with the smaller half of each weight at zero, to time it; None where nobody needs it."""
         return None
+
+    def input_words(self, shape: Sequence[int]) -> str:
+        """Return what a file takes, for images of ``shape`` (C, H, W)."""
+        return f"images, float32, is (N, {', '.join(map(str, shape))})"
 
     # ---- uploaded files
 
@@ -290,6 +294,12 @@ class Runtime(ABC):
 def runtime_named(name: str) -> Runtime:
     """Return the runtime of that name; raise InvalidSpec, with the names there are, if there is none."""
     return cast(Runtime, operations_of(name))
+
+
+def runtime_for(name: str, uploaded: OpenedOnnx | None) -> Runtime:
+    """Return the runtime of that name for a network, from an ``uploaded`` ONNX file or none."""
+    runtime = runtime_named(name)
+    return runtime if uploaded is None else runtime.for_file(uploaded)
 
 
 def times(networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:

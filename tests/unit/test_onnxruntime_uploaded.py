@@ -14,6 +14,7 @@ from onnx import helper
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.difference import difference
+from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.prove.deploy import Source, deploy, original_source, proven_source, stored_source
 from senseapp.prove.evaluator import ScheduleEvaluator
@@ -224,3 +225,29 @@ def test_bits_of_a_schedule_become_rounded_weights_of_the_same_type() -> None:
     assert max(len(np.unique(row)) for row in onnx.numpy_helper.to_array(weight)) <= 16
     assert source.network == deployed.content
     assert isinstance(source, Source)
+
+
+def channels_last(content: bytes, *, whole: bool) -> bytes:
+    """Return the file with images (N, H, W, C) as its input, of bytes where they are ``whole``."""
+    model = onnx.load_from_string(content)
+    kind = onnx.TensorProto.UINT8 if whole else onnx.TensorProto.FLOAT
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("image", kind, ("n", 8, 8, 3)))
+    model.graph.node.insert(0, helper.make_node("Transpose", ["numbers"], ["x"], "turned", perm=[0, 3, 1, 2]))
+    cast = helper.make_node("Cast", ["image"], ["numbers"], "cast", to=onnx.TensorProto.FLOAT)
+    model.graph.node.insert(0, cast)
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_images_come_in_the_order_and_type_that_the_file_declares(whole: bool) -> None:
+    opened = open_onnx(channels_last(a_file(), whole=whole))
+    opened.network.images = ImageInput(channels_last=True, dtype=opened.input_dtype, batch=opened.batch)
+    evaluator = evaluator_of(opened.network, SparsityConfig(), onnx=opened)
+    runtime = evaluator.runtime("onnxruntime")
+    images = torch.rand(4, 3, 8, 8) * (255 if whole else 1)
+    expected = opened.network(images)
+    torch.testing.assert_close(runtime.open(opened.content).run(images), expected, atol=1e-4, rtol=1e-4)
+    deployed = deploy(evaluator, original_source(evaluator, runtime), settings("int8"))
+    assert difference(opened.content, deployed.content).otherwise_identical
+    assert f"image, {'uint8' if whole else 'float32'}, is (N, 8, 8, 3)" in deployed.record.preparation
+    assert runtime.kit("net.onnx", deployed.content) == {}

@@ -59,6 +59,11 @@ class RuntimeModel(RuntimeNetwork):
         return size if isinstance(size, int) else None
 
     @property
+    def input_type(self) -> str:
+        """Type of the numbers that it takes, as ``float32``."""
+        return np.dtype(_INPUT_TYPES.get(self._input.type, np.float32)).name
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """Of the tensors in what :meth:`run` returns."""
         return tuple(each.name for each in self._session.get_outputs())

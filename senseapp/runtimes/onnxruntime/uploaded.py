@@ -90,6 +90,14 @@ class UploadedRuntime(OnnxRuntime):
         """Return the file: its metadata stay those of the uploaded one."""
         return content
 
+    def input_words(self, shape: Sequence[int]) -> str:
+        """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
+        channels, height, width = shape
+        own = (height, width, channels) if self._images.channels_last else (channels, height, width)
+        opened = self.open(self._opened.content)
+        sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
+        return f"{self._opened.input_name}, {opened.input_type}, is ({sizes})"
+
     def changes(self, content: bytes) -> tuple[str, ...]:
         """Return in sentences what differs between the uploaded file and ``content``."""
         base, notes = self._opened.content, tuple[str, ...]()
