@@ -13,6 +13,7 @@ from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.proof_images import ProofImages
 from senseapp.records.measurement import RunResult
@@ -28,6 +29,7 @@ def evaluator_of(
     count: int = 48,
     curves: TensorImages | None = None,
     progress: Callable[[str], None] = ignore_progress,
+    onnx: OpenedOnnx | None = None,
 ) -> ScheduleEvaluator:
     """Return it for a network of images (3, 8, 8); ``configs`` are those of one or two runs."""
     profile = replace(MeasurementContext.prepare(network, images_for(2), task=CLASSIFICATION).profile, title="small")
@@ -40,6 +42,7 @@ def evaluator_of(
         preprocessing=Preprocessing(input_shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3),
         num_classes=profile.num_classes,
         pretrained=True,
+        onnx=onnx,
     )
     images = ProofImages(curves=curves or images_for(count), proof=images_for(40, seed=9), note="")
     return ScheduleEvaluator.open(

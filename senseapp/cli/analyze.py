@@ -15,6 +15,7 @@ from senseapp.cli.run_arguments import add_compression_arguments, print_outputs,
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
 from senseapp.core.files import read_at_most, replace_file
 from senseapp.core.tables import TableError, decoded_text
+from senseapp.descriptions import SOURCES
 from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
@@ -47,6 +48,8 @@ examples:
                              --compression quantization --levels 8,4,3 --samples 512 --out runs/resnet50
   python -m senseapp analyze --model auto --checkpoint unknown.pth --data photos.zip --labels none \\
                              --compression sparsity --levels 50 --out runs/unknown
+  python -m senseapp analyze --model onnx --checkpoint network.onnx --data photos.zip \\
+                             --compression sparsity --levels 50,75 --out runs/network
 """
 
 
@@ -94,17 +97,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> None:
     """Add ``--model``, on request for several models, and what says which weights and sizes it has."""
-    named = "demo, timm/NAME, torchvision/NAME, or auto with --checkpoint"
+    runnable = [source for source in SOURCES.values() if source.is_runnable]
+    alone = ", ".join(source.name + "/NAME" * source.needs_name for source in runnable if not source.reads)
+    named = f"{alone}, or {' or '.join(source.name for source in runnable if source.reads)} with --checkpoint"
     if several:
         group.add_argument("--model", action="append", help=f"{named}; may be repeated")
         many = "many: a line MODEL or MODEL,CHECKPOINT for each"
         group.add_argument("--models", type=Path, metavar="FILE", help=many)
     else:
         group.add_argument("--model", help=named)
-    group.add_argument("--checkpoint", metavar="FILE", help="weights; without it and --pretrained they are random")
+    group.add_argument(
+        "--checkpoint", metavar="FILE", help="weights, or an ONNX file; without it and --pretrained weights are random"
+    )
     which = "which of several networks in the checkpoint: what stands before the names of its weights, or a part of it"
     group.add_argument("--network", default="", metavar="NAME", help=which)
     group.add_argument("--ema", action="store_const", const=AVERAGED, dest="network", help="the same as --network ema")
+    group.add_argument(
+        "--onnx-output",
+        action="append",
+        metavar="NAME",
+        help="value of the ONNX file to measure; may be repeated (default: what fits the task)",
+    )
     group.add_argument("--pretrained", action="store_true", help="download the library's published weights")
     group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
     group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
         evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
         proven = prove(evaluator, schedule, repair=task.repair, rounds=task.rounds, adapting=task.adapting)
         progress("Writing the compressed model")
-        files, notes = write_compressed(proven.applied, arguments.out, proven.example)
+        files, notes = write_compressed(proven.applied, arguments.out, proven.example, uploaded=evaluator.onnx)
         validation = with_file_sizes(proven.result, files, proven.dense)
         candidates = weights_candidates(evaluator, proven, validation, files, task.key)
     report = _report(result, validation, files, notes) | {"candidates": [candidate_json(each) for each in candidates]}

@@ -44,6 +44,9 @@ examples:
 """
 
 
+_NO_KIT = "There is no program of --kit: the file does not say how a picture becomes its input. README.txt does."
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``deploy``."""
     add_run_arguments(parser, partner_help="the second run of a schedule of zeros and bits")
@@ -123,7 +126,7 @@ def run(arguments: argparse.Namespace) -> None:
             task = replace(task, allowed_drop=allowed)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
-        roundings = explain(evaluator, apart, runtime=runtime_named(settings.runtime)) if arguments.explain else []
+        roundings = explain(evaluator, apart, runtime=evaluator.runtime(settings.runtime)) if arguments.explain else []
     wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == (settings.kind == "float")]
     if not wanted:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
@@ -131,16 +134,17 @@ def run(arguments: argparse.Namespace) -> None:
     assert candidate.deployment is not None
     files = {out: folder.candidate_file(candidate).read_bytes()}
     files[out.with_suffix(".README.txt")] = candidate.deployment.readme(out.name).encode()
-    if arguments.kit:
-        files |= {
-            out.with_name(name): text.encode() for name, text in runtime_named(settings.runtime).kit(out.name).items()
-        }
+    kit = runtime_named(settings.runtime).kit(out.name, files[out]) if arguments.kit else {}
+    files |= {out.with_name(name): text.encode() for name, text in kit.items()}
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         replace_file(path, content)
     explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
-    print(json.dumps(_report(candidate, candidate.deployment, files) | explained, allow_nan=False))
+    report = _report(candidate, candidate.deployment, files) | explained
+    if arguments.kit and not kit:
+        report["notes"].append(_NO_KIT)
+    print(json.dumps(report, allow_nan=False))
 
 
 def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:

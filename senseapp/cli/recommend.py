@@ -72,7 +72,9 @@ def run(arguments: argparse.Namespace) -> None:
         task.keep(folder, record)
         if found.proven is not None and record.validation is not None:
             progress("Writing the compressed model")
-            files, _ = write_compressed(found.proven.applied, arguments.out, found.proven.example)
+            files, _ = write_compressed(
+                found.proven.applied, arguments.out, found.proven.example, uploaded=evaluator.onnx
+            )
             write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
     best = recommended(folder.candidates(), goal=arguments.goal or result.spec.goal, allowed_drop=record.allowed_drop)
     if best is not None and arguments.best is not None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
 from senseapp.core.files import home, read_at_most
 from senseapp.descriptions import (
+    SOURCES,
     CompressionConfig,
     CompressionDescription,
     Option,
@@ -137,12 +138,17 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="checkpoint"))
     if arguments.network and not checkpoint:
         raise InvalidSpec("--network and --ema choose between networks in a checkpoint. Add --checkpoint FILE.")
-    if arguments.model == "auto" and not checkpoint:
-        raise InvalidSpec("--model auto recognises a checkpoint, so it needs one. Add --checkpoint FILE.")
+    model = parse_model(arguments.model)
+    source = SOURCES[model.library]
+    if source.reads and not checkpoint:
+        raise InvalidSpec(f"--model {source.name} {source.reads}, so it needs one. Add --checkpoint FILE.")
+    if arguments.onnx_output and not source.chooses_outputs:
+        raise InvalidSpec(f"--onnx-output is for an ONNX file, and the model is {model.title}. Leave it out.")
     return replace(
-        parse_model(arguments.model),
+        model,
         checkpoint=checkpoint,
         network=arguments.network,
+        outputs=tuple(arguments.onnx_output or ()),
         pretrained=arguments.pretrained,
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,

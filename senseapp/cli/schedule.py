@@ -154,12 +154,12 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
         return schedule_within(result, times, arguments.budget_ms / 1000, limits=limits)
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.timed import schedule_for_time  # torch loads here
-    from senseapp.runtimes.base import runtime_named
 
     with phases() as progress:
+        evaluator = ScheduleEvaluator.open(result, progress=progress)
         return schedule_for_time(
-            ScheduleEvaluator.open(result, progress=progress),
-            runtime_named(arguments.runtime),
+            evaluator,
+            evaluator.runtime(arguments.runtime),
             arguments.budget_ms / 1000,
             limits=limits,
             threads=arguments.threads,

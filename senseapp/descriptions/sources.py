@@ -23,6 +23,9 @@ class ModelSource:
             :class:`~senseapp.networks.loaded.LoadedModel`; it may load torch. Empty where there is no network to run.
         names: of its networks; None where the catalogue lists them, or a checkpoint says which.
         needs_name: whether a model has to be named.
+        reads: what it does with the file that it needs, as ``recognises a checkpoint``; empty where it needs none.
+        chooses_outputs: whether a setting names the values of the file that are measured.
+        upload: what a person's uploads for it are kept as.
         help: one line on it for the Analyze page.
     """
 
@@ -31,6 +34,9 @@ class ModelSource:
     loader: str
     names: tuple[str, ...] | None = None
     needs_name: bool = False
+    reads: str = ""
+    chooses_outputs: bool = False
+    upload: str = "checkpoint"
     help: str = ""
 
     @property
@@ -75,13 +81,24 @@ CHECKPOINT = ModelSource(
     name="auto",
     label="Upload a checkpoint",
     loader="senseapp.networks.sources.load:load_architecture",
+    reads="recognises a checkpoint",
+)
+ONNX = ModelSource(
+    name="onnx",
+    label="ONNX file",
+    loader="senseapp.networks.onnx.source:load_onnx",
+    names=("",),
+    reads="measures an ONNX file",
+    chooses_outputs=True,
+    upload="onnx",
+    help="Any network, exported once: its layers keep the names that they have in the file.",
 )
 IMPORTED = ModelSource(name="imported", label="Imported figures", loader="")
 
 SOURCES: Registry[ModelSource] = Registry(
     "model library",
     group="senseapp.sources",
-    own=tuple(f"{__name__}:{name}" for name in ("DEMO", "TIMM", "TORCHVISION", "CHECKPOINT", "IMPORTED")),
+    own=tuple(f"{__name__}:{name}" for name in ("DEMO", "TIMM", "TORCHVISION", "CHECKPOINT", "ONNX", "IMPORTED")),
 )
 """All sources of networks, in the order in which they are offered."""
 

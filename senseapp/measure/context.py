@@ -25,7 +25,7 @@ from senseapp.measure.replay import (
     replayed,
 )
 from senseapp.metrics.predictions import Predictions, equal, joined, stored
-from senseapp.networks.network import Abilities
+from senseapp.networks.network import Abilities, images_per_pass
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.networks.usage import add_uses, leaves_weights_out, others_note, weights_used
@@ -101,14 +101,20 @@ class MeasurementContext:
         """Copy ``model``, or use it as it is with ``own``, and trace one pass.
 
         Raises:
-            InvalidDataset: there is no image.
+            InvalidDataset: there is no image, or there are fewer than one pass of the model computes.
             UnsupportedModel: the model fails on the images or returns no output of ``task``.
         """
         if len(images) == 0:
             raise InvalidDataset("There are no images to measure on. Bring at least one.")
         place = choose_device(device)
         private = (model if own else copy.deepcopy(model)).eval().requires_grad_(False).to(place)
-        sample = images.batch(0, 1).to(place)
+        few = images_per_pass(private) or 1
+        if len(images) < few:
+            raise InvalidDataset(
+                f"The model is fixed to {few} images at a time, and there are {len(images)} to measure on. Bring at "
+                "least as many, or export the model for any number of images."
+            )
+        sample = images.batch(0, few).to(place)
         trace = _watched_in_channels_last(private, sample)
         layout = Layout(channels_last=trace is not None)
         if trace is None:
@@ -140,6 +146,11 @@ class MeasurementContext:
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):
             return self.model(self._arrange(batch))
 
+    @property
+    def _sample(self) -> Tensor:
+        """The images of one short pass: one, or as many as each pass of the model computes."""
+        return self.images.batch(0, images_per_pass(self.model) or 1)
+
     def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
         """Choose the layout by a timed trial, for ``forwards`` whole passes per image, and trace a pass in it."""
         chosen = choose_layout(
@@ -161,7 +172,7 @@ class MeasurementContext:
             return
         further = {name: self.trace.uses[name].macs // self.trace.batch_size for name in self.trace.used_by_others}
         with precision_context(layout.precision, self.device):
-            self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
+            self.trace = trace_calls(self.model, self._arrange(self._sample))
         add_uses(self.trace, further)
 
     def avoid_channels_last(self) -> None:
@@ -171,7 +182,7 @@ class MeasurementContext:
 
     def check_replay(self, positions: Sequence[int]) -> None:
         """Check whether the model can be replayed from each of ``positions``; sets :attr:`replay_obstacle`."""
-        sample = self._arrange(self.images.batch(0, 1))
+        sample = self._arrange(self._sample)
         with precision_context(self.layout.precision, self.device):
             self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
 
@@ -212,7 +223,7 @@ class MeasurementContext:
             return ""
         idle = {layer.name for layer in self.profile.layers if not layer.runs}
         add_uses(self.trace, further)
-        sample = self.images.batch(0, 1).to(self.device)
+        sample = self._sample.to(self.device)
         self.profile = profile_model(self.model, sample, trace=self.trace, task=self.task)
         return others_note(layer.name for layer in self.profile.layers if layer.runs and layer.name in idle)
 

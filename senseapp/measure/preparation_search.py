@@ -118,6 +118,7 @@ class _PreparationSearch:
     _num_orders_tried: int = 1
     _num_preparations_tried: int = 1
     _num_left_out: int = 0
+    _own_words: str = ""
 
     def choose(self) -> PreparationChoice:
         own, images = self._first()
@@ -167,7 +168,7 @@ class _PreparationSearch:
         for model in self._models:
             own = PreparationCandidate(model, self._spec.data)
             try:
-                self._load(model)
+                self._own_words = self._load(model).prepared_as
             except InvalidCheckpoint as error:  # order and shapes of the weights fit, but not their values
                 refusal = refusal or error
                 continue
@@ -342,7 +343,7 @@ class _PreparationSearch:
 
     def _trial(self, candidate: PreparationCandidate, answers: Answers, tried: NumTried) -> PreparationTrial:
         titles = (candidate.model.title,) if len(self._models) > 1 else ()
-        words = candidate.words or (("its own preprocessing",) if titles else ("the architecture's own",))
+        words = candidate.words or (("its own preprocessing",) if titles else (self._own_words,))
         data = candidate.data
         if self._orders and tried.orders > 1:
             order = self._orders[candidate.order]

@@ -33,6 +33,7 @@ from senseapp.measure.prefix import prefix_bytes_per_image
 from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
+from senseapp.networks.network import images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import select_layers
 from senseapp.records.resolution import default_metric, undecided
@@ -138,7 +139,7 @@ class Sweep:
         metrics = task.layer_metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
         notes: list[str] = list(images.notes)
-        most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
+        most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images), images_per_pass(context.model) or len(images))
         precision = "bf16" if spec.precision == "bf16" else "fp32"
         if layout is not None:
             context.take(layout)

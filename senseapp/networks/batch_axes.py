@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from senseapp.networks.network import images_per_pass
 from senseapp.networks.trace import tensors_in, wrapped_forwards
 
 Shape = tuple[int, ...]
@@ -35,6 +36,8 @@ def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
     Raises:
         NotPerImage: the calls or their shapes depend on the number of images in another way.
     """
+    if (fixed := images_per_pass(model)) is not None:
+        raise NotPerImage(f"each pass computes {fixed} images")
     two, four = (_shapes(model, torch.cat([image] * count)) for count in (2, 4))
     if [module for module, *_ in two] != [module for module, *_ in four]:
         raise NotPerImage("the number of images decides which modules are called")

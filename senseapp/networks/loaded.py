@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from senseapp.networks.onnx.open import OpenedOnnx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +43,25 @@ class LoadedModel:
         module: takes (N, C, H, W) and returns class scores (N, num_classes).
         title: display name.
         preprocessing: the model's own preprocessing.
+        prepared_as: what that is called where images compare it with others.
         num_classes: width of the output.
         pretrained: whether the weights were trained; random ones are always labelled so.
         class_names: one per output, where known; else empty.
         fresh_head: whether the classifier is random because the checkpoint lacks one; labels then mean nothing.
         notes: sentences for the user (adapted head, weights that are not finite).
+        onnx: the ONNX file that the network was built from, with the tensor of each parameter; None for others.
     """
 
     module: nn.Module
     title: str
     preprocessing: Preprocessing
+    prepared_as: str = "the architecture's own"
     num_classes: int
     pretrained: bool
     class_names: tuple[str, ...] = ()
     fresh_head: bool = False
     notes: tuple[str, ...] = ()
+    onnx: OpenedOnnx | None = None
 
 
 _SEED = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +92,12 @@ def nested(tensors: Sequence[Tensor], text: str) -> object:
 def in_calls(network: Network, batch: Tensor) -> Sequence[Tensor]:
     """Return ``batch`` (N, C, H, W) in parts as large as calls of ``network`` must be."""
     return torch.split(batch, network.fixed_batch) if network.fixed_batch else (batch,)
+
+
+def images_per_pass(module: nn.Module) -> int | None:
+    """Return how many images each pass of ``module`` computes, given or not; None for as many as are given.
+
+    It is a number for a network from a file with a fixed batch: it takes any number of images, in several passes.
+    """
+    found: int | None = getattr(module, "images_per_pass", None)
+    return found

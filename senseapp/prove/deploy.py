@@ -25,7 +25,7 @@ from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio, runtime_named
+from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     Raises:
         InvalidSpec: the network cannot be written or run.
     """
-    runtime, network, proof = runtime_named(settings.runtime), source.network, evaluator.images.proof
+    runtime, network, proof = evaluator.runtime(settings.runtime), source.network, evaluator.images.proof
     files, found = {"original": evaluator.original_file(runtime), "file": network}, None
     layers = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
     notes, steps = tuple[str, ...](), OptionalSteps(evaluator.progress)
@@ -182,7 +182,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         opset=runtime.checked(files["file"]),
         batch=opened["file"].fixed_batch,
         images=len(proof),
-        preparation=_preparation(evaluator),
+        preparation=_preparation(evaluator, runtime),
         machine=runtime.machine(),
         findings=findings(figures, settings, images=len(proof)),
         notes=(
@@ -190,6 +190,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
             *steps.notes,
             *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures and zeros is not None else ()),
             *notes,
+            *runtime.changes(files["file"]),
             *source.notes,
         ),
         computes_in_float=in_float,
@@ -241,8 +242,8 @@ def _figures(
     return figures, ratio(spent[-1], seconds["original"]) if others else None
 
 
-def _preparation(evaluator: ScheduleEvaluator) -> str:
-    shape = f"images, float32, is (N, {', '.join(map(str, evaluator.profile.input_shape))})"
+def _preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
+    shape = runtime.input_words(evaluator.profile.input_shape)
     if not isinstance(evaluator.images.proof, PreparedImages):
         return f"{shape}."
     how = evaluator.images.proof.preprocessing

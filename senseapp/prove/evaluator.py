@@ -13,6 +13,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.plan import Layout, settle_kernels
 from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.proof_images import ProofImages, load_proof_images
@@ -20,7 +21,7 @@ from senseapp.reconstruct.apply import AppliedModel, configs_for
 from senseapp.reconstruct.reconstructor import Reconstructor
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
-from senseapp.runtimes.base import Exporter, Runtime
+from senseapp.runtimes.base import Exporter, Runtime, runtime_for
 from senseapp.tasks import Task, task_named
 
 
@@ -33,6 +34,7 @@ class ScheduleEvaluator:
         configs: how each kind of compression is carried out.
         reconstruction: carries schedules out, and repairs them on the images of the curves.
         class_names: of the outputs; empty where unknown.
+        onnx: the uploaded file that the model was read from; None for others.
         progress: is told each step, and images as they are measured.
     """
 
@@ -42,6 +44,7 @@ class ScheduleEvaluator:
     profile: ModelProfile
     configs: Mapping[str, CompressionConfig]
     class_names: tuple[str, ...] = ()
+    onnx: OpenedOnnx | None = None
     progress: Progress = field(default_factory=Progress)
     reconstruction: Reconstructor = field(init=False)
     _judges: dict[int, tuple[ImageSet, Judge]] = field(default_factory=dict, init=False)
@@ -94,6 +97,7 @@ class ScheduleEvaluator:
             profile=profile,
             configs=configs_for(spec.compression, *((other,) if other else ())),
             class_names=tuple(loaded.class_names or parts.curves.class_names),
+            onnx=loaded.onnx,
             progress=Progress(progress),
         )
 
@@ -123,6 +127,10 @@ class ScheduleEvaluator:
         judge = self.judge(self.images.proof if images is None else images)
         with self.reconstruction.network(applied) as network:
             return judge.judged(network, start, stop)
+
+    def runtime(self, name: str) -> Runtime:
+        """Return the runtime of that name, as it handles this network; raises InvalidSpec where there is none."""
+        return runtime_for(name, self.onnx)
 
     def exporter(self, runtime: Runtime) -> Exporter:
         """Return what writes this network and compressed copies of it for ``runtime``."""

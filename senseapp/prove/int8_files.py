@@ -26,6 +26,7 @@ _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
+_INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
@@ -98,7 +99,9 @@ class Int8Search:
             found = Mixed(content=network, in_float=(), gain={})  # float changes none
         is_own = found.content not in (network, made.get("default"))
         notes = self._notes(found.content, quantizer.notes if is_own else ())
-        return Int8Files(files={**made, "file": found.content}, in_float=found.in_float, notes=notes)
+        made = {**made, "file": found.content}
+        files = {name: runtime.in_place(network, made[name]) if name in _INT8 else made[name] for name in made}
+        return Int8Files(files=files, in_float=found.in_float, notes=notes)
 
     def _notes(self, content: bytes, of_quantizer: tuple[str, ...]) -> tuple[str, ...]:
         """Return sentences on how the file was made."""
@@ -116,7 +119,9 @@ class Int8Search:
         runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
         few = torch.cat(tuple(self._others))[:_SCREENING_IMAGES]
         screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
-        quickest = runtime.open(original if self._by_answers else all_int8, threads=settings.threads)
+        quickest = runtime.open(
+            original if self._by_answers else runtime.in_place(self._content, all_int8), threads=settings.threads
+        )
         most_time = 1.0 if self._by_answers else settings.most_time
 
         def is_enough(content: bytes, damage: float) -> bool:
@@ -125,7 +130,8 @@ class Int8Search:
             return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
 
         def is_quick_enough(content: bytes) -> bool:
-            pair = (runtime.open(content, threads=settings.threads), quickest)
+            file = runtime.in_place(self._content, content)
+            pair = (runtime.open(file, threads=settings.threads), quickest)
             slower, quicker = runtime.times(pair, few[:1], turns=_SEARCH_TURNS)
             return ratio(slower, quicker).value <= most_time
 

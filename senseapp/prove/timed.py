@@ -100,7 +100,8 @@ class TimedNetwork:
         if not int8:
             return self.network
         owners = self.runtime.layers_of_nodes(self.network, self.times.layers())
-        return self.quantizer.write(but=[node for node, layer in owners.items() if layer not in int8])
+        file = self.quantizer.write(but=[node for node, layer in owners.items() if layer not in int8])
+        return self.runtime.in_place(self.network, file)
 
     def ratio(self, schedule: Schedule) -> float:
         """Return the time of the file of ``schedule`` as a multiple of the float file's, run in turns."""

@@ -15,7 +15,7 @@ from senseapp.data.single_picture import prepared_picture
 from senseapp.networks.sources.load import load_model
 from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
 from senseapp.records.spec import RunSpec
-from senseapp.runtimes.base import runtime_named
+from senseapp.runtimes.base import runtime_for
 from senseapp.tasks import Task, task_named
 
 _TOP = 5
@@ -46,7 +46,7 @@ def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Pat
     for name, path, runtime_name in files:
         with storage_errors(name):
             content = path.read_bytes()
-        runtime = runtime_named(runtime_name)
+        runtime = runtime_for(runtime_name, model.onnx)
         names = names or runtime.class_names(content)
         network = runtime.open(content)
         wanted = batch.expand(network.fixed_batch or 1, *batch.shape[1:])  # whatever batch the file takes

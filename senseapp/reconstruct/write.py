@@ -21,6 +21,8 @@ from senseapp.compat.torch_internals import (
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.networks.network import OUTPUTS, nesting_text
+from senseapp.networks.onnx.edit import with_weights
+from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
 from senseapp.records.deployment import ONNX, PROGRAM
@@ -29,13 +31,16 @@ from senseapp.records.schedule import ValidationResult
 WRITTEN_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 
 
-def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+def write_compressed(
+    applied: AppliedModel, path: Path, example: Tensor, *, uploaded: OpenedOnnx | None = None
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Write the state dict to ``path``, next to it a small file of it, and the network if channels were removed.
 
     The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
     ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
     :mod:`senseapp.records.deployment` for what reads it. A structurally pruned network no longer fits its
     architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
+    A network from an ``uploaded`` ONNX file is always written as that file, edited, with sentences on what changed.
     Return the files written, the state dict first, and sentences on those that could not be.
 
     Raises:
@@ -48,21 +53,35 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
     small, small_notes = small_file(applied, state, integers, plain_bytes=len(files[path]))
     files |= {path.with_suffix(suffix): content for suffix, content in small.items()}
     notes += small_notes
-    if applied.kept_channels:
-        writers: dict[str, Callable[[nn.Module, Tensor], bytes]] = {
-            PROGRAM.suffix: exported_program,
-            ONNX.suffix: onnx_model,
-        }
-        for suffix, write in writers.items():
-            try:
-                files[path.with_suffix(suffix)] = write(applied.model, example)
-            except SenseError as error:
-                notes += (str(error),)
+    for suffix, write in _network_writers(applied, example, uploaded).items():
+        try:
+            files[path.with_suffix(suffix)], more = write()
+            notes += more
+        except SenseError as error:
+            notes += (str(error),)
     with storage_errors(f"the folder of {path.name}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     for target, content in files.items():
         replace_file(target, content)
     return tuple(files), notes
+
+
+def _network_writers(
+    applied: AppliedModel, example: Tensor, uploaded: OpenedOnnx | None
+) -> dict[str, Callable[[], tuple[bytes, tuple[str, ...]]]]:
+    """Return what writes the whole network, by suffix, with sentences on the file."""
+    writers: dict[str, Callable[[], tuple[bytes, tuple[str, ...]]]] = {}
+    if applied.kept_channels:
+        writers[PROGRAM.suffix] = lambda: (exported_program(applied.model, example), ())
+        writers[ONNX.suffix] = lambda: (onnx_model(applied.model, example), ())
+    if uploaded is not None:
+        writers[ONNX.suffix] = lambda: _edited(uploaded, applied.model)
+    return writers
+
+
+def _edited(uploaded: OpenedOnnx, model: nn.Module) -> tuple[bytes, tuple[str, ...]]:
+    found = with_weights(uploaded, model)
+    return found.content, found.difference.sentences
 
 
 def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: nn.Module) -> ValidationResult:

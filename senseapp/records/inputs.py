@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from senseapp.records.spec import RunSpec
+from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, Layout
 
 _LISTED_AT_MOST = 5
@@ -101,6 +101,66 @@ class MatchReport:
     def fits(self) -> bool:
         """Whether every weight of the network is in the checkpoint, in its shape, and nothing else."""
         return not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts:
+    """One value of an ONNX file that can be measured.
+
+    Attributes:
+        name: in the file.
+        kind: ``output`` of the file, ``cut`` before what cannot be measured, or ``logits`` before probabilities.
+        shape: for one batch of the file.
+        of, operator: for logits, the output that is computed from them, and by what.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    of: str = ""
+    operator: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxReport:
+    """Content of an ONNX file.
+
+    Attributes:
+        spec: the file as a model.
+        input_name, input_shape: of the images, batch included; ``channels_last`` where they are (N, H, W, C).
+        free_axes: axes of the input whose length the file leaves free.
+        batch: images that the network computes at once; None where it takes any number.
+        outputs: names of those that are measured: those that ``spec`` names, else those that fit its task.
+        candidates: all that can be measured.
+        preparation: what the preparation of images is called that is taken where they do not choose.
+        num_class_names: classes that the file names; 0 where it names none.
+        notes: sentences on what was changed or left out.
+        problem: why these outputs cannot be measured with this task; empty where they can.
+    """
+
+    spec: ModelSpec
+    input_name: str
+    input_shape: tuple[int, ...]
+    channels_last: bool
+    free_axes: tuple[int, ...]
+    batch: int | None
+    outputs: tuple[str, ...]
+    candidates: tuple[OutputFacts, ...]
+    preparation: str
+    num_class_names: int
+    notes: tuple[str, ...]
+    problem: str = ""
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images, in pixels."""
+        height, width = self.input_shape[1:3] if self.channels_last else self.input_shape[2:4]
+        return height, width
+
+    @property
+    def is_size_free(self) -> bool:
+        """Whether the file leaves height and width free."""
+        return set(self.free_axes).issuperset((1, 2) if self.channels_last else (2, 3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class ModelSpec:
         checkpoint: path of a weights file; empty means none.
         network: which of several networks in a checkpoint: what stands before the names of its weights
             (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
+        outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
         task: one of :data:`senseapp.tasks.TASKS`.
     """
@@ -61,6 +62,7 @@ class ModelSpec:
     pretrained: bool = False
     checkpoint: str = ""
     network: str = ""
+    outputs: tuple[str, ...] = ()
     num_classes: int | None = None
     in_chans: int | None = None
     img_size: int | None = None
@@ -69,6 +71,8 @@ class ModelSpec:
     def __post_init__(self) -> None:
         SOURCES.named(self.library).check(self.name)
         task_named(self.task)
+        if self.outputs and not SOURCES[self.library].chooses_outputs:
+            raise InvalidSpec(f"Outputs are chosen in an ONNX file; {self.title} has its own. Leave them out.")
         for what in ("num_classes", "in_chans", "img_size"):
             value = getattr(self, what)
             if value is not None and value < 1:

@@ -22,6 +22,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
+from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes, Median
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 
@@ -184,8 +185,8 @@ class Runtime(ABC):
         """Return the class names that a file of :meth:`described` carries; empty where it has none."""
         return ()
 
-    def kit(self, name: str) -> dict[str, str]:
-        """Return files, by name, that run the file called ``name`` on a picture."""
+    def kit(self, name: str, content: bytes) -> dict[str, str]:
+        """Return files, by name, that run the file called ``name`` on a picture; none where it does not say how."""
         return {}
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
@@ -202,6 +203,24 @@ class Runtime(ABC):
     def half_zero(self, content: bytes) -> bytes | None:
         """Return a float file with the smaller half of each weight at zero, to time it; None where nobody needs it."""
         return None
+
+    def input_words(self, shape: Sequence[int]) -> str:
+        """Return what a file takes, for images of ``shape`` (C, H, W)."""
+        return f"images, float32, is (N, {', '.join(map(str, shape))})"
+
+    # ---- uploaded files
+
+    def for_file(self, opened: OpenedOnnx) -> Runtime:
+        """Return the runtime for a network that came from an ONNX file; one that edits that file where this can."""
+        return self
+
+    def changes(self, content: bytes) -> tuple[str, ...]:
+        """Return in sentences what differs between the uploaded file and ``content``; none for other networks."""
+        return ()
+
+    def in_place(self, network: bytes, file: bytes) -> bytes:
+        """Return an int8 ``file`` of a quantizer of ``network`` as it is delivered."""
+        return file
 
     # ---- int8
 
@@ -275,6 +294,12 @@ class Runtime(ABC):
 def runtime_named(name: str) -> Runtime:
     """Return the runtime of that name; raise InvalidSpec, with the names there are, if there is none."""
     return cast(Runtime, operations_of(name))
+
+
+def runtime_for(name: str, uploaded: OpenedOnnx | None) -> Runtime:
+    """Return the runtime of that name for a network, from an ``uploaded`` ONNX file or none."""
+    runtime = runtime_named(name)
+    return runtime if uploaded is None else runtime.for_file(uploaded)
 
 
 def times(networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.codec import decode, encode, register
-from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
+from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -21,6 +21,7 @@ from senseapp.server.model_cards import (
     CheckpointReport,
     ModelCard,
     compare_checkpoint,
+    examine_onnx_file,
     find_pruning_groups,
     identify_checkpoint,
     load_card,
@@ -119,6 +120,17 @@ class CompareCheckpoint(_OfModel[MatchReport]):
     def answer(self) -> MatchReport:
         """Build the architecture and compare."""
         return compare_checkpoint(self.model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamineOnnx(_OfModel[OnnxReport]):
+    """Request for the input, the outputs and the changes of an ONNX file."""
+
+    answer_type: ClassVar[type[Any]] = OnnxReport
+
+    def answer(self) -> OnnxReport:
+        """Read the file, and compare its network with onnxruntime."""
+        return examine_onnx_file(self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,14 +273,14 @@ class UnpackRunFile(WorkerRequest[UnpackedRun]):
 QUESTIONS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(IdentifyCheckpoint, CompareCheckpoint, DescribeModel, FindGroups),
+        *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, FindGroups),
         *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
         *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures),
     )
 }
 """Request types by their name in messages."""
 
-for _kind in (CheckpointReport, MatchReport, Groups, ImageSurvey, PreviewReport, UnpackedRun, Thumbnails):
+for _kind in (CheckpointReport, MatchReport, OnnxReport, Groups, ImageSurvey, PreviewReport, UnpackedRun, Thumbnails):
     register(_kind)
 
 

@@ -144,7 +144,7 @@ class Work:
         content = self.candidate_file(run_id, candidate)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.write(content, name)
-            for beside, text in runtime_named(candidate.runtime.name).kit(name).items():
+            for beside, text in runtime_named(candidate.runtime.name).kit(name, content.read_bytes()).items():
                 archive.writestr(beside, text)
             if candidate.deployment is not None:
                 archive.writestr("README.txt", candidate.deployment.readme(name))

@@ -9,9 +9,10 @@ from typing import Literal, TypeAlias
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
+from senseapp.descriptions import SOURCES
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport, num_held_out
+from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport, num_held_out
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, select_layers
@@ -29,6 +30,7 @@ from senseapp.records.spec import (
 from senseapp.server.backend import Backend, kind_of
 from senseapp.server.file_requests import (
     CompareCheckpoint,
+    ExamineOnnx,
     FindGroups,
     IdentifyCheckpoint,
     PreviewImages,
@@ -49,7 +51,8 @@ PHOTOGRAPHS_DEMO = RunSpec(
 """The second demo: EfficientNet-Lite0 on photographs, without a download."""
 
 
-UploadPurpose: TypeAlias = Literal["checkpoint", "images"]
+UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images"]
+"""What uploads are kept for; those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says."""
 _KEPT_COUNTS = 512
 _LONGEST_NAME = 200
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
@@ -88,6 +91,11 @@ class Inputs:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
         self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, network=network)))
         return self._backend.answer(IdentifyCheckpoint(path=path, network=network), self._asker)
+
+    def examine_onnx(self, model: ModelSpec) -> OnnxReport:
+        """Return what an ONNX file holds and how it would be measured; may take seconds."""
+        self._checked(RunSpec(model=model))
+        return self._backend.answer(ExamineOnnx(model=model), self._asker)
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""
@@ -206,8 +214,8 @@ class Inputs:
         raise NotFound("This upload is no longer there. Upload the file again.")
 
     def used_uploads(self, runs: Sequence[RunRecord], purpose: UploadPurpose) -> tuple[Path, ...]:
-        """Return the uploads that ``runs`` of this user read as checkpoint or as images, without repetition."""
-        files = (run.spec.model.checkpoint if purpose == "checkpoint" else run.spec.data.path for run in runs)
+        """Return the uploads that ``runs`` of this user read for ``purpose``, without repetition."""
+        files = (upload_of(run.spec, purpose) for run in runs)
         named = dict.fromkeys(name for file in files if file and (name := self.upload_name(file)))
         own = uploads_folder(self._backend.home, self._owner)
         return tuple(path for name in named if (path := own / name).is_file())
@@ -218,6 +226,13 @@ class Inputs:
             discard_upload(
                 path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
             )
+
+
+def upload_of(spec: RunSpec, purpose: UploadPurpose) -> str:
+    """Return the path of the file that ``spec`` names for ``purpose``; empty where it names none."""
+    if purpose == "images":
+        return spec.data.path if spec.data.kind == "archive" else ""
+    return spec.model.checkpoint if SOURCES[spec.model.library].upload == purpose else ""
 
 
 def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:

@@ -182,14 +182,14 @@ class AnswersTask(FinishedRunTask[FileAnswers]):
         """
         from senseapp.prove.answers import file_answers  # torch loads here
         from senseapp.prove.judge import Judge, JudgingImages
-        from senseapp.runtimes.base import runtime_named
 
         candidate = next((each for each in context.folder.candidates() if each.runs and each.file == self.file), None)
         if candidate is None:
             raise NotFound("This file is not on this server: only its figures are. Make it again.")
         with storage_errors(self.file):
             content = context.folder.candidate_file(candidate).read_bytes()
-        evaluator, runtime = open_evaluator(context), runtime_named(candidate.runtime.name)
+        evaluator = open_evaluator(context)
+        runtime = evaluator.runtime(candidate.runtime.name)
         proof, original = evaluator.images.proof, runtime.open(evaluator.original_file(runtime))
         evaluator.progress("Running the original and the file on the held-out images")
         images, outputs = JudgingImages.of_set(proof, evaluator.dense), evaluator.profile.num_classes

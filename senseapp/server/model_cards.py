@@ -14,7 +14,7 @@ from senseapp.core.codec import loads, register
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
 from senseapp.core.files import SITE
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch
-from senseapp.records.inputs import MatchReport
+from senseapp.records.inputs import MatchReport, OnnxReport
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.process.requester import ANYBODY, Requester
@@ -43,11 +43,12 @@ def load_card(model: ModelSpec) -> ModelCard:
     load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
+    from senseapp.networks.network import images_per_pass
     from senseapp.networks.profile import profile_model
     from senseapp.networks.sources.load import load_model
 
     loaded = load_model(model)
-    sample = torch.zeros(1, *loaded.preprocessing.input_shape)
+    sample = torch.zeros(images_per_pass(loaded.module) or 1, *loaded.preprocessing.input_shape)
     profile = profile_model(
         loaded.module,
         sample,
@@ -76,11 +77,12 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     import torch
 
     from senseapp.compressions.base import CompressionRequest, build_compressor
+    from senseapp.networks.network import images_per_pass
     from senseapp.networks.profile import profile_model
     from senseapp.networks.sources.load import load_model
 
     loaded = load_model(spec.model)
-    images = torch.randn(_EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
+    images = torch.randn(images_per_pass(loaded.module) or _EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
     profile = profile_model(loaded.module, images)
     layers = select_layers(profile, settings.layers, settings.layer_types)
     request = CompressionRequest(model=loaded.module, layers=layers, calibration=(images,), seed=settings.seed)
@@ -216,6 +218,14 @@ def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
         notes=tuple(notes),
         verdict=verdict,
     )
+
+
+def examine_onnx_file(model: ModelSpec) -> OnnxReport:
+    """Read the ONNX file of ``model`` and run it a few times; may take seconds."""
+    load_engine()
+    from senseapp.networks.onnx.source import examine_onnx  # torch loads on first use, not when the app starts
+
+    return examine_onnx(model)
 
 
 def compare_checkpoint(model: ModelSpec) -> MatchReport:

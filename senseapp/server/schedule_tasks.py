@@ -101,7 +101,8 @@ class Verification(FinishedRunTask[ValidationResult]):
         from senseapp.reconstruct.write import with_file_sizes, write_compressed
 
         context.observer.phase("Writing the compressed model")
-        files, notes = write_compressed(proven.applied, context.folder.compressed_model(self.key), proven.example)
+        target = context.folder.compressed_model(self.key)
+        files, notes = write_compressed(proven.applied, target, proven.example, uploaded=evaluator.onnx)
         if proven.changed is not None:
             context.folder.save(self.key, proven.changed)
         validation = with_file_sizes(proven.result, files, proven.dense)
@@ -225,9 +226,8 @@ class DeliverTask(FinishedRunTask[Delivery]):
         """Do the same with an open evaluator."""
         from senseapp.prove.deliver import runtime_candidates  # torch loads here
         from senseapp.prove.deploy import original_source
-        from senseapp.runtimes.base import runtime_named
 
-        runtime, candidates = runtime_named(self.settings.runtime), tuple[Candidate, ...]()
+        runtime, candidates = evaluator.runtime(self.settings.runtime), tuple[Candidate, ...]()
         if self.schedule is None:
             source = original_source(evaluator, runtime)
         else:
@@ -291,10 +291,9 @@ class TimingTask(FinishedRunTask[LayerTimes]):
     def find_out(self, context: TaskContext) -> LayerTimes:
         """Write the network and time its layers."""
         from senseapp.prove.timed import open_timed  # torch loads here
-        from senseapp.runtimes.base import runtime_named
 
         evaluator = open_evaluator(context)
-        with open_timed(evaluator, runtime_named(self.runtime), threads=self.threads, batch=self.batch) as network:
+        with open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch) as network:
             return network.times
 
 

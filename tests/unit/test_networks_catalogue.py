@@ -129,7 +129,7 @@ def test_a_model_is_named_in_text(text, spec):
         ("resnet18", "Both libraries have 'resnet18'. Write timm/resnet18 or torchvision/resnet18"),
         ("resnet19", "Neither timm nor torchvision"),
         ("timm/nope", "timm has no architecture named 'nope'"),
-        ("keras/resnet50", "demo, auto, timm/NAME or torchvision/NAME"),
+        ("keras/resnet50", "demo, auto, onnx, timm/NAME or torchvision/NAME"),
         ("", "Neither"),
     ],
 )

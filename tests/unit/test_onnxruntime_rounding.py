@@ -20,7 +20,7 @@ from senseapp.core.steps import OptionalSteps
 from senseapp.metrics import MetricChange
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
@@ -204,7 +204,7 @@ def explained(network: bytes, **bits: int) -> LayerRounding:
         network,
         [FITTED],
         RoundingSettings(**bits),
-        layers=["0", "8"],
+        owners=layers_of_nodes(network, ["0", "8"]),
         change_of=lambda content: mean_square(RuntimeModel(content).run(FITTED) - reference),
         progress=lambda _sentence: None,
     )

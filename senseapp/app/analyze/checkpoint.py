@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from senseapp.records.inputs import MatchReport
 
 
-_TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt"]
+_TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt", "pt2", "onnx"]
+"""The last two are refused with a sentence on what to do with them."""
 _ANOTHER = "another"
 _LOOK_ALIKE = "look-alike"
 _USUAL_CLASSES = 1000

@@ -11,6 +11,7 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.checkpoint import choose_checkpoint
 from senseapp.app.analyze.library import search_architecture
+from senseapp.app.analyze.onnx_file import choose_onnx
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
@@ -22,7 +23,7 @@ from senseapp.descriptions import SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.server.inputs import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import PHOTOGRAPHS_DEMO, UploadPurpose
 from senseapp.tasks import TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 
@@ -33,7 +34,8 @@ _DEMO_KEY = "analyze.model.demo"
 def choose_model(draft: ModelSpec) -> ModelSpec | None:
     """Show the model picker, prefilled with ``draft``; None while nothing valid is chosen."""
     choices = _choices()
-    usual = SOURCES["auto" if draft.checkpoint else draft.library].label
+    source = SOURCES[draft.library]
+    usual = (SOURCES["auto"] if draft.checkpoint and not source.reads else source).label
     chosen = st.segmented_control(
         "Where it comes from",
         list(choices),
@@ -41,14 +43,18 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
         required=True,
         key="analyze.model.source",
         help="The demos need no download. The library holds the networks of timm and "
-        "torchvision. Your own checkpoint is a file of weights.",
+        "torchvision. Your own checkpoint is a file of weights of one of these. An ONNX file is any network with its "
+        "weights.",
         persist_state="session",
     )
     choose = choices.get(chosen, _demo)
-    if choose is not choose_checkpoint:
-        forget_refusal("checkpoint")
+    for purpose, uploads in _UPLOADS.items():
+        if choose is not uploads:
+            forget_refusal(purpose)
     model = choose(draft)
-    return model if model is None or model.library == "demo" else replace(model, task=_choose_task(draft.task))
+    if model is None or model.library == "demo" or choose is _onnx:  # which need no task, or have one already
+        return model
+    return replace(model, task=_choose_task(draft.task))
 
 
 def _choose_task(draft: str) -> str:
@@ -116,15 +122,23 @@ def _library(draft: ModelSpec) -> ModelSpec | None:
     return ModelSpec(library=entry.library, name=entry.name, pretrained=pretrained)
 
 
-_CHOICES: dict[str, Callable[[ModelSpec], ModelSpec | None]] = {
+def _onnx(draft: ModelSpec) -> ModelSpec | None:
+    return choose_onnx(draft, lambda: _choose_task(draft.task))
+
+
+_Choose = Callable[[ModelSpec], ModelSpec | None]
+_UPLOADS: dict[UploadPurpose, _Choose] = {"checkpoint": choose_checkpoint, "onnx": _onnx}
+
+_CHOICES: dict[str, _Choose] = {
     "demo": _demo,
     "timm": _library,
     "torchvision": _library,
     "auto": choose_checkpoint,
+    "onnx": _onnx,
 }
 
 
-def _choices() -> dict[str, Callable[[ModelSpec], ModelSpec | None]]:
+def _choices() -> dict[str, _Choose]:
     """Return what chooses a network, by the label of its source; sources of other packages list their names."""
     runnable = (source for source in SOURCES.values() if source.is_runnable)
     return {source.label: _CHOICES.get(source.name) or partial(_named, source) for source in runnable}

@@ -19,7 +19,7 @@ from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import is_connected, session_id
 from senseapp.core.errors import Abandoned, SenseError
 from senseapp.records.answers import PictureAnswers
-from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
+from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
@@ -144,6 +144,12 @@ def checkpoint_of(path: Path, *, network: str = "") -> CheckpointReport | None:
     """Return what a checkpoint holds, or None while it is read in the background."""
     owned = service()
     return _ask(("checkpoint", path, network), lambda: owned.inputs.identify_checkpoint(str(path), network=network))
+
+
+def onnx_of(model: ModelSpec) -> OnnxReport | None:
+    """Return what an ONNX file holds and how it would be measured, or None while it is read in the background."""
+    owned = service()
+    return _ask(("onnx", model), lambda: owned.inputs.examine_onnx(model))
 
 
 def fit_of(model: ModelSpec) -> MatchReport | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import streamlit as st
 
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.inputs import UploadPurpose, upload_of
 
 RUN_PARAMETER = "run"
 _KEY = "senseapp.session"
@@ -86,7 +87,7 @@ class VisitorState:
         deleted: runs that were deleted a moment ago, and until when (monotonic seconds) that can be undone.
         watched: runs whose progress this session has shown.
         analyze_visit: number of the visit for which the Analyze page has followed its address.
-        uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
+        uploads: files this session has uploaded, by purpose (``checkpoint``, ``onnx``, ``images``).
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
         recent: files of this session that gave way to others, by purpose, the newest first.
         refused: why the last file was not taken, by purpose.
@@ -148,7 +149,7 @@ def current_run() -> str:
 def restart_with(spec: RunSpec) -> None:
     """Let the Analyze page start from ``spec``, forgetting what its widgets held."""
     session().draft = spec
-    files = {"checkpoint": spec.model.checkpoint, "images": spec.data.path if spec.data.kind == "archive" else ""}
+    files = {purpose: upload_of(spec, purpose) for purpose in get_args(UploadPurpose)}
     session().uploads.update({purpose: Path(path) for purpose, path in files.items() if path})
     for key in [key for key in st.session_state if str(key).startswith(_ANALYZE)]:
         del st.session_state[key]

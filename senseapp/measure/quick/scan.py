@@ -36,6 +36,7 @@ from senseapp.measure.quick.responses import ChannelResponses, Key, Responses, W
 from senseapp.measure.quick.true_passes import correct_by_true_passes
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, stored
+from senseapp.networks.network import images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
 
@@ -67,6 +68,9 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     started = time.perf_counter()
     if not sweep.context.task.divergence:
         _note(sweep, f"There is no quick scan: {sweep.context.task.label} has no divergence to estimate.")
+        return
+    if (fixed := images_per_pass(sweep.context.model) or 1) > 1:
+        _note(sweep, f"There is no quick scan: the network is fixed to {fixed} images at a time.")
         return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
@@ -223,7 +227,7 @@ def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
     device = sweep.context.device
     graph_bytes = _GRAPH_BYTES if device.type == "cpu" else memory_bytes(device) // _GRAPH_SHARE
     most = graph_bytes // max(1, _DIRECTIONS * held)
-    return max(1, min(sweep.context.layout.micro_batch * 2, most))
+    return max(1, min(sweep.context.layout.micro_batch * 2, most, images_per_pass(sweep.context.model) or most))
 
 
 def _scan_batch(

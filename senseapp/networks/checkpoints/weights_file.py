@@ -16,6 +16,23 @@ RESAVE_ADVICE = (
     "Save only the weights where the model was made: torch.save(model.state_dict(), 'weights.pth'), "
     "or safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
 )
+_EXAMPLE = "(torch.zeros(1, 3, 224, 224),)"
+_PROGRAMS = (
+    (
+        ("constants.pkl", "code"),
+        "a TorchScript archive",
+        f"Export it as ONNX: model = torch.jit.load('{{name}}').eval(); torch.onnx.export(model, {_EXAMPLE}, "
+        "'model.onnx', dynamo=False), with an example as large as its images.",
+    ),
+    (
+        ("archive_format", "models"),
+        "a program of torch.export (.pt2)",
+        "Export it as ONNX: program = torch.export.load('{name}'); "
+        "torch.onnx.export(program, dynamo=True).save('model.onnx').",
+    ),
+)
+"""Members that tell an archive with a program in it, what it is called, and the two lines that export it."""
+_PROGRAM_SUFFIX = ".pt2"
 MAX_TENSORS = 30_000
 """No architecture has 3,000 weights; averaged copies and an optimizer add four more of each."""
 _SNIFFED_BYTES = 4096
@@ -60,6 +77,28 @@ def check_weights_file(path: Path) -> FileKind:
     return kind
 
 
+def refuse_program(path: Path) -> None:
+    """Raise InvalidCheckpoint if the file at ``path`` is a program of torch, with the lines that export it as ONNX."""
+    with path.open("rb") as file:
+        if not file.read(2).startswith(b"PK"):
+            return
+    try:
+        with closing(ForeignZip(path, most_members=MAX_TENSORS)) as archive:
+            _refuse_program(path, archive)
+    except ZIP_DAMAGE:
+        return  # another kind of archive, or none
+
+
+def _refuse_program(path: Path, archive: ForeignZip) -> None:
+    inside = {part[1] for entry in archive.members if len(part := entry.filename.split("/")) > 1}
+    for members, what, advice in _PROGRAMS:
+        if not inside.isdisjoint(members):
+            raise InvalidCheckpoint(
+                f"{path.name} is {what}, a program rather than weights: its layers cannot be changed one by one. "
+                + advice.format(name=path.name)
+            )
+
+
 def damaged(path: Path, reason: str) -> InvalidCheckpoint:
     """Return the error for a file of a known kind that cannot be read."""
     return InvalidCheckpoint(
@@ -75,7 +114,11 @@ def _kind_of(path: Path) -> FileKind:
             f"{path.name} holds {small.title}, which is not read here. Choose the plain checkpoint that was written "
             "beside it."
         )
-    if path.suffix.lower() not in CHECKPOINT_SUFFIXES:
+    if path.suffix.lower() == ".onnx":
+        raise InvalidCheckpoint(
+            f"{path.name} is a whole network, not only weights. Choose “ONNX file” as its source, or --model onnx."
+        )
+    if path.suffix.lower() not in (*CHECKPOINT_SUFFIXES, _PROGRAM_SUFFIX):
         raise InvalidCheckpoint(
             f"A checkpoint ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {path.name}. "
             "Choose the weights file, or rename it if it is one."
@@ -144,12 +187,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _check_entries(path: Path, archive: ForeignZip) -> None:
-    parts = [entry.filename.split("/") for entry in archive.members]
-    if any(len(part) > 1 and part[1] in ("constants.pkl", "code") for part in parts):
-        raise InvalidCheckpoint(
-            f"{path.name} is a TorchScript archive, a program rather than weights. Save its weights instead: "
-            f"torch.save(torch.jit.load('{path.name}').state_dict(), 'weights.pth')."
-        )
+    _refuse_program(path, archive)
     compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.members)
     if compressed or archive.total_bytes > path.stat().st_size:
         raise InvalidCheckpoint(

@@ -44,15 +44,34 @@ class StoredAs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAt:
+    """Where a node of the file reads a layer's parameter or buffer.
+
+    Attributes:
+        output: first value that the node computes, which says which node it is.
+        position: among its inputs.
+        transposed: whether the layer holds it with its two axes exchanged.
+        shape: that the node reads it in.
+    """
+
+    output: str
+    position: int
+    transposed: bool
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltNetwork:
     """A network and where its numbers come from.
 
     Attributes:
         tensors: by parameter or buffer name; those that are computed from several tensors are left out.
+        readers: of each parameter or buffer of a layer.
     """
 
     network: OnnxNetwork
     tensors: Mapping[str, StoredAs]
+    readers: Mapping[str, tuple[ReadAt, ...]]
 
 
 def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNetwork:
@@ -98,6 +117,7 @@ class _Builder:
     owners: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # by tensor: its layer, order there
     parameters: dict[Tensors, nn.Parameter] = field(default_factory=dict)
     tensors: dict[str, StoredAs] = field(default_factory=dict)
+    readers: dict[str, list[ReadAt]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
     makers: dict[str, Node] = field(default_factory=dict)
@@ -114,7 +134,8 @@ class _Builder:
         self.network.output_names = self.graph.outputs
         self._store_outputs()
         self._finish()
-        return BuiltNetwork(network=self.network.eval(), tensors=self.tensors)
+        readers = {name: tuple(places) for name, places in self.readers.items()}
+        return BuiltNetwork(network=self.network.eval(), tensors=self.tensors, readers=readers)
 
     def _layers(self) -> dict[str, Layer]:
         """Return the layers, by node; a weight that an earlier layer holds in another way makes no second one."""
@@ -163,16 +184,27 @@ class _Builder:
         return found.initializer if found.initializer and not found.reshaped else name
 
     def _claim(self, node: Node, layer: Layer) -> None:
-        if layer.identity in self.paths:
-            return
+        if layer.identity not in self.paths:
+            self._add_module(node, layer)
+        path = self.paths[layer.identity]
+        for attribute, read_by, position in layer.places(node):
+            tensors = layer.tensors[attribute]
+            self.readers.setdefault(f"{path}.{attribute}", []).append(
+                ReadAt(
+                    output=read_by.outputs[0],
+                    position=position,
+                    transposed=tensors.transposed,
+                    shape=tuple(self.graph.constants[tensors.name].value.shape),
+                )
+            )
+
+    def _add_module(self, node: Node, layer: Layer) -> None:
         path = self.names.claim(self._layer_name(node, layer))
         self.paths[layer.identity] = path
         self._place(path, layer.module(self.graph.constants, self.parameters))
         self.owners.setdefault(self._key(layer.weight.name), (path, self._order(layer.weight)))
-        parts = [("weight", layer.weight), ("bias", layer.bias), *layer.buffers]
-        for attribute, tensors in parts:
-            if tensors is not None:
-                self._record(f"{path}.{attribute}", tensors)
+        for attribute, tensors in layer.tensors.items():
+            self._record(f"{path}.{attribute}", tensors)
 
     def _layer_name(self, node: Node, layer: Layer) -> str:
         stored = self._key(layer.weight.name)

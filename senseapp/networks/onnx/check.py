@@ -14,7 +14,9 @@ from onnx import ModelProto, ValueInfoProto
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of
+from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.modules import OnnxNetwork
+from senseapp.networks.onnx.operators.elementwise import dtype_of
 
 TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
@@ -54,6 +56,30 @@ def check(
     node = _first_that_differs(network, model, inputs, batch=batch, tolerance=tolerance)
     named = "" if node is None else f", first at node “{node.name or node.output[0]}” ({node.op_type})"
     raise Differs(f"The file's network gives other numbers than onnxruntime does ({worst:.1g} of the largest){named}.")
+
+
+def sample_inputs(
+    graph: Graph, shapes: Mapping[str, tuple[int, ...]], images: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Return values for every input of ``graph``: ``images`` (N, C, H, W) where it takes some, else random ones."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = {}
+    for each in graph.inputs:
+        shape, dtype = shapes[each.name], dtype_of(each.element_type)
+        if images is not None and len(shape) == 4:
+            repeats = -(-shape[0] // len(images))
+            inputs[each.name] = torch.cat([images] * repeats)[: shape[0]].to(dtype)
+        elif dtype.is_floating_point:
+            inputs[each.name] = torch.rand(shape, generator=generator, dtype=dtype)
+        else:
+            most = 2 if dtype == torch.bool else 256
+            inputs[each.name] = torch.randint(0, most, shape, generator=generator).to(dtype)
+    return inputs
+
+
+def rounds(graph: Graph) -> bool:
+    """Return whether ``graph`` rounds on the way, so that the last bit of a sum can move a value by a whole step."""
+    return any(node.op in ("QuantizeLinear", "Round") for node in graph.nodes)
 
 
 def _difference(mine: Tensor, theirs: Array) -> float:

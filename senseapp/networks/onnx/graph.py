@@ -83,7 +83,7 @@ class Graph:
         return {output: node for node in self.nodes for output in node.outputs if output}
 
     def needed_for(self, outputs: Iterable[str]) -> Graph:
-        """Return the part of the graph that computes ``outputs``, with these as its outputs."""
+        """Return the part of the graph that computes ``outputs``: these, and only the inputs that they depend on."""
         outputs = tuple(outputs)
         wanted, kept = set(outputs), []
         for node in reversed(self.nodes):
@@ -91,4 +91,5 @@ class Graph:
                 kept.append(node)
                 wanted.update(node.inputs)
         constants = {name: each for name, each in self.constants.items() if name in wanted}
-        return replace(self, outputs=outputs, nodes=tuple(reversed(kept)), constants=constants)
+        inputs = tuple(each for each in self.inputs if each.name in wanted) or self.inputs
+        return replace(self, inputs=inputs, outputs=outputs, nodes=tuple(reversed(kept)), constants=constants)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from senseapp.networks.profile import BATCH_NORMS
 _CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _TRANSPOSED: dict[int, Any] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 _BATCH_NORMS: dict[int, Any] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+_POSITIONS = {"weight": 1, "bias": 2, "running_mean": 3, "running_var": 4}  # among the inputs of a node
 _INSTANCE_NORMS: dict[int, Any] = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
 
 
@@ -63,6 +64,20 @@ class Layer:
     def identity(self) -> object:
         """What two nodes must have in common to be calls of one module."""
         return (self.kind, self.settings, self.weight, self.bias, self.buffers)
+
+    @property
+    def tensors(self) -> dict[str, Tensors]:
+        """The tensors by attribute of the module."""
+        found = {"weight": self.weight, **dict(self.buffers)}
+        return found if self.bias is None else {**found, "bias": self.bias}
+
+    def places(self, node: Node) -> Iterator[tuple[str, Node, int]]:
+        """Yield where each attribute is read where ``node`` is this layer: the node and the position of its input."""
+        for attribute in self.tensors:
+            if attribute == "bias" and self.absorbs is not None and self.bias is not None:
+                yield attribute, self.absorbs, self.absorbs.inputs.index(self.bias.name)
+            else:
+                yield attribute, node, _POSITIONS[attribute]
 
     def module(self, constants: Mapping[str, Constant], parameters: dict[Tensors, nn.Parameter]) -> nn.Module:
         """Return the module with its numbers; tensors in ``parameters`` are shared with other layers."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 _NEW_TENSORS = frozenset({"ConstantOfShape", "Range"})
@@ -120,8 +121,35 @@ class Stored:
     attribute: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInput:
+    """How float32 images (N, C, H, W) become the only input of a graph.
+
+    Attributes:
+        channels_last: the graph takes (N, H, W, C).
+        dtype: of the graph's input; values are rounded where it holds whole numbers.
+        batch: images that the graph takes at once; None for any number.
+    """
+
+    channels_last: bool = False
+    dtype: torch.dtype = torch.float32
+    batch: int | None = None
+
+    def of(self, images: Tensor) -> Tensor:
+        """Return the input for ``images``, filled up to :attr:`batch` with copies of the first."""
+        missing = (self.batch or len(images)) - len(images)
+        if missing:
+            images = torch.cat([images, images[:1].expand(missing, -1, -1, -1)])
+        if self.channels_last:
+            images = images.permute(0, 2, 3, 1)
+        return images if self.dtype.is_floating_point else images.round().to(self.dtype)
+
+
 class OnnxNetwork(Scope):
     """A network from an ONNX graph: takes its inputs in order; returns its output, or a tuple of several.
+
+    With :attr:`images` it takes images (N, C, H, W) instead, as every measurement does, any number of them: a graph
+    with a fixed batch is then run as often as it takes. :attr:`origin` tells networks of different files apart.
 
     Each node is a call of a module, in the order of the graph; no code is generated, so that names in a file are text
     wherever they end up. Modules are looked up at each call: one that takes another's place is called from then on.
@@ -133,12 +161,36 @@ class OnnxNetwork(Scope):
         self.output_names: tuple[str, ...] = ()
         self.steps: list[Step] = []
         self.stored: list[Stored] = []
+        self.images: ImageInput | None = None
+        self.origin = ""
+
+    @property
+    def images_per_pass(self) -> int | None:
+        """Images that a pass computes whether they are given or not; None for as many as are given."""
+        return None if self.images is None else self.images.batch
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Run the graph on ``inputs``; images (N, C, H, W) as the file declares them."""
-        values = self._run(inputs, frozenset())
-        outputs = tuple(values[name] for name in self.output_names)
+        """Run the graph on ``inputs`` as the file declares them, or on images; see :attr:`images`."""
+        if self.images is None:
+            outputs = self._outputs(inputs)
+        else:
+            (images,) = inputs
+            parts = [self._outputs_for(part) for part in torch.split(images, self.images.batch or max(1, len(images)))]
+            outputs = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def extra_repr(self) -> str:
+        """Name what the network was read from."""
+        return self.origin
+
+    def _outputs_for(self, images: Tensor) -> tuple[Tensor, ...]:
+        assert self.images is not None
+        whole = self._outputs((self.images.of(images),))
+        return whole if self.images.batch in (None, len(images)) else tuple(each[: len(images)] for each in whole)
+
+    def _outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        values = self._run(inputs, frozenset())
+        return tuple(values[name] for name in self.output_names)
 
     def values(self, names: Iterable[str], *inputs: Tensor) -> dict[str, Tensor]:
         """Run the graph and return those of the values ``names`` that it computes."""

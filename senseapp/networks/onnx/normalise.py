@@ -39,7 +39,7 @@ def normalise(content: bytes) -> tuple[Graph, ModelProto]:
         UnsupportedModel: it needs something that is not read; the message names the node.
     """
     model, notes = read_model(content)
-    _sort(model)
+    sort_nodes(model)
     constants = _stored(model)
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
     nodes = _named(model)
@@ -55,7 +55,7 @@ def normalise(content: bytes) -> tuple[Graph, ModelProto]:
     return folded(graph), model
 
 
-def _sort(model: ModelProto) -> None:
+def sort_nodes(model: ModelProto) -> None:
     """Put the nodes in topological order, as near as possible to their own; names in messages are those of the file."""
     nodes = list(model.graph.node)
     made: dict[str, int] = {}
@@ -66,7 +66,7 @@ def _sort(model: ModelProto) -> None:
     readers: list[list[int]] = [[] for _ in nodes]
     waiting = [0] * len(nodes)
     for index, node in enumerate(nodes):
-        for name in _read_by(node):
+        for name in read_by(node):
             if name in made:
                 readers[made[name]].append(index)
                 waiting[index] += 1
@@ -87,7 +87,7 @@ def _sort(model: ModelProto) -> None:
         model.graph.node.extend(nodes[index] for index in order)
 
 
-def _read_by(node: NodeProto) -> set[str]:
+def read_by(node: NodeProto) -> set[str]:
     """Return the values that ``node`` reads, those that its bodies (If, Loop, Scan) read from outside included."""
     names: set[str] = set()
     pending = deque([node])
@@ -171,7 +171,7 @@ def _named(model: ModelProto) -> tuple[Node, ...]:
                 name=name,
                 op=each.op_type,
                 version=version,
-                inputs=(*each.input, *sorted(_read_by(each).difference(each.input) & made)),
+                inputs=(*each.input, *sorted(read_by(each).difference(each.input) & made)),
                 outputs=tuple(each.output),
                 attributes={attribute.name: _value_of(attribute) for attribute in each.attribute},
                 scope=module_path({prop.key: prop.value for prop in each.metadata_props}, each.name),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from onnx import ModelProto
@@ -19,8 +20,8 @@ from senseapp.core.errors import (
     is_about_memory,
 )
 from senseapp.networks.onnx.batch import freed
-from senseapp.networks.onnx.build import BuiltNetwork, StoredAs, build_network
-from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check
+from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
+from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
 from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_choice, with_shapes
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
@@ -35,28 +36,40 @@ class OpenedOnnx:
     """A network from an ONNX file, and what is known about it.
 
     Attributes:
+        content: of the file.
         network: in ``eval()`` mode, float32, on the CPU.
         input_name, input_shape: of the images, as the file has them, batch included.
+        size: height and width that the network takes where the file leaves them free.
+        input_dtype: of the images, half precision as float32.
         free_axes: axes of the input whose length the file leaves free. Only the batch stays free in the network.
+        other_inputs: names of what the network takes besides images.
         batch: images that the network takes at once; None where it takes any number.
         outputs: names of the network's outputs, in their order.
         candidates: values that could be outputs instead.
         tensors: which tensor of the file each parameter holds.
+        readers: which nodes of the file read each parameter of a layer.
         layers: names of the file's tensors in each layer.
         difference: from onnxruntime, relative to the largest number of an output.
+        metadata: texts that the file holds about itself, by key.
         notes: sentences for people on how the file was read.
     """
 
+    content: bytes = field(repr=False)
     network: OnnxNetwork
     input_name: str
     input_shape: tuple[int, ...]
+    size: tuple[int, int]
+    input_dtype: torch.dtype
     free_axes: tuple[int, ...]
+    other_inputs: tuple[str, ...]
     batch: int | None
     outputs: tuple[str, ...]
     candidates: tuple[OutputCandidate, ...]
     tensors: Mapping[str, StoredAs]
+    readers: Mapping[str, tuple[ReadAt, ...]]
     layers: Mapping[str, tuple[str, ...]]
     difference: float
+    metadata: Mapping[str, str]
     notes: tuple[str, ...]
 
 
@@ -81,13 +94,22 @@ def open_onnx(
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
     try:
-        return _open(content, outputs, size, images)
+        opened = _open(content, outputs, size, images)
+        opened.network.origin = _origin(content, opened)
+        return opened
     except SenseError:
         raise
     except Exception as error:  # a malformed graph fails in any step, in errors of any library
         if is_about_memory(error):
             raise OutOfMemory("The file's network needs more memory than there is.") from error
         raise UnsupportedModel(f"The file's graph cannot be read as a network: {first_line_of(error)}.") from error
+
+
+def _origin(content: bytes, opened: OpenedOnnx) -> str:
+    """Return one hash of all that decides the numbers of the network."""
+    digest = hashlib.sha256(content)
+    digest.update(repr((opened.outputs, opened.input_shape, opened.batch)).encode())
+    return digest.hexdigest()
 
 
 def _open(
@@ -106,6 +128,7 @@ def _open(
     _check_choice(chosen, candidates)
     return _opened(
         _OpenedGraph(
+            content=content,
             graph=graph.needed_for(chosen),
             model=model,
             size=size,
@@ -129,6 +152,7 @@ def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputCandidate]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenedGraph:
+    content: bytes
     graph: Graph
     model: ModelProto
     size: tuple[int, int]
@@ -141,8 +165,7 @@ class _OpenedGraph:
 
     @property
     def tolerance(self) -> float:
-        rounds = any(node.op in ("QuantizeLinear", "Round") for node in self.graph.nodes)
-        return TOLERANCE_OF_ROUNDED if rounds else TOLERANCE
+        return TOLERANCE_OF_ROUNDED if rounds(self.graph) else TOLERANCE
 
     def any_batch(self) -> tuple[BuiltNetwork, float]:
         """Return a network for any number of images, and its difference; raises where there is none."""
@@ -157,23 +180,8 @@ class _OpenedGraph:
         return built, self._difference(built, self.batch)
 
     def _difference(self, built: BuiltNetwork, count: int) -> float:
-        inputs = self._inputs(count)
+        inputs = sample_inputs(self.graph, self.shapes(count), self.images)
         return check(built.network, self.model, inputs, batch=self.batch, tolerance=self.tolerance)
-
-    def _inputs(self, count: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        inputs = {}
-        for each in self.graph.inputs:
-            shape, dtype = self.shapes(count)[each.name], dtype_of(each.element_type)
-            if self.images is not None and len(shape) == 4:
-                repeats = -(-count // len(self.images))
-                inputs[each.name] = torch.cat([self.images] * repeats)[:count].to(dtype)
-            elif dtype.is_floating_point:
-                inputs[each.name] = torch.rand(shape, generator=generator, dtype=dtype)
-            else:
-                most = 2 if dtype == torch.bool else 256
-                inputs[each.name] = torch.randint(0, most, shape, generator=generator).to(dtype)
-        return inputs
 
 
 def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], notes: tuple[str, ...]) -> OpenedOnnx:
@@ -189,16 +197,22 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         notes = (*notes, f"The file is fixed to {number} at a time, and runs so: {reason}.")
     main = max(reading.graph.inputs, key=lambda each: len(each.shape) == 4)
     return OpenedOnnx(
+        content=reading.content,
         network=built.network,
         input_name=main.name,
         input_shape=reading.shapes(reading.batch)[main.name],
+        size=reading.size,
+        input_dtype=dtype_of(main.element_type),
         free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
+        other_inputs=tuple(each.name for each in reading.graph.inputs if each is not main),
         batch=batch,
         outputs=built.network.output_names,
         candidates=candidates,
         tensors=built.tensors,
+        readers=built.readers,
         layers=_by_layer(built.tensors),
         difference=difference,
+        metadata={entry.key: entry.value for entry in reading.model.metadata_props},
         notes=notes,
     )
 

@@ -53,6 +53,13 @@ def opset_of(model: ModelProto) -> int:
     return max((each.version for each in model.opset_import if each.domain in DEFAULT_DOMAINS), default=0)
 
 
+def tensor_in(node: NodeProto) -> TensorProto | None:
+    """Return the tensor that a Constant node holds; None for other nodes, and for Constants of plain numbers."""
+    if node.op_type != "Constant" or not node.output:
+        return None
+    return next((each.t for each in node.attribute if each.type == AttributeProto.TENSOR), None)
+
+
 def label(node: NodeProto) -> str:
     """Return how a message names ``node``."""
     return f"node “{node.name or next(iter(node.output), '')}” ({node.op_type})"

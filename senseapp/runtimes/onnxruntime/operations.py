@@ -16,6 +16,7 @@ from senseapp.core.texts import plural
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
+from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime
@@ -23,7 +24,7 @@ from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
-from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
+from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, has_preparation, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
@@ -51,7 +52,16 @@ class OnnxRuntime(Runtime):
 
     def open(self, content: bytes, *, threads: int | None = None) -> RuntimeModel:
         """Open an ONNX file; raises InvalidSpec where onnxruntime cannot."""
-        return RuntimeModel(content, threads=threads)
+        return self._model(content, threads=threads)
+
+    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
+        return RuntimeModel(content, threads=threads, simulated=simulated)
+
+    def for_file(self, opened: OpenedOnnx) -> Runtime:
+        """Return onnxruntime on edited copies of an uploaded file."""
+        from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime  # which is made of this class
+
+        return UploadedRuntime(opened)
 
     def machine(self) -> str:
         """Return the processor, whether it has VNNI, and the version of onnxruntime."""
@@ -72,9 +82,9 @@ class OnnxRuntime(Runtime):
         """Return the class names in the file's metadata."""
         return class_names_of(content)
 
-    def kit(self, name: str) -> dict[str, str]:
-        """Return a script and a notebook that run the file."""
-        return kit_files(name)
+    def kit(self, name: str, content: bytes) -> dict[str, str]:
+        """Return a script and a notebook that run a file of :meth:`described`."""
+        return kit_files(name) if has_preparation(content) else {}
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node belongs to, by the names that torch's exporter leaves."""
@@ -122,7 +132,7 @@ class OnnxRuntime(Runtime):
                 network = better_equalised(
                     content,
                     fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(RuntimeModel(file, simulated=True)),
+                    damage_of=lambda file: fitting.damage_of(self._model(file, simulated=True)),
                     progress=steps.progress,
                 )
         with Int8Writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
@@ -131,7 +141,7 @@ class OnnxRuntime(Runtime):
                 rounding = chosen_rounding(
                     writer,
                     fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(RuntimeModel(file)),
+                    damage_of=lambda file: fitting.damage_of(self._model(file)),
                     steps=steps,
                 )
             writer.rounding = rounding
@@ -158,8 +168,8 @@ class OnnxRuntime(Runtime):
             content,
             batches,
             settings,
-            layers=layers,
-            change_of=lambda file: change_of(RuntimeModel(file)),
+            owners=self.layers_of_nodes(content, layers),
+            change_of=lambda file: change_of(self._model(file)),
             progress=progress,
         )
 

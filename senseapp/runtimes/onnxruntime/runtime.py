@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,11 @@ class RuntimeModel(RuntimeNetwork):
         return size if isinstance(size, int) else None
 
     @property
+    def input_type(self) -> str:
+        """Type of the numbers that it takes, as ``float32``."""
+        return np.dtype(_INPUT_TYPES.get(self._input.type, np.float32)).name
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """Of the tensors in what :meth:`run` returns."""
         return tuple(each.name for each in self._session.get_outputs())
@@ -72,7 +78,7 @@ class RuntimeModel(RuntimeNetwork):
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
-        found = self._session.run(None, {self._input.name: _array(images)})
+        found = self._session.run(None, {self._input.name: _array(images, self._input.type)})
         return {name: torch.from_numpy(values) for name, values in zip(self.output_names, found, strict=True)}
 
 
@@ -87,5 +93,9 @@ def machine() -> str:
     return f"{name} {vnni}, onnxruntime {onnxruntime.__version__}"
 
 
-def _array(images: Tensor) -> npt.NDArray[np.float32]:
-    return np.ascontiguousarray(images.detach().cpu().float().numpy())
+_INPUT_TYPES = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
+
+
+def _array(images: Tensor, kind: str) -> npt.NDArray[Any]:
+    """Return images as an input of a type of onnxruntime's takes them: float32 but for uploaded files."""
+    return np.ascontiguousarray(images.detach().cpu().numpy().astype(_INPUT_TYPES.get(kind, np.float32)))

@@ -13,15 +13,26 @@ from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.graph import Node
 
 Function = Callable[..., Any]
-_INTEGER_ARITHMETIC = "it computes in integers, which a float network cannot be measured through"
-_BODIES = "it runs a graph of its own, conditionally or repeatedly"
+_FLOAT_FILE = "Bring the float file that this one was quantized from."
+_INTEGER_ARITHMETIC = f"it computes in integers, which a float network cannot be measured through. {_FLOAT_FILE}"
+_BODIES = (
+    "it runs a graph of its own, conditionally or repeatedly. Export the network without that part, or with torch's "
+    "newer exporter (torch.onnx.export with dynamo=True), which decides branches once."
+)
+_COUNTS = "how much it returns depends on the image. Choose an output before it."
+_RANDOM = "it draws at random. Export the network in eval mode."
+_UNKNOWN = (
+    "the operator is not in the table of those that are read. Export the network without it, or with another opset "
+    "version, which writes it as simpler operators."
+)
 REFUSED = {
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"), _INTEGER_ARITHMETIC),
-    "DynamicQuantizeLinear": "it chooses integer ranges anew for every image",
+    "DynamicQuantizeLinear": f"it chooses integer ranges anew for every image. {_FLOAT_FILE}",
     **dict.fromkeys(("If", "Loop", "Scan"), _BODIES),
-    **dict.fromkeys(("NonMaxSuppression", "NonZero", "Unique", "Compress"), "how much it returns depends on the image"),
-    **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"), "it draws at random"),
+    **dict.fromkeys(("NonMaxSuppression", "NonZero", "Unique", "Compress"), _COUNTS),
+    **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"), _RANDOM),
 }
+"""Why an operator is not read, and what to do, as the end of a sentence and another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +135,6 @@ def operation_of(node: Node) -> Operator:
     """
     found = TABLE.get(node.op)
     if found is None:
-        reason = REFUSED.get(node.op, "the operator is not in the table of those that are read")
-        raise UnsupportedModel(f"Node “{node.name}” ({node.op}) is not supported: {reason}.")
+        reason = REFUSED.get(node.op, _UNKNOWN)
+        raise UnsupportedModel(f"Node “{node.name}” ({node.op}) is not supported: {reason}")
     return found

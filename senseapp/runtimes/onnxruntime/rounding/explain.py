@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -12,7 +12,6 @@ from torch import Tensor
 from senseapp.compressions.quantization.grid import affine_of
 from senseapp.metrics import MetricChange
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import FUSED
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
@@ -23,17 +22,17 @@ def layer_roundings(
     batches: Sequence[Tensor],
     settings: RoundingSettings,
     *,
-    layers: Collection[str],
+    owners: Mapping[str, str],
     change_of: Callable[[bytes], MetricChange],
     progress: Callable[[str], None],
 ) -> Iterator[LayerRounding]:
     """Yield what rounding does to each node of ``network`` that multiplies with weights, in order.
 
     Ranges, by smallest error, and weights are fitted to ``batches``; ``change_of`` measures a file, on other images.
-    A node is called as the one of ``layers`` that it belongs to.
+    A node is called as the layer of ``owners`` that it belongs to.
     """
     model = onnx.load_from_string(network)
-    nodes, names = products(model), layers_of_nodes(network, layers)
+    nodes = products(model)
     made = {each.node: _made_by(model, each) for each in nodes}
     progress("Finding the ranges of activations")
     bits, tensors = settings.activation_bits, sorted({*made.values(), *(each.given for each in nodes)})
@@ -48,7 +47,7 @@ def layer_roundings(
         if weight is not None and each.bias is not None and weight.offsets is not None:
             constants[each.bias] = weight.offsets
         yield LayerRounding(
-            layer=names.get(each.node, each.node),
+            layer=owners.get(each.node, each.node),
             weight=change_of(_with_constants(network, constants)) if constants else None,
             given=change_of(_with_rounded(network, each.given, given, bits, only=each.node)) if given else None,
             made=change_of(_with_rounded(network, made[each.node], output, bits)) if output else None,

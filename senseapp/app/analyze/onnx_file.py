@@ -1,0 +1,141 @@
+"""Uploaded ONNX files: what is in one, the output and the image size to measure with, and what was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import streamlit as st
+
+from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.common import backend
+from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.common.uploads import refuse_upload, upload_field
+from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
+from senseapp.core.markdown import Markdown, code, md
+from senseapp.records.inputs import OnnxReport, OutputFacts
+from senseapp.records.spec import ModelSpec
+from senseapp.views.words import format as fmt
+
+_TYPES = ["onnx", "pt2", "pt", "pth"]
+"""All but the first are refused with the lines that export them."""
+_SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 416, 448, 512, 640, 800, 1024)
+
+
+def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
+    """Show the uploader, then what is in the file and what can be chosen; None until it can be measured."""
+    path = upload_field(
+        "ONNX file",
+        purpose="onnx",
+        types=_TYPES,
+        help_text="One file with the network and its weights, as torch.onnx.export, tf2onnx and others write it. It is "
+        "read as data: no code in it is run.",
+    )
+    if path is None:
+        return None
+    file = ModelSpec(library="onnx", checkpoint=str(path), task=choose_task())
+    usual = _report(file, path)
+    if usual is None:
+        return None
+    model = replace(file, outputs=_choose_outputs(usual, draft, path), img_size=_choose_size(usual, draft, path))
+    report = usual if _is_usual(model, usual) else _report(model, path, keep=True)
+    if report is None:
+        return None
+    st.caption(_found(report))
+    for note in report.notes:
+        st.caption(md(":material/info: {}", note))
+    if report.problem:
+        st.warning(report.problem, icon=":material/help:")
+        return None
+    return model
+
+
+def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport | None:
+    """Return what is in a file, or None while it is read; a file that cannot be read is removed, unless ``keep``."""
+
+    def ask() -> OnnxReport | None:
+        try:
+            return backend.onnx_of(model)
+        except (InvalidCheckpoint, UnsupportedModel) as error:
+            if keep:
+                raise
+            refuse_upload("onnx", str(error))
+
+    return answer_or_wait(
+        ask,
+        "Reading the file and comparing its network with onnxruntime.",
+        question=("onnx", model),
+        key=f"analyze.onnx.again.{path.parent.name}",
+    )
+
+
+def _is_usual(model: ModelSpec, usual: OnnxReport) -> bool:
+    """Return whether ``usual`` is a report on the choices of ``model`` already."""
+    side = model.img_size
+    return model.outputs in ((), usual.outputs) and (side is None or usual.image_size == (side, side))
+
+
+def _choose_outputs(report: OnnxReport, draft: ModelSpec, path: Path) -> tuple[str, ...]:
+    """Offer the outputs of a file that has several values to measure; those that fit the task first."""
+    if len(report.candidates) < 2:
+        return ()
+    facts = {each.name: each for each in report.candidates}
+    options = {report.outputs: _option(report.outputs, facts)}
+    for names in (draft.outputs, *((name,) for name in facts)):
+        if names and set(names) <= facts.keys():
+            options.setdefault(names, _option(names, facts))
+    return choose_one(
+        "Output to measure",
+        options,
+        draft.outputs,
+        key=f"analyze.model.outputs.{path.parent.name}",
+        help_text="Layers are judged by what changes in it. The output that fits the task comes first. Probabilities "
+        "are measured before their softmax, and boxes before they are selected.",
+    )
+
+
+def _option(names: tuple[str, ...], facts: dict[str, OutputFacts]) -> str:
+    if len(names) > 1:
+        return f"{' and '.join(names[:3])}{' and others' if len(names) > 3 else ''}, together"
+    each = facts[names[0]]
+    origin = {"logits": f" · before the {each.operator} “{each.of}”", "cut": " · before the selection"}
+    return f"{each.name} · {fmt.shape(each.shape)}{origin.get(each.kind, '')}"
+
+
+def _choose_size(report: OnnxReport, draft: ModelSpec, path: Path) -> int | None:
+    """Offer image sizes where the file leaves height and width free; None where it does not."""
+    if not report.is_size_free:
+        return None
+    usual, held = report.image_size[0], draft.img_size
+    sides = sorted({*_SIZES, usual, *((held,) if held else ())})
+    chosen: int = choose_one(
+        "Image size",
+        {side: f"{side} × {side} pixels" for side in sides},
+        held or usual,
+        key=f"analyze.model.size.{path.parent.name}",
+        help_text="The file takes images of any size. Choose the one that the network was trained for.",
+        width=280,
+    )
+    return chosen
+
+
+def _found(report: OnnxReport) -> Markdown:
+    """Return the input, the outputs and the class names of a file."""
+    facts = {each.name: each for each in report.candidates}
+    outputs = [code(name) + md(" {}", fmt.shape(facts[name].shape)) for name in report.outputs]
+    parts = [
+        md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(report.input_shape), _batch(report)),
+        md("output ") + md(" and ").join(outputs),
+        *_names(report),
+    ]
+    return md("Read from the file: ") + md(" · ").join(parts)
+
+
+def _batch(report: OnnxReport) -> str:
+    return "any number of images" if report.batch is None else f"{fmt.plural(report.batch, 'image')} at a time"
+
+
+def _names(report: OnnxReport) -> Iterator[str]:
+    if report.num_class_names:
+        yield fmt.plural(report.num_class_names, "class name")

@@ -1,0 +1,105 @@
+"""How images are most likely prepared for an ONNX file: what it says, what its first nodes do, else what is usual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.onnx.metadata import preparation_in
+from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
+from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.networks.sources.libraries import channel_statistics
+
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_CLASSIFIER_CROP = 0.875  # of timm and torchvision, from 256 pixels to 224
+_SMALLEST_CROPPED = 64  # pixels; smaller pictures are taken whole
+_ARITHMETIC = frozenset({"Sub", "Add", "Mul", "Div"})
+_MOST_STEPS = 6
+_BYTE_OFFSET, _BYTE_FACTOR = 2.0, 0.05
+"""Larger offsets and divisors, and smaller factors, belong to values from 0 to 255."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualPreparation:
+    """A preparation of images, what it is called beside others, and sentences on why it was taken."""
+
+    preprocessing: Preprocessing
+    words: str
+    notes: tuple[str, ...] = ()
+
+
+def is_channels_last(shape: Sequence[int]) -> bool:
+    """Return whether images of this shape, batch included, are (N, H, W, C).
+
+    >>> is_channels_last((1, 224, 224, 3)), is_channels_last((1, 3, 224, 224)), is_channels_last((1, 3, 3, 3))
+    (True, False, False)
+    """
+    return len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
+
+
+def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
+    """Return the preparation to begin with; images with labels can show that another one is right."""
+    shape = _image_shape(opened)
+    told = preparation_in(opened.metadata, shape)
+    if told is not None:
+        return UsualPreparation(preprocessing=told, words="as the file says")
+    crops = is_classifier and min(shape[1:]) >= _SMALLEST_CROPPED
+    values, words, sentence = _values(opened)
+    mean, std = (channel_statistics(each, shape[0]) for each in values)
+    found = Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=_CLASSIFIER_CROP if crops else 1.0)
+    return UsualPreparation(preprocessing=found, words=words, notes=(sentence,))
+
+
+def _image_shape(opened: OpenedOnnx) -> tuple[int, int, int]:
+    _, first, second, third = opened.input_shape
+    return (third, first, second) if is_channels_last(opened.input_shape) else (first, second, third)
+
+
+def _values(opened: OpenedOnnx) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], str, str]:
+    """Return mean and std, what they are called, and one sentence on why they were taken."""
+    to_bytes = (0.0,), (1 / 255,)
+    if not opened.input_dtype.is_floating_point:
+        return to_bytes, "values from 0 to 255", "The file takes whole numbers, so it gets values from 0 to 255."
+    inside = _normalised_inside(opened.network)
+    if inside is None:
+        return (
+            _IMAGENET,
+            "mean and std of ImageNet",
+            "The file does not say how its images are prepared: where the images do not choose, it gets those of "
+            "ImageNet's mean and std.",
+        )
+    values, words = (to_bytes, "values from 0 to 255") if inside else (((0.0,), (1.0,)), "values from 0 to 1")
+    return values, words, f"The file normalises its images itself, so it gets {words}."
+
+
+def _normalised_inside(network: OnnxNetwork) -> bool | None:
+    """Return whether the first nodes normalise values from 0 to 255 (True) or from 0 to 1; None where they do not."""
+    stored = {each.name: getattr(each.holder, each.attribute) for each in network.stored}
+    value, found = network.input_names[0], False
+    for step in network.steps[:_MOST_STEPS]:
+        module = getattr(step.holder, step.attribute)
+        if value not in step.inputs:
+            continue
+        if not isinstance(module, Operation) or len(step.outputs) != 1:
+            break
+        sizes = list(_sizes(module, [stored[name] for name in step.inputs if name in stored]))
+        if module.op in _ARITHMETIC and len(sizes) == 1:
+            found = True
+            if sizes[0] < _BYTE_FACTOR if module.op == "Mul" else sizes[0] > _BYTE_OFFSET:
+                return True
+        elif module.op not in ("Transpose", "Cast", "Identity"):
+            break
+        value = step.outputs[0]
+    return False if found else None
+
+
+def _sizes(module: Operation, constants: Sequence[Tensor]) -> Iterator[float]:
+    """Yield the largest magnitude of each constant that ``module`` reads."""
+    for constant in constants:
+        yield float(constant.detach().abs().max()) if constant.numel() else 0.0
+    for slot in module.slots:
+        if isinstance(slot, Fixed) and isinstance(slot.value, int | float):
+            yield abs(slot.value)

@@ -1,0 +1,259 @@
+"""The source ``onnx``: an uploaded ONNX file as a model like any other, and what a person is told of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnsupportedModel
+from senseapp.networks.checkpoints.weights_file import refuse_program
+from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.onnx.cut import OutputCandidate
+from senseapp.networks.onnx.metadata import class_names_in
+from senseapp.networks.onnx.modules import ImageInput
+from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
+from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
+from senseapp.networks.sources.libraries import check_side, imagenet_class_names
+from senseapp.records.inputs import OnnxReport, OutputFacts
+from senseapp.records.spec import ModelSpec
+from senseapp.tasks import Task, task_named
+
+_MOST_BYTES = 2**31 - 1  # of one protobuf message
+_NUM_IMAGENET_CLASSES = 1000
+_ANSWERS = ("logit", "prob", "score", "class", "cls", "pred", "softmax")  # in names of outputs of classifiers
+_SHOWN = 8
+
+
+def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    """Return the network of the ONNX file that ``spec`` names, for images (N, C, H, W).
+
+    Raises:
+        InvalidSpec: a setting that the file decides, or no file.
+        InvalidCheckpoint: the file cannot be read; and all that :func:`~senseapp.networks.onnx.open.open_onnx` raises.
+        UnsupportedModel: its input is no images, or no output is one of the task.
+    """
+    report("Reading the ONNX file")
+    opened = open_for_task(spec)
+    task = task_named(spec.task)
+    prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
+    opened.network.images = ImageInput(
+        channels_last=is_channels_last(opened.input_shape), dtype=opened.input_dtype, batch=opened.batch
+    )
+    num_outputs = _num_outputs(task, opened)
+    return LoadedModel(
+        module=opened.network.requires_grad_(False),
+        title=Path(spec.checkpoint).name,
+        preprocessing=prepared.preprocessing,
+        prepared_as=prepared.words,
+        num_classes=num_outputs,
+        pretrained=True,
+        class_names=_class_names(opened, num_outputs),
+        notes=(*_notes(opened, spec), *prepared.notes),
+        onnx=opened,
+    )
+
+
+def examine_onnx(spec: ModelSpec) -> OnnxReport:
+    """Return what the file of ``spec`` holds, read as :func:`load_onnx` reads it.
+
+    The errors are the same, but for outputs that do not fit the task: the report says so, and others can be chosen.
+    """
+    opened, task, problem, num_outputs = _read(spec), task_named(spec.task), "", 0
+    try:
+        opened = _fitted(opened, spec)
+        num_outputs = _num_outputs(task, opened)
+    except UnsupportedModel as error:
+        problem = str(error)
+    prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
+    return OnnxReport(
+        spec=spec,
+        input_name=opened.input_name,
+        input_shape=opened.input_shape,
+        channels_last=is_channels_last(opened.input_shape),
+        free_axes=opened.free_axes,
+        batch=opened.batch,
+        outputs=opened.outputs,
+        candidates=tuple(
+            OutputFacts(name=each.name, kind=each.kind, shape=each.shape, of=each.of, operator=each.operator)
+            for each in opened.candidates
+        ),
+        preparation=prepared.words,
+        num_class_names=len(class_names_in(opened.metadata, num_outputs)),
+        notes=tuple(_notes(opened, spec)),
+        problem=problem,
+    )
+
+
+def open_for_task(spec: ModelSpec) -> OpenedOnnx:
+    """Return the file of ``spec`` with the outputs that it names, else with those that are of its task.
+
+    Raises:
+        InvalidSpec, InvalidCheckpoint, UnsupportedModel: see :func:`load_onnx`.
+    """
+    return _fitted(_read(spec), spec)
+
+
+def _read(spec: ModelSpec) -> OpenedOnnx:
+    """Return the file of ``spec`` with the outputs that it names, else with the usual ones."""
+    _check_settings(spec)
+    opened = _opened(spec, spec.outputs or None)
+    _check_input(opened, spec)
+    return opened
+
+
+def _opened(spec: ModelSpec, outputs: Sequence[str] | None) -> OpenedOnnx:
+    size = None if spec.img_size is None else (spec.img_size, spec.img_size)
+    return open_onnx(read_file(Path(spec.checkpoint)), outputs=outputs, size=size)
+
+
+def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
+    """Return ``opened``, or the file with outputs of the task where ``spec`` names none and the usual ones are others.
+
+    Raises UnsupportedModel where no output can be measured.
+    """
+    if not spec.outputs:
+        wanted = _outputs_of(task_named(spec.task), opened)
+        if wanted != opened.outputs:
+            opened = _opened(spec, wanted)
+    _check_batch(opened)
+    return opened
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of the ONNX file at ``path``.
+
+    Raises:
+        InvalidCheckpoint: there is none, it is empty or too large, or it is a program of torch; the message says how to
+            export one as ONNX.
+    """
+    if not path.is_file():
+        raise InvalidCheckpoint(f"There is no ONNX file named {path.name}. Upload it again.")
+    size = path.stat().st_size
+    if size == 0:
+        raise InvalidCheckpoint(f"{path.name} is empty (0 bytes). Upload it again.")
+    if size > _MOST_BYTES:
+        raise InvalidCheckpoint(f"{path.name} is larger than 2 GB, the most that one ONNX file can hold.")
+    refuse_program(path)
+    return path.read_bytes()
+
+
+def _check_settings(spec: ModelSpec) -> None:
+    if not spec.checkpoint:
+        raise InvalidSpec("A model of the source onnx is a file: give one, or choose a model by name.")
+    told = {
+        "published weights": spec.pretrained,
+        "a network in it": spec.network,
+        "a number of classes": spec.num_classes,
+        "a number of channels": spec.in_chans,
+    }
+    given = next((what for what, value in told.items() if value), "")
+    if given:
+        raise InvalidSpec(f"An ONNX file brings its own weights and sizes, so {given} cannot be chosen. Leave it out.")
+    check_side(spec.img_size, title="an ONNX file")
+
+
+def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
+    """Require one input of images, of the size that was asked for."""
+    shape = opened.input_shape
+    if opened.other_inputs:
+        names = ", ".join(f"“{name}”" for name in opened.other_inputs[:_SHOWN])
+        raise UnsupportedModel(
+            f"The file's network needs more than images: {names} beside “{opened.input_name}”. Export it with images "
+            "as its only input, or choose outputs that do not depend on the others."
+        )
+    if len(shape) != 4:
+        raise UnsupportedModel(
+            f"The input “{opened.input_name}” has the shape {tuple(shape)}; images are (N, C, H, W) or (N, H, W, C)."
+        )
+    height, width = shape[1:3] if is_channels_last(shape) else shape[2:]
+    if spec.img_size not in (None, height) or spec.img_size not in (None, width):
+        raise InvalidSpec(
+            f"The file is fixed to images of {height} × {width} pixels, got img_size {spec.img_size}. Leave it empty, "
+            "or export the file with free height and width."
+        )
+
+
+def _check_batch(opened: OpenedOnnx) -> None:
+    if (opened.batch or 1) > 1 and any(shape[:1] != (opened.batch,) for shape in _shapes(opened)):
+        raise UnsupportedModel(
+            f"The file is fixed to {opened.batch} images at a time, and an output does not list them one by one. "
+            "Export it for one image, or for any number."
+        )
+
+
+def _shapes(opened: OpenedOnnx) -> tuple[tuple[int, ...], ...]:
+    by_name = {each.name: each.shape for each in opened.candidates}
+    return tuple(by_name[name] for name in opened.outputs)
+
+
+def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
+    """Return the first outputs that ``task`` can read: the usual ones together, else one alone.
+
+    Raises UnsupportedModel with all outputs and their shapes where it can read none.
+    """
+    shapes = {each.name: each.shape for each in opened.candidates}
+    images = opened.input_shape[0]
+    for names in (opened.outputs, *((name,) for name in _likely(opened))):
+        if _is_read(task, [shapes[name] for name in names], images):
+            return names
+    raise UnsupportedModel(
+        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. Choose another "
+        "task, or export the network with such an output."
+    )
+
+
+def listed_outputs(candidates: Sequence[OutputCandidate]) -> str:
+    """Return names and shapes of the first few outputs."""
+    listed = [f"“{each.name}” {tuple(each.shape)}" for each in candidates[:_SHOWN]]
+    return ", ".join(listed) + (" and others" if len(candidates) > _SHOWN else "")
+
+
+def _likely(opened: OpenedOnnx) -> list[str]:
+    """Return single outputs, first logits before probabilities, then those named like answers, then the others."""
+    logits = {each.name for each in opened.candidates if each.kind == "logits"}
+
+    def rank(name: str) -> int:
+        named = any(word in name.lower() for word in _ANSWERS)
+        return 0 if name in logits else 1 if named else 2
+
+    return sorted(opened.outputs, key=rank)
+
+
+def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> bool:
+    outputs = tuple(torch.zeros(shape) for shape in shapes)
+    try:
+        task.check_output(outputs[0] if len(outputs) == 1 else outputs, images)
+    except UnsupportedModel:
+        return False
+    return True
+
+
+def _num_outputs(task: Task, opened: OpenedOnnx) -> int:
+    """Return the width of what the task measures, for images of the file's own batch."""
+    outputs = tuple(torch.zeros(shape) for shape in _shapes(opened))
+    raw = outputs[0] if len(outputs) == 1 else outputs
+    task.check_output(raw, opened.input_shape[0])
+    return task.num_outputs(task.output(raw))
+
+
+def _class_names(opened: OpenedOnnx, count: int) -> tuple[str, ...]:
+    """Return the names in the file, else those of ImageNet for as many classes as it has."""
+    named = class_names_in(opened.metadata, count)
+    return named or (imagenet_class_names() if count == _NUM_IMAGENET_CLASSES else ())
+
+
+def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
+    yield from opened.notes
+    if is_channels_last(opened.input_shape):
+        yield "The file takes images with channels last; they are brought to that order before it."
+    others = [each.name for each in opened.candidates if each.kind != "logits" and each.name not in opened.outputs]
+    measured_before = {each.of for each in opened.candidates if each.name in opened.outputs}
+    left = [name for name in others if name not in measured_before]
+    if left and not spec.outputs:
+        names = ", ".join(f"“{name}”" for name in left[:_SHOWN])
+        yield (
+            f"Of several outputs {', '.join(f'“{name}”' for name in opened.outputs)} is measured, not {names}. Choose "
+            f"another one on the page, or with --onnx-output {left[0]}."
+        )

@@ -1,0 +1,196 @@
+"""onnxruntime for a network that came from an ONNX file: its files are that file, edited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.texts import plural
+from senseapp.metrics import MetricChange
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.network import Network
+from senseapp.networks.onnx.difference import difference
+from senseapp.networks.onnx.edit import with_weights
+from senseapp.networks.onnx.modules import ImageInput
+from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.networks.onnx.read import opset_of
+from senseapp.records.deployment import LayerTimes
+from senseapp.records.layer_findings import LayerRounding, RoundingSettings
+from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer
+from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
+from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+
+
+class UploadedExporter(Exporter):
+    """Writes the weights of compressed copies into the uploaded file."""
+
+    def __init__(self, opened: OpenedOnnx, model: nn.Module, example: Tensor) -> None:
+        super().__init__(model, example)
+        self._opened = opened
+
+    def write(self, model: nn.Module) -> bytes:
+        """Return the uploaded file with the weights of ``model``; raises InvalidSpec where they have no place in it."""
+        return with_weights(self._opened, model).content
+
+
+class UploadedModel(RuntimeModel):
+    """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
+
+    def __init__(
+        self, content: bytes, images: ImageInput, *, threads: int | None = None, simulated: bool = False
+    ) -> None:
+        super().__init__(content, threads=threads, simulated=simulated)
+        self._images = replace(images, batch=self.fixed_batch)
+
+    def run(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
+        found = self.tensors(self._images.of(batch)).values()
+        outputs = tuple(
+            each[: len(batch)].float() if each.is_floating_point() else each[: len(batch)] for each in found
+        )
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+class UploadedRuntime(OnnxRuntime):
+    """onnxruntime on edited copies of one uploaded file.
+
+    Files in int8 are made and compared as copies of the part that is measured, see
+    :func:`~senseapp.runtimes.onnxruntime.inserted.plain_copy`; :meth:`in_place` carries one over to the file.
+    """
+
+    def __init__(self, opened: OpenedOnnx) -> None:
+        self._opened = opened
+        self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
+        self._plain_of = lru_cache(maxsize=4)(self._plain)
+
+    def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
+        """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
+        return UploadedExporter(self._opened, model, example)
+
+    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeModel:
+        """Open an edited file; where only outputs count, it computes those that are measured."""
+        shown = content if threads is not None else with_outputs(content, self._opened.outputs)
+        return self._model(shown, threads=threads)
+
+    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
+        return UploadedModel(content, self._images, threads=threads, simulated=simulated)
+
+    def checked(self, content: bytes) -> int:
+        """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
+        return opset_of(onnx.load_from_string(content))
+
+    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
+        """Return the file: its metadata stay those of the uploaded one."""
+        return content
+
+    def input_words(self, shape: Sequence[int]) -> str:
+        """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
+        channels, height, width = shape
+        own = (height, width, channels) if self._images.channels_last else (channels, height, width)
+        opened = self.open(self._opened.content)
+        sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
+        return f"{self._opened.input_name}, {opened.input_type}, is ({sizes})"
+
+    def changes(self, content: bytes) -> tuple[str, ...]:
+        """Return in sentences what differs between the uploaded file and ``content``."""
+        base, notes = self._opened.content, tuple[str, ...]()
+        if self.checked(content) != self.checked(base):
+            base, notes = quantizable(base)
+        return (*notes, *difference(base, content).sentences)
+
+    def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
+        """Return the layer that each node of a float file is, by its name in the copies."""
+        made = {
+            place.output: name.rpartition(".")[0] for name, places in self._opened.readers.items() for place in places
+        }
+        graph = onnx.load_from_string(self._plain_of(content)).graph
+        owners = {node.name: made[node.output[0]] for node in graph.node if node.output[0] in made}
+        return {node: layer for node, layer in owners.items() if layer in layers}
+
+    def with_quantized_weights(self, content: bytes, bits: Mapping[str, float]) -> QuantizedWeights:
+        """Return the file as it is: weights stay tensors of the type that they were uploaded in."""
+        note = f"Weights of {plural(len(bits), 'layer')} are rounded as the schedule says, and stored as they were."
+        return QuantizedWeights(content=content, notes=(note,))
+
+    @contextmanager
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Iterator[Quantizer]:
+        """Yield onnxruntime's quantizer of a copy of the part that is measured."""
+        with super().quantizer(self._plain_of(content), self._arranged(calibration)) as quantizer:
+            yield quantizer
+
+    @contextmanager
+    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
+        """Yield the same, fitted to images."""
+        fitting = replace(fitting, batches=self._arranged(fitting.batches))
+        with super().fitted_quantizer(self._plain_of(content), fitting) as quantizer:
+            yield quantizer
+
+    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes:
+        """Return the copy as onnxruntime's quantizer writes it."""
+        return super().own_int8(self._plain_of(content), self._arranged(calibration))
+
+    def in_place(self, network: bytes, file: bytes) -> bytes:
+        """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""
+        if file == network:
+            return file
+        return inserted(quantizable(network)[0], self._plain_of(network), file)
+
+    def roundings(
+        self,
+        content: bytes,
+        batches: Sequence[Tensor],
+        settings: RoundingSettings,
+        *,
+        layers: Collection[str],
+        change_of: Callable[[Network], MetricChange],
+        progress: Callable[[str], None],
+    ) -> Iterator[LayerRounding]:
+        """Yield what rounding the parts of each node of a copy does alone."""
+        yield from super().roundings(
+            self._plain_of(content),
+            self._arranged(batches),
+            settings,
+            layers=layers,
+            change_of=change_of,
+            progress=progress,
+        )
+
+    def time_layers(
+        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> LayerTimes:
+        """Return the times of layers of a copy."""
+        return super().time_layers(self._plain_of(content), int8, owners, threads=threads, batch=batch)
+
+    def time_products(
+        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> tuple[dict[str, tuple[float, int]], float]:
+        """Return the seconds of each layer's kernels in a copy."""
+        return super().time_products(self._plain_of(content), owners, threads=threads, batch=batch)
+
+    def _plain(self, content: bytes) -> bytes:
+        return plain_copy(quantizable(content)[0], self._opened.outputs, self._opened.input_shape)
+
+    def _arranged(self, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Return batches as calls of the file take them."""
+        count = self.open(self._opened.content).fixed_batch
+        parts = [part for batch in batches for part in (torch.split(batch, count) if count else (batch,))]
+        taken = replace(self._images, batch=count)
+        return [taken.of(part) for part in parts]
+
+
+def with_outputs(content: bytes, outputs: Sequence[str]) -> bytes:
+    """Return a file that computes ``outputs``, which may be any of its values."""
+    model = onnx.load_from_string(content)
+    declared = {each.name: each for each in model.graph.output}
+    if list(declared) == list(outputs):
+        return content
+    del model.graph.output[:]
+    model.graph.output.extend(declared.get(name, onnx.ValueInfoProto(name=name)) for name in outputs)
+    return bytes(model.SerializeToString())

@@ -1,0 +1,228 @@
+"""An ONNX file as a model: outputs by task, preparation, names, sizes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto
+from torch import nn
+
+from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
+from senseapp.networks.batch_axes import NotPerImage, batch_axes
+from senseapp.networks.network import images_per_pass
+from senseapp.networks.onnx.source import examine_onnx
+from senseapp.networks.sources.load import load_model
+from senseapp.records.spec import ModelSpec
+from tests.onnx_files import exported, fixed_to, write_export
+from tests.onnx_graphs import model_of, node, weights
+from tests.small_models import NUM_CLASSES, small_network
+
+CONV = weights(3, 3, 3, 3)
+HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "f")]
+
+
+def spec_of(path: Path, **settings: Any) -> ModelSpec:
+    return ModelSpec(library="onnx", checkpoint=str(path), **settings)
+
+
+def written(path: Path, *args: Any, metadata: dict[str, str] | None = None, **kwargs: Any) -> Path:
+    model = model_of(*args, **kwargs)
+    for key, value in (metadata or {}).items():
+        model.metadata_props.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def classifier(path: Path, *more: Any, outputs: tuple[str, ...] = ("f",), **kwargs: Any) -> Path:
+    return written(path, [*HEAD, *more], {"w": CONV}, outputs=outputs, **kwargs)
+
+
+def test_an_export_is_its_module(tmp_path: Path) -> None:
+    module = small_network(seed=0)
+    loaded = load_model(spec_of(write_export(tmp_path / "net.onnx", module)))
+    images = torch.randn(5, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.allclose(loaded.module(images), module(images), atol=1e-4)
+    assert (loaded.title, loaded.num_classes, loaded.preprocessing.input_shape) == (
+        "net.onnx",
+        NUM_CLASSES,
+        (3, 16, 16),
+    )
+    layers = {name for name, each in loaded.module.named_modules() if isinstance(each, nn.Conv2d | nn.Linear)}
+    assert layers == {name for name, each in module.named_modules() if isinstance(each, nn.Conv2d | nn.Linear)}
+    assert loaded.onnx is not None
+    assert loaded.onnx.tensors["head.weight"].initializer == "head.weight"
+
+
+def test_a_fixed_batch_takes_any_number_of_images(tmp_path: Path) -> None:
+    module = small_network(seed=0)
+    path = tmp_path / "three.onnx"
+    path.write_bytes(fixed_to(exported(module, batch=3), 3, NUM_CLASSES))
+    loaded = load_model(spec_of(path))
+    assert loaded.onnx is not None
+    assert loaded.onnx.batch == 3
+    assert images_per_pass(loaded.module) == 3
+    assert "The file is fixed to 3 images at a time" in loaded.notes[0]
+    images = torch.randn(7, 3, 16, 16)
+    with torch.no_grad():
+        for few in (images, images[:3], images[:1]):
+            places = torch.arange(len(few)) % 3
+            assert torch.allclose(loaded.module(few), module(few) + places[:, None], atol=1e-4)
+    with pytest.raises(NotPerImage, match="each pass computes 3 images"):
+        batch_axes(loaded.module, images[:1])
+
+
+def test_the_output_before_a_softmax_is_measured_and_said(tmp_path: Path) -> None:
+    path = classifier(tmp_path / "a.onnx", node("Softmax", "f", "y", axis=1), outputs=("y",))
+    loaded = load_model(spec_of(path))
+    assert loaded.onnx is not None
+    assert loaded.onnx.outputs == ("f",)
+    assert any("“y” is a Softmax; the network returns “f”" in note for note in loaded.notes)
+
+
+def test_of_several_outputs_the_one_like_answers_is_measured_and_the_others_are_named(tmp_path: Path) -> None:
+    more = [node("Identity", "f", "features"), node("Relu", "f", "class_scores")]
+    path = classifier(tmp_path / "a.onnx", *more, outputs=("features", "class_scores"))
+    report = examine_onnx(spec_of(path))
+    assert report.outputs == ("class_scores",)
+    assert [each.name for each in report.candidates] == ["features", "class_scores"]
+    assert "Of several outputs “class_scores” is measured, not “features”" in report.notes[-1]
+    chosen = load_model(spec_of(path, outputs=("features",)))
+    assert chosen.onnx is not None
+    assert chosen.onnx.outputs == ("features",)
+    assert not any("several outputs" in note for note in chosen.notes)
+
+
+def test_a_file_without_an_output_of_the_task_lists_those_that_it_has(tmp_path: Path) -> None:
+    path = classifier(tmp_path / "a.onnx", outputs=("c",))
+    with pytest.raises(UnsupportedModel, match=r"No output of the file is one of .*“c” \(1, 3, 8, 8\)"):
+        load_model(spec_of(path))
+    with pytest.raises(InvalidInput, match=r"“q” cannot be an output of the file's network\. Choose from “c”"):
+        load_model(spec_of(path, outputs=("q",)))
+
+
+def test_class_names_and_preparation_are_those_in_the_file(tmp_path: Path) -> None:
+    told = {"input_shape": [3, 8, 8], "mean": [0.1] * 3, "std": [0.2] * 3, "crop_pct": 0.9}
+    told |= {"interpolation": "bicubic", "channel_order": "bgr"}
+    metadata = {"senseapp.classes": '["a", "b", "c"]', "senseapp.preparation": json.dumps(told)}
+    loaded = load_model(spec_of(classifier(tmp_path / "a.onnx", metadata=metadata)))
+    assert loaded.class_names == ("a", "b", "c")
+    assert loaded.preprocessing.channel_order == "bgr"
+    assert loaded.preprocessing.crop_pct == 0.9
+    assert loaded.notes == ()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"senseapp.classes": '["a", "b"]', "senseapp.preparation": "[" * 100_000},
+        {"senseapp.classes": "{", "names": "__import__('os').getcwd()"},
+        {"names": "{0: 'a', 1: 'b', 2: 3}", "senseapp.preparation": '{"input_shape": [3, 8, 9]}'},
+    ],
+)
+def test_what_is_no_list_of_names_or_preparation_is_left_out(tmp_path: Path, metadata: dict[str, str]) -> None:
+    loaded = load_model(spec_of(classifier(tmp_path / "a.onnx", metadata=metadata)))
+    assert loaded.class_names == ()
+    assert loaded.prepared_as == "mean and std of ImageNet"
+
+
+@pytest.mark.parametrize(
+    ("first", "constant", "words"),
+    [
+        ("Div", 255.0, "values from 0 to 255"),
+        ("Sub", 0.5, "values from 0 to 1"),
+        ("Mul", 1 / 255, "values from 0 to 255"),
+    ],
+)
+def test_normalisation_inside_the_file_tells_the_range_of_values(
+    tmp_path: Path, first: str, constant: float, words: str
+) -> None:
+    nodes = [node(first, "x k", "n"), *HEAD]
+    nodes[1] = node("Conv", "n w", "c", pads=[1, 1, 1, 1])
+    path = written(
+        tmp_path / "a.onnx", nodes, {"w": CONV, "k": np.full((1, 3, 1, 1), constant, np.float32)}, outputs=["f"]
+    )
+    loaded = load_model(spec_of(path))
+    assert loaded.prepared_as == words
+    assert loaded.preprocessing.std == ((1 / 255,) * 3 if words.endswith("255") else (1.0,) * 3)
+
+
+def test_bytes_with_channels_last_come_as_images(tmp_path: Path) -> None:
+    nodes = [node("Cast", "x", "f", to=TensorProto.FLOAT), node("Transpose", "f", "t", perm=[0, 3, 1, 2]),
+             node("GlobalAveragePool", "t", "p"), node("Flatten", "p", "q"), node("MatMul", "q m", "y")]  # fmt: skip
+    path = written(
+        tmp_path / "a.onnx",
+        nodes,
+        {"m": np.eye(3, dtype=np.float32)},
+        shape=(1, 8, 6, 3),
+        element_type=TensorProto.UINT8,
+    )
+    loaded = load_model(spec_of(path))
+    assert loaded.preprocessing.input_shape == (3, 8, 6)
+    images = torch.randint(0, 256, (2, 3, 8, 6))
+    normalised = (images / 255 - 0.0) / loaded.preprocessing.std[0]
+    assert torch.allclose(loaded.module(normalised), images.float().mean((2, 3)), atol=1e-4)
+
+
+def test_a_free_size_is_chosen_and_a_fixed_one_is_kept(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "free.onnx", small_network(), free_size=True)
+    report = examine_onnx(spec_of(path))
+    assert report.is_size_free
+    assert report.image_size == (224, 224)
+    assert load_model(spec_of(path, img_size=40)).preprocessing.input_shape == (3, 40, 40)
+    fixed = write_export(tmp_path / "fixed.onnx", small_network())
+    assert not examine_onnx(spec_of(fixed)).is_size_free
+    with pytest.raises(InvalidSpec, match="fixed to images of 16 × 16 pixels, got img_size 40"):
+        load_model(spec_of(fixed, img_size=40))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"pretrained": True}, {"network": "ema"}, {"num_classes": 3}, {"in_chans": 3}],
+    ids=lambda each: next(iter(each)),
+)
+def test_what_the_file_decides_cannot_be_set(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec, match="brings its own weights and sizes"):
+        load_model(spec_of(classifier(tmp_path / "a.onnx"), **settings))
+
+
+def test_outputs_belong_to_onnx_files() -> None:
+    with pytest.raises(InvalidSpec, match="Outputs are chosen in an ONNX file; timm/resnet18 has its own"):
+        ModelSpec(library="timm", name="resnet18", outputs=("a",))
+    with pytest.raises(InvalidSpec, match="a file: give one"):
+        load_model(ModelSpec(library="onnx"))
+
+
+def test_a_program_of_torch_is_refused_with_the_lines_that_export_it(tmp_path: Path) -> None:
+    module = nn.Linear(2, 2)
+    torch.jit.save(torch.jit.trace(module, torch.ones(1, 2)), str(tmp_path / "a.pt"))
+    torch.export.save(torch.export.export(module, (torch.ones(1, 2),)), tmp_path / "a.pt2")
+    with pytest.raises(InvalidCheckpoint, match=r"TorchScript.*torch\.jit\.load\('a\.pt'\).*torch\.onnx\.export"):
+        load_model(spec_of(tmp_path / "a.pt"))
+    with pytest.raises(InvalidCheckpoint, match=r"torch\.export.*\.pt2.*torch\.export\.load\('a\.pt2'\)"):
+        load_model(spec_of(tmp_path / "a.pt2"))
+    with pytest.raises(InvalidCheckpoint, match=r"torch\.export\.load"):
+        load_model(replace(spec_of(tmp_path / "a.pt2"), library="auto"))
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.onnx").write_text("no graph")
+    (tmp_path / "empty.onnx").touch()
+    for name, sentence in (("text", "not an ONNX model"), ("empty", "is empty"), ("missing", "no ONNX file named")):
+        with pytest.raises(InvalidCheckpoint, match=sentence):
+            load_model(spec_of(tmp_path / f"{name}.onnx"))
+    write_export(tmp_path / "net.onnx", small_network())
+    with pytest.raises(InvalidCheckpoint, match=r"whole network, not only weights\. Choose “ONNX file”"):
+        load_model(ModelSpec(library="auto", checkpoint=str(tmp_path / "net.onnx")))
+
+
+def test_inputs_that_are_no_images_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.onnx", [node("MatMul", "x m", "y")], {"m": weights(6, 4)}, shape=(1, 6))
+    with pytest.raises(UnsupportedModel, match=r"“x” has the shape \(1, 6\); images are \(N, C, H, W\)"):
+        load_model(spec_of(path))
