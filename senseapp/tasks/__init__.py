@@ -18,6 +18,7 @@ from senseapp.tasks.annotations import (
 )
 from senseapp.tasks.base import (
     AnswerChanges,
+    FittedAnnotations,
     LabelMapProposal,
     LabelTruth,
     Layout,
@@ -38,7 +39,11 @@ def _add_metrics(task: Task) -> None:
 TASKS: Registry[Task] = Registry(
     "task",
     group="senseapp.tasks",
-    own=("senseapp.tasks.classification:CLASSIFICATION", "senseapp.tasks.multilabel:MULTILABEL"),
+    own=(
+        "senseapp.tasks.classification:CLASSIFICATION",
+        "senseapp.tasks.multilabel:MULTILABEL",
+        "senseapp.tasks.detection:DETECTION",
+    ),
     added=_add_metrics,
 )
 """All tasks; each brings the metrics that tell what its models lose."""
@@ -56,6 +61,7 @@ __all__ = [
     "AnnotationFiles",
     "AnnotationReader",
     "AnswerChanges",
+    "FittedAnnotations",
     "LabelMapProposal",
     "LabelTruth",
     "Layout",

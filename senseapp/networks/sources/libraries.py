@@ -26,6 +26,7 @@ from senseapp.compat.torch_internals import restored
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, first_line_of
 from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
 from senseapp.networks.sources.catalogue import unknown_model
+from senseapp.networks.sources.detectors import detector_preprocessing, opened_detector
 from senseapp.records.spec import ModelSpec
 
 _CONNECT_SECONDS = 3.0
@@ -239,9 +240,15 @@ def torchvision_names() -> tuple[str, ...]:
     return tuple(sorted(torchvision.models.list_models(module=torchvision.models)))
 
 
+@cache
+def detector_names() -> tuple[str, ...]:
+    """Return the names of torchvision's detectors, sorted."""
+    return tuple(sorted(torchvision.models.list_models(module=torchvision.models.detection)))
+
+
 def build_torchvision(spec: ModelSpec) -> LoadedModel:
     """Build a torchvision architecture with its published or with seeded random weights."""
-    if spec.name not in torchvision_names():
+    if spec.name not in (*torchvision_names(), *detector_names()):
         raise unknown_model(spec.name, library="torchvision")
     check_side(spec.img_size, title=spec.title)
     weights = torchvision.models.get_model_weights(spec.name).DEFAULT
@@ -250,10 +257,16 @@ def build_torchvision(spec: ModelSpec) -> LoadedModel:
     if spec.pretrained:
         _check_published(spec, weights)
     module = _create_torchvision(spec, weights, num_classes)
+    if spec.name in detector_names():
+        module = opened_detector(module)
     return LoadedModel(
         module=module,
         title=spec.title,
-        preprocessing=_torchvision_preprocessing(spec, weights),
+        preprocessing=(
+            detector_preprocessing(module, spec)
+            if spec.name in detector_names()
+            else _torchvision_preprocessing(spec, weights)
+        ),
         num_classes=num_classes,
         pretrained=spec.pretrained,
         class_names=categories if num_classes == len(categories) else (),
@@ -277,6 +290,8 @@ def _check_published(spec: ModelSpec, weights: WeightsEnum) -> None:
 def _create_torchvision(spec: ModelSpec, weights: WeightsEnum, num_classes: int) -> nn.Module:
     arguments: dict[str, Any] = _size_argument(spec)
     arguments |= {"weights": "DEFAULT"} if spec.pretrained else _WITHOUT_AUXILIARY_HEADS.get(spec.name, {})
+    if spec.name in detector_names() and not spec.pretrained:
+        arguments |= {"weights_backbone": None}
     try:
         with seeded_weights():
             module: nn.Module = torchvision.models.get_model(spec.name, num_classes=num_classes, **arguments)
