@@ -12,7 +12,7 @@ from senseapp.cli.run_arguments import add_compression_arguments, print_outputs,
 from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
-from senseapp.records.spec import AVERAGED, ModelSpec, RunSpec
+from senseapp.records.spec import AVERAGED, RunSpec
 from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.leaderboard import headline
 from senseapp.server.outputs import write_outputs
@@ -106,9 +106,9 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     group.add_argument(
         "--task",
         choices=list(TASKS),
-        default=ModelSpec().task,
-        help="what the output means: classification, one class per image (default), or multilabel, several labels per "
-        "image, which weights do not tell",
+        default="",
+        help="what the output means (default: what the architecture is made for): classification, one class per image; "
+        "multilabel, several labels per image, which weights do not tell; segmentation, one class per pixel",
     )
 
 

@@ -139,15 +139,16 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         raise InvalidSpec("--network and --ema choose between networks in a checkpoint. Add --checkpoint FILE.")
     if arguments.model == "auto" and not checkpoint:
         raise InvalidSpec("--model auto recognises a checkpoint, so it needs one. Add --checkpoint FILE.")
+    named = parse_model(arguments.model)
     return replace(
-        parse_model(arguments.model),
+        named,
         checkpoint=checkpoint,
         network=arguments.network,
         pretrained=arguments.pretrained,
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,
         img_size=arguments.img_size,
-        task=arguments.task,
+        task=arguments.task or named.task,
     )
 
 

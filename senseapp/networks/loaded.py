@@ -40,7 +40,7 @@ class LoadedModel:
     """A network in ``eval()`` mode, float32, on the CPU, with its origin.
 
     Attributes:
-        module: takes (N, C, H, W) and returns class scores (N, num_classes).
+        module: takes (N, C, H, W) and returns class scores (N, num_classes), or what its task reads.
         title: display name.
         preprocessing: the model's own preprocessing.
         num_classes: width of the output.
@@ -48,6 +48,7 @@ class LoadedModel:
         class_names: one per output, where known; else empty.
         fresh_head: whether the classifier is random because the checkpoint lacks one; labels then mean nothing.
         notes: sentences for the user (adapted head, weights that are not finite).
+        task: one of :data:`senseapp.tasks.TASKS` that its output is known to be made for; empty where nothing says.
     """
 
     module: nn.Module
@@ -58,6 +59,7 @@ class LoadedModel:
     class_names: tuple[str, ...] = ()
     fresh_head: bool = False
     notes: tuple[str, ...] = ()
+    task: str = ""
 
 
 _SEED = 0

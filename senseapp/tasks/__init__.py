@@ -6,6 +6,7 @@ group.
 
 from __future__ import annotations
 
+from senseapp.core.errors import UnsupportedModel
 from senseapp.core.registry import Registry
 from senseapp.metrics import METRICS
 from senseapp.tasks.annotations import (
@@ -30,6 +31,7 @@ from senseapp.tasks.base import (
 )
 from senseapp.tasks.classification import CLASSIFICATION
 from senseapp.tasks.multilabel import MULTILABEL
+from senseapp.tasks.segmentation import SEGMENTATION
 
 
 def _add_metrics(task: Task) -> None:
@@ -42,11 +44,23 @@ TASKS: Registry[Task] = Registry(
     own=(
         "senseapp.tasks.classification:CLASSIFICATION",
         "senseapp.tasks.multilabel:MULTILABEL",
+        "senseapp.tasks.segmentation:SEGMENTATION",
         "senseapp.tasks.detection:DETECTION",
     ),
     added=_add_metrics,
 )
 """All tasks; each brings the metrics that tell what its models lose."""
+
+
+def task_of_output(model_output: object, num_images: int) -> Task | None:
+    """Return the first task whose output this may be, with those of classes first; None where there is none."""
+    for task in TASKS.values():
+        try:
+            task.check_output(model_output, num_images)
+        except UnsupportedModel:
+            continue
+        return task
+    return None
 
 
 def task_named(name: str) -> Task:
@@ -57,6 +71,7 @@ def task_named(name: str) -> Task:
 __all__ = [
     "CLASSIFICATION",
     "MULTILABEL",
+    "SEGMENTATION",
     "TASKS",
     "AnnotationFiles",
     "AnnotationReader",
@@ -75,4 +90,5 @@ __all__ = [
     "pairs_by_stem",
     "refuse_output",
     "task_named",
+    "task_of_output",
 ]

@@ -19,11 +19,11 @@ from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
 from senseapp.descriptions import SOURCES, ModelSource
-from senseapp.networks.sources.catalogue import find_entry
+from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.demos import PHOTOGRAPHS_DEMO
-from senseapp.tasks import TASKS, Task, task_named
+from senseapp.tasks import CLASSIFICATION, TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 
 GOAL_KEY = "analyze.goal"
@@ -48,7 +48,13 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
     if choose is not choose_checkpoint:
         forget_refusal("checkpoint")
     model = choose(draft)
-    return model if model is None or model.library == "demo" else replace(model, task=_choose_task(draft.task))
+    if model is None or model.library == "demo":
+        return model
+    own = task_of_architecture(model.library, model.name)
+    if own in ("", CLASSIFICATION.name):  # such a head may be of several labels
+        return replace(model, task=_choose_task(draft.task))
+    st.caption(task_named(own).label)
+    return replace(model, task=own)
 
 
 def _choose_task(draft: str) -> str:

@@ -18,6 +18,7 @@ from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.models.detection.ssd import SSD
 
 from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.sources.building import channel_statistics
 from senseapp.records.spec import ModelSpec
 
 _IMAGE_CHANNELS = 3
@@ -94,7 +95,7 @@ class OpenFCOS(_OpenDetector, FCOS):
 
 class _OpenRCNN(_OpenDetector):
     def forward(self, images: Tensor) -> RawHeads:
-        """Return ``anchor_boxes`` (N, A, 4), ``anchor_logits`` (N, A), ``proposal_boxes`` (N, P, K, 4), ``softmax_logits``.
+        """Return ``anchor_boxes`` (N, A, 4), their ``anchor_logits``, ``proposal_boxes`` (N, P, K, 4), ``softmax_logits``.
 
         Of each image there are P regions, the most that the network may choose; where it chose fewer, the whole image
         stands in. Heads for masks and keypoints do not run.
@@ -170,9 +171,19 @@ def detector_preprocessing(module: nn.Module, spec: ModelSpec) -> Preprocessing:
     """
     transform = cast(Any, module).transform
     side = spec.img_size or int(transform.min_size[0])
+    channels = spec.in_chans or _IMAGE_CHANNELS
     return Preprocessing(
-        input_shape=(_IMAGE_CHANNELS, side, side),
-        mean=tuple(transform.image_mean),
-        std=tuple(transform.image_std),
+        input_shape=(channels, side, side),
+        mean=channel_statistics(tuple(transform.image_mean), channels),
+        std=channel_statistics(tuple(transform.image_std), channels),
         fit="stretch" if isinstance(module, SSD) else "letterbox",
+    )
+
+
+def detector_notes(module: nn.Module) -> tuple[str, ...]:
+    """Return a sentence on heads that are not measured."""
+    heads = cast(Any, getattr(module, "roi_heads", None))
+    left = [what for what in ("mask", "keypoint") if getattr(heads, f"{what}_head", None) is not None]
+    return tuple(
+        f"Boxes and classes are measured: the head for {what}s does not run, and stays as it is." for what in left
     )

@@ -60,12 +60,9 @@ def _meaning(
             return meaning, (said,) if missing else ()
     used = sorted(named) or sorted({int(label) for each in targets for label in each["labels"]})
     shift = 1 if used and used[0] == 0 and used[-1] + 1 < num_outputs else 0
-    how = (
-        "one above the number in the file, as the model's first is the background"
-        if shift
-        else "the number in the file"
-    )
-    note = f"Classes are matched by number: the model's class is {how}."
+    how = "one above that in the file, as the model's first is the background" if shift else "that in the file"
+    strangers = "None of the names in the file is one of the model's classes. " if named and spelled else ""
+    note = f"{strangers}Classes are matched by number: the model's is {how}."
     return {number: number + shift for number in used if number + shift < num_outputs}, (note,)
 
 

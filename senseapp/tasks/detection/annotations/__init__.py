@@ -17,7 +17,7 @@ _LEAST_SIDE = 1.0  # pixel of the network's input that is left of a box; of smal
 
 @dataclass(frozen=True, kw_only=True)
 class BoxReader(AnnotationReader):
-    """Reads boxes of objects; targets are dictionaries of ``boxes`` (n, 4), ``labels``, ``crowd`` and ``names`` (n,)."""
+    """Reads boxes; targets are dictionaries of ``boxes`` (n, 4), ``labels``, ``crowd`` and ``names`` (n,)."""
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""

@@ -16,6 +16,7 @@ _MOST_BYTES = 4_000_000
 _DEEPEST = 12
 _LONGEST = 200  # letters of a number or of a name
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
+_READ = ("name", "difficult", "width", "height", *(f"bndbox/{side}" for side in _CORNERS))
 _OBJECT, _SIZE = ("annotation", "object"), ("annotation", "size")
 
 
@@ -42,15 +43,8 @@ class _Fields:
     def text(self, letters: str) -> None:
         place, key = tuple(self.path[:2]), "/".join(self.path[2:])
         kept = self.size if place == _SIZE else self.objects[-1] if place == _OBJECT and key else None
-        if kept is None or key not in (
-            "name",
-            "difficult",
-            "width",
-            "height",
-            *(f"bndbox/{side}" for side in _CORNERS),
-        ):
-            return
-        kept[key] = (kept.get(key, "") + letters)[: _LONGEST + 1]
+        if kept is not None and key in _READ:
+            kept[key] = (kept.get(key, "") + letters)[: _LONGEST + 1]
 
     @staticmethod
     def refuse(*_: object) -> NoReturn:

@@ -71,8 +71,8 @@ def find_names(listing: Listing) -> tuple[str, ...]:
 def names_in_yaml(text: str) -> tuple[str, ...]:
     """Return the ``names`` of a YAML file that Ultralytics reads: a list in brackets, with dashes, or by number.
 
-    >>> names_in_yaml("nc: 2\\nnames: ['cat', dog]\\n"), names_in_yaml("names:\\n  0: cat\\n  1: dog\\npath: x")
-    (('cat', 'dog'), ('cat', 'dog'))
+    >>> names_in_yaml("names: ['cat', dog]")
+    ('cat', 'dog')
     """
     before, found, after = text.partition("names:")
     if not found or (before and not before.endswith("\n")):
