@@ -95,7 +95,7 @@ class OpenFCOS(_OpenDetector, FCOS):
 
 class _OpenRCNN(_OpenDetector):
     def forward(self, images: Tensor) -> RawHeads:
-        """Return ``anchor_boxes`` (N, A, 4), their ``anchor_logits``, ``proposal_boxes`` (N, P, K, 4), ``softmax_logits``.
+        """Return ``anchor_boxes``, ``anchor_logits``, ``proposal_boxes`` (N, P, K, 4) and ``softmax_logits`` (N, P, K).
 
         Of each image there are P regions, the most that the network may choose; where it chose fewer, the whole image
         stands in. Heads for masks and keypoints do not run.
@@ -184,6 +184,4 @@ def detector_notes(module: nn.Module) -> tuple[str, ...]:
     """Return a sentence on heads that are not measured."""
     heads = cast(Any, getattr(module, "roi_heads", None))
     left = [what for what in ("mask", "keypoint") if getattr(heads, f"{what}_head", None) is not None]
-    return tuple(
-        f"Boxes and classes are measured: the head for {what}s does not run, and stays as it is." for what in left
-    )
+    return tuple(f"Boxes and classes are measured; the {what} head does not run and stays as it is." for what in left)

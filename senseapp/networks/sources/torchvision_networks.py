@@ -62,7 +62,7 @@ def build_torchvision(spec: ModelSpec) -> LoadedModel:
     return LoadedModel(
         module=opened_detector(module) if is_detector else module,
         title=spec.title,
-        preprocessing=detector_preprocessing(module, spec) if is_detector else _preprocessing(spec, weights),
+        preprocessing=prepared_for(spec, module, weights),
         num_classes=num_classes,
         pretrained=spec.pretrained,
         class_names=categories if num_classes == len(categories) else (),
@@ -133,8 +133,10 @@ def _replace_first_convolution(module: nn.Module, in_chans: int) -> None:
     module.set_submodule(name, replacement)
 
 
-def _preprocessing(spec: ModelSpec, weights: WeightsEnum) -> Preprocessing:
+def prepared_for(spec: ModelSpec, module: nn.Module, weights: WeightsEnum) -> Preprocessing:
     """Return the preprocessing of the published weights; without a crop of their own the input is a square."""
+    if task_of(spec.name) == "detection":
+        return detector_preprocessing(module, spec)
     transforms = weights.transforms()
     resize = transforms.resize_size[0]
     crop = getattr(transforms, "crop_size", (resize,))[0]
