@@ -22,6 +22,8 @@ class Preprocessing:
         crop_pct: share of the resized shorter side that the centre crop keeps.
         interpolation: ``bilinear``, ``bicubic`` or ``nearest``.
         channel_order: ``rgb``, or ``bgr`` for a model trained on pictures read by OpenCV or Caffe.
+        fit: ``crop`` keeps the middle of the picture, ``letterbox`` all of it with black borders, ``stretch`` all of it
+            without regard to its proportions.
     """
 
     input_shape: tuple[int, int, int]
@@ -30,6 +32,7 @@ class Preprocessing:
     crop_pct: float = 1.0
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
+    fit: str = "crop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

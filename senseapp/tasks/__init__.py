@@ -19,6 +19,7 @@ from senseapp.tasks.annotations import (
 )
 from senseapp.tasks.base import (
     AnswerChanges,
+    FittedAnnotations,
     LabelMapProposal,
     LabelTruth,
     Layout,
@@ -44,6 +45,7 @@ TASKS: Registry[Task] = Registry(
         "senseapp.tasks.classification:CLASSIFICATION",
         "senseapp.tasks.multilabel:MULTILABEL",
         "senseapp.tasks.segmentation:SEGMENTATION",
+        "senseapp.tasks.detection:DETECTION",
     ),
     added=_add_metrics,
 )
@@ -74,6 +76,7 @@ __all__ = [
     "AnnotationFiles",
     "AnnotationReader",
     "AnswerChanges",
+    "FittedAnnotations",
     "LabelMapProposal",
     "LabelTruth",
     "Layout",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
-from senseapp.tasks.annotations import AnnotationReader
+from senseapp.tasks.annotations import AnnotationReader, PerImage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,6 +94,21 @@ class Targets:
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     orders: tuple[LabelMapProposal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedAnnotations:
+    """Annotations of images in the model's own classes.
+
+    Attributes:
+        values: of the images, images first.
+        names: of the model's outputs, as people read them; empty where unknown.
+        notes: sentences on what was matched and what was left out.
+    """
+
+    values: PerImage
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +257,15 @@ class Task(ABC):
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
         """Return which output each label means, for a person to confirm; None where there is nothing to confirm."""
         return None
+
+    def fitted(
+        self, annotations: PerImage, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
+    ) -> FittedAnnotations:
+        """Return annotations in the model's own classes, whose ``output_names`` may be known.
+
+        ``names`` are those of the classes in the annotations; empty where their files say none.
+        """
+        return FittedAnnotations(values=annotations, names=tuple(names))
 
     def label_notes(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Return sentences on labels that make poor targets."""

@@ -15,10 +15,15 @@ from senseapp.core.errors import InvalidSpec, first_line_of
 from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
 from senseapp.networks.sources.building import channel_statistics, check_side, is_reachable, unavailable
 from senseapp.networks.sources.catalogue import unknown_model
+from senseapp.networks.sources.detectors import detector_notes, detector_preprocessing, opened_detector
 from senseapp.records.spec import ModelSpec
 
 _IMAGE_CHANNELS = 3
-FAMILIES = {"classification": torchvision.models, "segmentation": torchvision.models.segmentation}
+FAMILIES = {
+    "classification": torchvision.models,
+    "segmentation": torchvision.models.segmentation,
+    "detection": torchvision.models.detection,
+}
 """The modules that list the architectures of each task."""
 # Auxiliary heads serve training only; torchvision drops those of classifiers from its published weights too.
 _WITHOUT_AUXILIARY_HEADS: dict[str, dict[str, Any]] = {
@@ -53,13 +58,15 @@ def build_torchvision(spec: ModelSpec) -> LoadedModel:
     module = _create(spec, _arguments(spec, task), num_classes)
     if getattr(module, "aux_classifier", None) is not None:  # torchvision adds it to published weights
         module.aux_classifier = None  # type: ignore[assignment]
+    is_detector = task == "detection"
     return LoadedModel(
-        module=module,
+        module=opened_detector(module) if is_detector else module,
         title=spec.title,
-        preprocessing=_preprocessing(spec, weights),
+        preprocessing=prepared_for(spec, module, weights),
         num_classes=num_classes,
         pretrained=spec.pretrained,
         class_names=categories if num_classes == len(categories) else (),
+        notes=detector_notes(module) if is_detector else (),
         task=task,
     )
 
@@ -67,7 +74,7 @@ def build_torchvision(spec: ModelSpec) -> LoadedModel:
 def _arguments(spec: ModelSpec, task: str) -> dict[str, Any]:
     if spec.pretrained:
         return _size_argument(spec) | {"weights": "DEFAULT"}
-    if task == "segmentation":
+    if task in ("segmentation", "detection"):
         return {"weights_backbone": None}
     return _size_argument(spec) | _WITHOUT_AUXILIARY_HEADS.get(spec.name, {})
 
@@ -126,8 +133,10 @@ def _replace_first_convolution(module: nn.Module, in_chans: int) -> None:
     module.set_submodule(name, replacement)
 
 
-def _preprocessing(spec: ModelSpec, weights: WeightsEnum) -> Preprocessing:
+def prepared_for(spec: ModelSpec, module: nn.Module, weights: WeightsEnum) -> Preprocessing:
     """Return the preprocessing of the published weights; without a crop of their own the input is a square."""
+    if task_of(spec.name) == "detection":
+        return detector_preprocessing(module, spec)
     transforms = weights.transforms()
     resize = transforms.resize_size[0]
     crop = getattr(transforms, "crop_size", (resize,))[0]
