@@ -26,7 +26,7 @@ from senseapp.metrics.segmentation import (
     masks_like,
     predictions_of,
 )
-from senseapp.tasks.base import ScanDirections, Task, refuse_output
+from senseapp.tasks.base import FittedAnnotations, ScanDirections, Task, refuse_output
 from senseapp.tasks.segmentation.masks import MASKS
 
 if TYPE_CHECKING:
@@ -88,6 +88,14 @@ class Segmentation(Task):
             "The network returns one map, taken as the logit of the second of two classes, or as its probability where "
             "all values are between 0 and 1."
         )
+
+    def fitted(
+        self, annotations: Tensor, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
+    ) -> FittedAnnotations:
+        """Return masks with the model's class numbers; see :meth:`Task.fitted`."""
+        from senseapp.tasks.segmentation.classes import fit_classes
+
+        return fit_classes(annotations, names, output_names, num_outputs)
 
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse masks with classes that the model does not have; see :meth:`Task.check_targets`."""
