@@ -15,6 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from senseapp.networks.profile import compressible_weights
 from senseapp.networks.sources.libraries import build_on_meta, input_configuration, output_width
+from senseapp.networks.sources.torchvision_networks import prepared_for, task_of
+from senseapp.records.spec import ModelSpec
 
 OTHER_CLASSES = 1013
 OTHER_CHANNELS = 5
@@ -47,6 +49,7 @@ class Survey:
     other_shapes: Shapes
     shape_classes: int
     other_size: int
+    task: str = "classification"
 
 
 def survey_architecture(library: str, name: str) -> Survey:
@@ -102,8 +105,12 @@ def _config(library: str, name: str, module: nn.Module) -> dict[str, Any]:
             "pretrained": published is not None and bool(published.has_weights),
         }
     weights = torchvision.models.get_model_weights(name).DEFAULT
-    crop = weights.transforms().crop_size[0]
-    return {"input_shape": (3, crop, crop), "num_classes": len(weights.meta["categories"]), "pretrained": True}
+    return {
+        "input_shape": prepared_for(ModelSpec(library=library, name=name), module, weights).input_shape,
+        "num_classes": len(weights.meta["categories"]),
+        "pretrained": True,
+        "task": task_of(name),
+    }
 
 
 def count_macs(module: nn.Module, input_shape: tuple[int, int, int]) -> int | None:

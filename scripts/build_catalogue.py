@@ -33,7 +33,8 @@ from senseapp.networks.checkpoints.fingerprint import (
     pack_fingerprints,
 )
 from senseapp.networks.sources.catalogue import CATALOGUE_FILE
-from senseapp.networks.sources.libraries import torchvision_names
+from senseapp.networks.sources.torchvision_networks import FAMILIES, torchvision_names
+from senseapp.records.spec import ModelSpec
 
 _TIMEOUT_SECONDS = 120
 
@@ -41,7 +42,7 @@ _TIMEOUT_SECONDS = 120
 def all_architectures() -> list[tuple[str, str]]:
     """Return (library, name) of every architecture of the installed libraries, in the order of the index."""
     in_timm = [("timm", name) for name in sorted(timm.list_models())]
-    return in_timm + [("torchvision", name) for name in torchvision_names()]
+    return in_timm + [("torchvision", name) for task in FAMILIES for name in torchvision_names(task)]
 
 
 def _survey_in_time(architecture: tuple[str, str], timeout_seconds: int) -> Survey | str:
@@ -115,6 +116,7 @@ def _catalogue_row(survey: Survey) -> list[object]:
         survey.num_layers,
         survey.num_classes,
         published_weights(survey.library, survey.name) if survey.pretrained else "",
+        *([survey.task] if survey.task != ModelSpec().task else []),
     ]
 
 

@@ -19,7 +19,7 @@ from senseapp.descriptions import SOURCES
 from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
-from senseapp.records.spec import AVERAGED, ModelSpec, RunSpec
+from senseapp.records.spec import AVERAGED, RunSpec
 from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.leaderboard import LeaderboardRow, headline, leaderboard_csv, leaderboard_row, ranked
 from senseapp.server.outputs import write_outputs
@@ -125,9 +125,9 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     group.add_argument(
         "--task",
         choices=list(TASKS),
-        default=ModelSpec().task,
-        help="what the output means: classification, one class per image (default), or multilabel, several labels per "
-        "image, which weights do not tell",
+        default="",
+        help="what the output means (default: what the architecture is made for): classification, one class per image; "
+        "multilabel, several labels per image, which weights do not tell; segmentation, one class per pixel",
     )
 
 

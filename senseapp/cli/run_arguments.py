@@ -153,7 +153,7 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,
         img_size=arguments.img_size,
-        task=arguments.task,
+        task=arguments.task or model.task,
     )
 
 

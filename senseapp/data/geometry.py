@@ -5,6 +5,8 @@ for, resize of the shorter side, centre crop, and padding where the resized pict
 picture of one size it is a :class:`Geometry`, which is applied to the picture, to masks on its pixel grid and to
 coordinates in it. No module here imports torch or timm: pictures are resized in the processes that decode them.
 
+Detectors see the whole picture instead, with borders or stretched.
+
 Source: timm ``transforms_imagenet_eval`` and torchvision ``Resize`` and ``CenterCrop``, whose pixels are reproduced
 bit for bit.
 """
@@ -133,6 +135,8 @@ class EvalTransform:
         crop_pct: share of the resized shorter side that the crop keeps.
         interpolation: ``bilinear``, ``bicubic``, ``nearest`` or another of Pillow's filters.
         upright: whether the rotation mark of a camera is followed.
+        fit: ``crop``, ``letterbox`` (the whole picture, with borders) or ``stretch`` (the whole picture, in the
+            proportions of the input); the last two have no ``crop_pct``.
     """
 
     width: int
@@ -140,6 +144,7 @@ class EvalTransform:
     crop_pct: float
     interpolation: str
     upright: bool = False
+    fit: str = "crop"
 
     @property
     def resampling(self) -> Image.Resampling:
@@ -156,6 +161,11 @@ class EvalTransform:
         return Geometry(size=size, orientation=turn, resized=resized, corner=corner, output=output)
 
     def _resized(self, size: Size) -> Size:
+        if self.fit == "stretch":
+            return self.width, self.height
+        if self.fit == "letterbox":
+            scale = min(self.width / size[0], self.height / size[1])
+            return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
         wanted = math.floor(self.width / self.crop_pct), math.floor(self.height / self.crop_pct)
         if wanted[0] == wanted[1]:  # torchvision's Resize of one number
             shorter = min(size)

@@ -25,7 +25,7 @@ from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
 from senseapp.descriptions.sources import IMAGE_SETS
-from senseapp.networks.sources.libraries import is_reachable
+from senseapp.networks.sources.building import is_reachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,6 +231,7 @@ def transform_of(preprocessing: Preprocessing, *, upright: bool = False) -> Eval
         crop_pct=preprocessing.crop_pct,
         interpolation=preprocessing.interpolation,
         upright=upright,
+        fit=preprocessing.fit,
     )
 
 

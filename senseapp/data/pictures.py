@@ -223,10 +223,19 @@ def _image_set(
     """Put the drawn pictures into the order of their names."""
     chosen = sorted([index for index in order if index in drawn.rows][: request.num_samples])
     labels = None if targets.values is None else chosen_of(targets.values, chosen)
+    if arrangement.annotations is not None:
+        fitted = request.task.fitted(
+            drawn.targets(chosen),
+            arrangement.annotations.found.names,
+            output_names=request.class_names,
+            num_outputs=request.task.outputs_of_head(request.num_classes),
+        )
+        labels = fitted.values
+        targets = replace(targets, names=fitted.names, notes=(*targets.notes, *fitted.notes))
     return PreparedImages(
         drawn.pixels,
         request.preprocessing,
-        labels if arrangement.annotations is None else drawn.targets(chosen),
+        labels,
         rows=torch.tensor([drawn.rows[index] for index in chosen]),
         class_names=targets.names,
         names=tuple(printable(entries[index].name) for index in chosen),

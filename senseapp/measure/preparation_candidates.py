@@ -9,8 +9,8 @@ from senseapp.core.texts import plural
 from senseapp.data.images import PreparedImages
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.catalogue import find_entry
-from senseapp.networks.sources.libraries import channel_statistics
 from senseapp.records.inputs import PreparationTrial
 from senseapp.records.spec import ChannelOrder, DataSpec, ModelSpec
 

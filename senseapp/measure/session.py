@@ -28,7 +28,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import LayerMeasurement, PassSettings, RunResult, Status, latest
 from senseapp.records.profile import ModelProfile, counting_notes
 from senseapp.records.resolution import spearman, visible_words
-from senseapp.records.spec import RunSpec
+from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks import MULTILABEL, task_named
 
 
@@ -220,6 +220,7 @@ def _loaded(
         progress(choice.verdict)
     progress("Loading the model")
     model = load_model(spec.model, progress=progress)
+    spec = _with_own_task(spec, model)
     progress("Loading the images")
     load = partial(
         load_images,
@@ -240,6 +241,13 @@ def _loaded(
         progress(choice.verdict)
         images = images if follow(images, spec.data.class_map) else load(spec.data)
     return spec, model, images
+
+
+def _with_own_task(spec: RunSpec, model: LoadedModel) -> RunSpec:
+    """Return the settings with the task that a recognised checkpoint's architecture is made for."""
+    if model.task in ("", spec.model.task) or spec.model.task != ModelSpec().task:
+        return spec
+    return replace(spec, model=replace(spec.model, task=model.task))
 
 
 def _as_multilabel(spec: RunSpec) -> RunSpec:

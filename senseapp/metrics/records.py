@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
 
-_RESAMPLES = 400
+_RESAMPLES = 1000
 _SEED = 0
 
 Record = Sequence[float]
@@ -34,9 +37,21 @@ class RecordMetric(Metric):
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
         """Return the record of image ``index`` of ``predictions``, whose labels are ``targets``."""
 
-    @abstractmethod
     def value_of(self, records: Sequence[Record]) -> float:
-        """Return the metric of the images of ``records``, of which one may come several times."""
+        """Return the metric of the images of ``records``, of which one may come several times.
+
+        Subclasses define this or :meth:`values_of`.
+        """
+        import numpy as np
+
+        return float(self.values_of(records, np.ones((1, len(records))))[0])
+
+    def values_of(self, records: Sequence[Record], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the metric for each row of ``counts``, (draws, N): how often each image comes."""
+        import numpy as np
+
+        drawn = (np.repeat(np.arange(len(records)), row).tolist() for row in counts.astype(int))
+        return np.array([self.value_of([records[index] for index in row]) for row in drawn])
 
     def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
         """Raise: there are no terms to sum."""
@@ -58,32 +73,49 @@ class RecordMetric(Metric):
 
     def estimate(self, moments: Moments) -> tuple[float, float, float]:
         """Return the metric before, after, and how much worse it is after."""
-        before, after = (self.value_of(side) for side in _sides(moments))
+        before, after = (self.value_of(side) for side in sides_of(moments))
         return before, after, self._worsening(before, after)
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the percentile interval of a paired bootstrap over images, with a fixed seed.
 
-        Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13.
+        Draws for which the metric has no value are left out. The percentiles are those of an expanded interval, which
+        makes up for few images.
+
+        Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13; Hesterberg (2015), What
+        teachers should know about the bootstrap, The American Statistician 69, section 4.3.
         """
         import numpy as np
 
         if not moments[0]:
             raise InvalidInput("An interval needs at least one image.")
-        before, after = _sides(moments)
-        draws = np.random.default_rng(_SEED).integers(0, len(before), size=(_RESAMPLES, len(before)))
-        deltas = [
-            self._worsening(self.value_of([before[i] for i in drawn]), self.value_of([after[i] for i in drawn]))
-            for drawn in draws.tolist()
-        ]
-        low, high = np.quantile(deltas, [(1 - confidence) / 2, (1 + confidence) / 2])
+        before, after = sides_of(moments)
+        number = len(before)
+        counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=_RESAMPLES)
+        drawn = counts.astype(np.float64)
+        deltas = self.values_of(before, drawn) - self.values_of(after, drawn)
+        deltas = deltas[np.isfinite(deltas)] * (1 if self.higher_is_better else -1)
+        if not len(deltas):
+            return math.nan, math.nan
+        low, high = np.quantile(deltas, _expanded(number, confidence))
         return float(low), float(high)
 
     def _worsening(self, before: float, after: float) -> float:
         return before - after if self.higher_is_better else after - before
 
 
-def _sides(moments: Moments) -> tuple[list[Record], list[Record]]:
+def _expanded(number: int, confidence: float) -> tuple[float, float]:
+    """Return the percentiles, as fractions, of an interval that is as wide as one of Student's t."""
+    from scipy.special import ndtr, stdtrit
+
+    if number < 2:
+        return 0.0, 1.0
+    quantile = float(stdtrit(number - 1, (1 + confidence) / 2)) * math.sqrt(number / (number - 1))
+    tail = float(ndtr(-quantile))
+    return tail, 1 - tail
+
+
+def sides_of(moments: Moments) -> tuple[list[Record], list[Record]]:
     """Return the records before and after."""
     records = list(_records(iter(moments[1:])))
     return records[::2], records[1::2]

@@ -25,6 +25,8 @@ class Preprocessing:
         crop_pct: share of the resized shorter side that the centre crop keeps.
         interpolation: ``bilinear``, ``bicubic`` or ``nearest``.
         channel_order: ``rgb``, or ``bgr`` for a model trained on pictures read by OpenCV or Caffe.
+        fit: ``crop`` keeps the middle of the picture, ``letterbox`` all of it with black borders, ``stretch`` all of it
+            without regard to its proportions.
     """
 
     input_shape: tuple[int, int, int]
@@ -33,6 +35,7 @@ class Preprocessing:
     crop_pct: float = 1.0
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
+    fit: str = "crop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class LoadedModel:
     """A network in ``eval()`` mode, float32, on the CPU, with its origin.
 
     Attributes:
-        module: takes (N, C, H, W) and returns class scores (N, num_classes).
+        module: takes (N, C, H, W) and returns class scores (N, num_classes), or what its task reads.
         title: display name.
         preprocessing: the model's own preprocessing.
         prepared_as: what that is called where images compare it with others.
@@ -50,6 +53,7 @@ class LoadedModel:
         fresh_head: whether the classifier is random because the checkpoint lacks one; labels then mean nothing.
         notes: sentences for the user (adapted head, weights that are not finite).
         onnx: the ONNX file that the network was built from, with the tensor of each parameter; None for others.
+        task: one of :data:`senseapp.tasks.TASKS` that its output is known to be made for; empty where nothing says.
     """
 
     module: nn.Module
@@ -62,6 +66,7 @@ class LoadedModel:
     fresh_head: bool = False
     notes: tuple[str, ...] = ()
     onnx: OpenedOnnx | None = None
+    task: str = ""
 
 
 _SEED = 0

@@ -247,7 +247,12 @@ def _preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
     if not isinstance(evaluator.images.proof, PreparedImages):
         return f"{shape}."
     how = evaluator.images.proof.preprocessing
+    part = {
+        "crop": f"the middle {100 * how.crop_pct:g} % of the picture",
+        "letterbox": "the whole picture with black borders around it",
+        "stretch": "the whole picture in the proportions of the input",
+    }[how.fit]
     return (
-        f"{shape}: the middle {100 * how.crop_pct:g} % of the picture, resized ({how.interpolation}), channels in the "
+        f"{shape}: {part}, resized ({how.interpolation}), channels in the "
         f"order {how.channel_order}, from 0 to 1, less {list(how.mean)}, divided by {list(how.std)}."
     )

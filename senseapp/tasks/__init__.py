@@ -6,6 +6,7 @@ group.
 
 from __future__ import annotations
 
+from senseapp.core.errors import UnsupportedModel
 from senseapp.core.registry import Registry
 from senseapp.metrics import METRICS
 from senseapp.tasks.annotations import (
@@ -18,6 +19,8 @@ from senseapp.tasks.annotations import (
 )
 from senseapp.tasks.base import (
     AnswerChanges,
+    AnswerDrop,
+    FittedAnnotations,
     LabelMapProposal,
     LabelTruth,
     Layout,
@@ -29,6 +32,7 @@ from senseapp.tasks.base import (
 )
 from senseapp.tasks.classification import CLASSIFICATION
 from senseapp.tasks.multilabel import MULTILABEL
+from senseapp.tasks.segmentation import SEGMENTATION
 
 
 def _add_metrics(task: Task) -> None:
@@ -38,10 +42,26 @@ def _add_metrics(task: Task) -> None:
 TASKS: Registry[Task] = Registry(
     "task",
     group="senseapp.tasks",
-    own=("senseapp.tasks.classification:CLASSIFICATION", "senseapp.tasks.multilabel:MULTILABEL"),
+    own=(
+        "senseapp.tasks.classification:CLASSIFICATION",
+        "senseapp.tasks.multilabel:MULTILABEL",
+        "senseapp.tasks.segmentation:SEGMENTATION",
+        "senseapp.tasks.detection:DETECTION",
+    ),
     added=_add_metrics,
 )
 """All tasks; each brings the metrics that tell what its models lose."""
+
+
+def task_of_output(model_output: object, num_images: int) -> Task | None:
+    """Return the first task whose output this may be, with those of classes first; None where there is none."""
+    for task in TASKS.values():
+        try:
+            task.check_output(model_output, num_images)
+        except UnsupportedModel:
+            continue
+        return task
+    return None
 
 
 def task_named(name: str) -> Task:
@@ -52,10 +72,13 @@ def task_named(name: str) -> Task:
 __all__ = [
     "CLASSIFICATION",
     "MULTILABEL",
+    "SEGMENTATION",
     "TASKS",
     "AnnotationFiles",
     "AnnotationReader",
     "AnswerChanges",
+    "AnswerDrop",
+    "FittedAnnotations",
     "LabelMapProposal",
     "LabelTruth",
     "Layout",
@@ -69,4 +92,5 @@ __all__ = [
     "pairs_by_stem",
     "refuse_output",
     "task_named",
+    "task_of_output",
 ]

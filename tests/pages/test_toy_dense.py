@@ -27,7 +27,7 @@ from tests.pages.conftest import finish, open_page
 from tests.pictures import write_folder
 
 TOYS = [
-    pytest.param(toy_segmentation, toy_segmentation.SEGMENTATION, "pixel_kl", "toy_miou", id="segmentation"),
+    pytest.param(toy_segmentation, toy_segmentation.SEGMENTATION, "toy_pixel_kl", "toy_miou", id="segmentation"),
     pytest.param(toy_detection, toy_detection.DETECTION, "box_kl", "toy_ap", id="detection"),
 ]
 NUM_PICTURES, NUM_MEASURED = 116, 16

@@ -103,7 +103,7 @@ def directions_of(scores: Tensor, signs: Tensor) -> PixelDirections:
 
 
 DIVERGENCE = PixelDivergence(
-    name="pixel_kl",
+    name="toy_pixel_kl",
     task="toy_segmentation",
     label="KL divergence per pixel",
     change_title="KL divergence per pixel",
@@ -115,7 +115,7 @@ DIVERGENCE = PixelDivergence(
     divergence=True,
 )
 AGREEMENT = PixelAgreement(
-    name="pixel_agreement",
+    name="toy_pixel_agreement",
     task="toy_segmentation",
     label="Pixels that agree",
     change_title="Drop in pixels that agree",

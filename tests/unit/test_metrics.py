@@ -21,7 +21,8 @@ def change(metric, before, after, labels=None):
 
 def test_every_metric_is_registered_under_its_name_and_described():
     multilabel = ["lrap", "bce", "bernoulli_kl", "label_agreement"]
-    assert list(METRICS) == [*CLASS_METRICS, *multilabel]
+    segmentation = ["miou", "pixel_accuracy", "pixel_kl", "pixel_agreement", "miou_agreement"]
+    assert list(METRICS) == [*CLASS_METRICS, *multilabel, *segmentation]
     for name, metric in METRICS.items():
         assert metric.name == name
         assert metric.label

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, UnsupportedModel
-from senseapp.networks.sources import libraries as published_weights
-from senseapp.networks.sources.libraries import check_forward
+from senseapp.networks.sources import building as published_weights
+from senseapp.networks.sources.building import check_forward
+from senseapp.networks.sources.catalogue import parse_model
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 
@@ -133,9 +134,15 @@ def test_an_unknown_weights_tag_gets_the_known_ones():
         load_model(timm_spec("resnet18.nonsense"))
 
 
-def test_segmentation_networks_of_torchvision_are_not_offered():
-    with pytest.raises(UnknownModel):
-        load_model(torchvision_spec("fcn_resnet50"))
+@pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large"])
+def test_segmentation_networks_of_torchvision_load_without_auxiliary_outputs(name):
+    assert parse_model(name).task == "segmentation"
+    loaded = load_model(torchvision_spec(name, num_classes=4, img_size=64))
+    assert (loaded.task, loaded.num_classes, loaded.class_names) == ("segmentation", 4, ())
+    assert not any(part.startswith("aux") for part, _ in loaded.module.named_modules())
+    found = forward(loaded)
+    assert list(found) == ["out"]
+    assert found["out"].shape == (1, 4, 64, 64)
 
 
 def test_a_network_without_classifier_asks_for_classes():

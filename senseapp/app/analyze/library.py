@@ -10,7 +10,8 @@ import streamlit as st
 from senseapp.app.common.notices import complain
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_here
-from senseapp.networks.sources.catalogue import CatalogueEntry, find_entry, suggest
+from senseapp.networks.sources.catalogue import CatalogueEntry, find_entry, suggest, tasks_in_catalogue
+from senseapp.tasks import CLASSIFICATION, task_named
 from senseapp.views.words import format as fmt
 
 _SHOWN = 6
@@ -22,6 +23,7 @@ _LOOK_SECONDS = 30.0  # between two looks at what is in the caches
 _SIZES = {"Any size": 0, "Up to 5 M parameters": 5, "Up to 15 M": 15, "Up to 30 M": 30, "Up to 100 M": 100}
 """Millions of parameters; 0 for any number."""
 _ANY, _CLASSES, _FEATURES = "Any task", "Classes", "Features"
+"""Besides them, the labels of the tasks that architectures are made for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class _Filters:
 
     Attributes:
         most_millions: of parameters; 0 for any number.
-        task: one of the three above.
+        task: one of :func:`_tasks`.
         offline: whether its weights must be on this machine.
         here: the weights that are.
     """
@@ -43,8 +45,17 @@ class _Filters:
     def fit(self, entry: CatalogueEntry) -> bool:
         """Whether ``entry`` passes."""
         small = not self.most_millions or entry.num_params <= 1_000_000 * self.most_millions
-        does = self.task == _ANY or entry.classifies == (self.task == _CLASSES)
-        return small and does and (entry.weights in self.here or not self.offline)
+        return small and self._does(entry) and (entry.weights in self.here or not self.offline)
+
+    def _does(self, entry: CatalogueEntry) -> bool:
+        if self.task in (_ANY, _CLASSES, _FEATURES):
+            return self.task == _ANY or (entry.classifies if self.task == _CLASSES else entry.returns_features)
+        return task_named(entry.task).label == self.task
+
+
+def _tasks() -> list[str]:
+    others = (task_named(name).label for name in tasks_in_catalogue() if name != CLASSIFICATION.name)
+    return [_ANY, _CLASSES, *others, _FEATURES]
 
 
 def search_architecture(*, default: str, key: str) -> CatalogueEntry | None:
@@ -100,7 +111,7 @@ def _choose_filters(key: str) -> _Filters:
         return chosen
 
     millions = _SIZES.get(choose("Size", list(_SIZES), "size"), 0)
-    task = choose("Task", [_ANY, _CLASSES, _FEATURES], "task")
+    task = choose("Task", _tasks(), "task")
     offline = row.toggle(
         "Works offline",
         key=f"{key}.offline",

@@ -20,11 +20,11 @@ from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
 from senseapp.descriptions import SOURCES, ModelSource
-from senseapp.networks.sources.catalogue import find_entry
+from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.inputs import PHOTOGRAPHS_DEMO, UploadPurpose
-from senseapp.tasks import TASKS, Task, task_named
+from senseapp.tasks import CLASSIFICATION, TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 
 GOAL_KEY = "analyze.goal"
@@ -54,7 +54,11 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
     model = choose(draft)
     if model is None or model.library == "demo" or choose is _onnx:  # which need no task, or have one already
         return model
-    return replace(model, task=_choose_task(draft.task))
+    own = task_of_architecture(model.library, model.name)
+    if own in ("", CLASSIFICATION.name):  # such a head may be of several labels
+        return replace(model, task=_choose_task(draft.task))
+    st.caption(task_named(own).label)
+    return replace(model, task=own)
 
 
 def _choose_task(draft: str) -> str:

@@ -11,7 +11,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.networks.sources.libraries import channel_statistics
+from senseapp.networks.sources.building import channel_statistics
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CLASSIFIER_CROP = 0.875  # of timm and torchvision, from 256 pixels to 224

@@ -37,6 +37,7 @@ class CatalogueEntry:
         num_layers: compressible layers.
         num_classes: width of the output; 0 for an architecture without a classifier of its own.
         weights: the library's default download, a repository of the Hub or a file; empty where nothing was published.
+        task: one of :data:`senseapp.tasks.TASKS` that its output is made for.
     """
 
     library: str
@@ -47,6 +48,7 @@ class CatalogueEntry:
     num_layers: int
     num_classes: int
     weights: str
+    task: str = "classification"
 
     @property
     def title(self) -> str:
@@ -60,8 +62,13 @@ class CatalogueEntry:
 
     @property
     def classifies(self) -> bool:
-        """Whether its outputs are classes; others return features, for texts or for further layers."""
-        return self.num_classes in _CLASSES
+        """Whether its outputs are classes of images; others return features, for texts or for further layers."""
+        return self.task == "classification" and self.num_classes in _CLASSES
+
+    @property
+    def returns_features(self) -> bool:
+        """Whether its outputs have no meaning of their own."""
+        return self.task == "classification" and not self.classifies
 
 
 @cache
@@ -79,8 +86,8 @@ def library_versions() -> dict[str, str]:
 def load_catalogue() -> tuple[CatalogueEntry, ...]:
     """Return all architectures, timm's first, each library's by name."""
     return tuple(
-        CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, weights)
-        for library, name, num_params, macs, shape, num_layers, num_classes, weights in _index()["architectures"]
+        CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, weights, *task)
+        for library, name, num_params, macs, shape, num_layers, num_classes, weights, *task in _index()["architectures"]
     )
 
 
@@ -92,6 +99,18 @@ def _by_title() -> dict[str, CatalogueEntry]:
 def find_entry(library: str, name: str) -> CatalogueEntry | None:
     """Return the architecture of that name, ignoring a weights tag after a dot, or None."""
     return _by_title().get(f"{library}/{name.split('.', 1)[0]}")
+
+
+def task_of_architecture(library: str, name: str) -> str:
+    """Return the task that an architecture is made for; empty where the catalogue does not have it."""
+    entry = find_entry(library, name)
+    return entry.task if entry else ""
+
+
+@cache
+def tasks_in_catalogue() -> tuple[str, ...]:
+    """Return the tasks that architectures are made for."""
+    return tuple(dict.fromkeys(entry.task for entry in load_catalogue()))
 
 
 POPULAR = (
@@ -150,7 +169,9 @@ _LIBRARIES = ("timm", "torchvision")
 
 
 def parse_model(text: str) -> ModelSpec:
-    """Return the spec that ``text`` names; ``auto`` is recognised from the checkpoint when it is loaded.
+    """Return the spec that ``text`` names, with the task of the architecture.
+
+    ``auto`` is recognised from the checkpoint when it is loaded.
 
     Raises:
         UnknownModel: no architecture of that name, or both libraries have it.
@@ -168,7 +189,7 @@ def parse_model(text: str) -> ModelSpec:
         raise UnknownModel(f"Both libraries have {name!r}. Write timm/{name} or torchvision/{name}.")
     if not libraries:
         raise unknown_model(name, library=library)
-    return ModelSpec(library=libraries[0], name=name)
+    return ModelSpec(library=libraries[0], name=name, task=task_of_architecture(libraries[0], name))
 
 
 def _written() -> str:

@@ -1,100 +1,26 @@
-"""Classification networks of timm and torchvision, with published or seeded random weights."""
+"""Classification networks of timm, with published or seeded random weights; shapes of any library's networks."""
 
 from __future__ import annotations
 
-import socket
-import urllib.request
 from dataclasses import replace
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 import timm
 import torch
-import torchvision
 from huggingface_hub import constants as hub
 from huggingface_hub import try_to_load_from_cache
 from timm.data import ImageNetInfo, resolve_model_data_config
 from timm.models import PretrainedCfg
 from torch import nn
-from torch.func import functional_call
-from torchvision.models import WeightsEnum
 
 from senseapp.compat.timm_internals import weights_from
-from senseapp.compat.torch_internals import restored
-from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, first_line_of
+from senseapp.core.errors import InvalidSpec, UnknownModel, first_line_of
 from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
+from senseapp.networks.sources.building import channel_statistics, check_side, is_reachable, unavailable
 from senseapp.networks.sources.catalogue import unknown_model
+from senseapp.networks.sources.torchvision_networks import build_torchvision
 from senseapp.records.spec import ModelSpec
-
-_CONNECT_SECONDS = 3.0
-
-
-def is_reachable(url: str) -> bool:
-    """Return whether the server of ``url`` responds; True behind a proxy, where only the request itself shows it.
-
-    This comes first because the libraries' own calls retry for most of a minute before they fail.
-    """
-    address = urlsplit(url)
-    if address.scheme in urllib.request.getproxies():
-        return True
-    try:
-        with socket.create_connection((address.hostname or "", address.port or 443), timeout=_CONNECT_SECONDS):
-            return True
-    except OSError:
-        return False
-
-
-def unavailable(title: str) -> InvalidCheckpoint:
-    """Return the error, with the alternatives that work offline."""
-    return InvalidCheckpoint(
-        f"The published weights of {title} could not be downloaded, and they are not in this machine's cache. "
-        "Upload a checkpoint of it, measure with random weights, or try the demo, which needs no network."
-    )
-
-
-MAX_IMAGE_SIDE = 2048
-
-
-def check_side(side: int | None, *, title: str) -> None:
-    """Raise InvalidSpec if images of ``side`` pixels would be too large to measure with."""
-    if side is not None and side > MAX_IMAGE_SIDE:
-        raise InvalidSpec(f"Images for {title} may have up to {MAX_IMAGE_SIDE} pixels a side, got {side}.")
-
-
-def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title: str) -> None:
-    """Propagate shapes only, with weights and one image on torch's ``meta`` device.
-
-    Raises:
-        InvalidSpec: an operation rejects the shapes for images of ``input_shape`` (C, H, W).
-    """
-    on_meta = {
-        name: tensor.to("meta")
-        for tensors in (module.named_parameters(), module.named_buffers())
-        for name, tensor in tensors
-    }
-    image = torch.empty((1, *input_shape), device="meta")
-    try:
-        # functional_call leaves parameters of a module that is used in two places (CoaT) on the meta device
-        with torch.no_grad(), restored(module.modules()):
-            functional_call(module, on_meta, (image,))
-    except NotImplementedError:
-        return  # an operation without a shape rule says nothing about the shapes
-    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
-        channels, height, width = input_shape
-        raise InvalidSpec(
-            f"{title} does not take images of {height} × {width} pixels with {channels} channels. "
-            "Leave the image size and the channels empty for the architecture's own."
-        ) from error
-
-
-def channel_statistics(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return the mean (or std) of ``channels`` channels: ``values``, or their average for each."""
-    if len(values) == channels:
-        return values
-    return (sum(values) / len(values),) * channels
-
 
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _NUM_IMAGENET_CLASSES = 1000
@@ -223,111 +149,6 @@ def imagenet_class_names() -> tuple[str, ...]:
     """Return the names of the 1,000 ImageNet classes, in the order of the outputs."""
     described = ImageNetInfo()
     return tuple(described.index_to_description(index) for index in range(_NUM_IMAGENET_CLASSES))
-
-
-_IMAGE_CHANNELS = 3
-# Auxiliary heads serve training only; torchvision drops them from its published weights too.
-_WITHOUT_AUXILIARY_HEADS: dict[str, dict[str, Any]] = {
-    "googlenet": {"aux_logits": False, "init_weights": True},
-    "inception_v3": {"aux_logits": False, "init_weights": True},
-}
-
-
-@cache
-def torchvision_names() -> tuple[str, ...]:
-    """Return the names of torchvision's classification architectures, sorted."""
-    return tuple(sorted(torchvision.models.list_models(module=torchvision.models)))
-
-
-def build_torchvision(spec: ModelSpec) -> LoadedModel:
-    """Build a torchvision architecture with its published or with seeded random weights."""
-    if spec.name not in torchvision_names():
-        raise unknown_model(spec.name, library="torchvision")
-    check_side(spec.img_size, title=spec.title)
-    weights = torchvision.models.get_model_weights(spec.name).DEFAULT
-    categories = tuple(weights.meta["categories"])
-    num_classes = spec.num_classes or len(categories)
-    if spec.pretrained:
-        _check_published(spec, weights)
-    module = _create_torchvision(spec, weights, num_classes)
-    return LoadedModel(
-        module=module,
-        title=spec.title,
-        preprocessing=_torchvision_preprocessing(spec, weights),
-        num_classes=num_classes,
-        pretrained=spec.pretrained,
-        class_names=categories if num_classes == len(categories) else (),
-    )
-
-
-def _check_published(spec: ModelSpec, weights: WeightsEnum) -> None:
-    expected = {"num_classes": len(weights.meta["categories"]), "in_chans": _IMAGE_CHANNELS}
-    for what, published in expected.items():
-        wanted = getattr(spec, what)
-        if wanted not in (None, published):
-            raise InvalidSpec(
-                f"The published weights of {spec.title} have {what} {published}, got {wanted}. "
-                "Leave it empty, or upload a checkpoint trained for yours."
-            )
-    cached = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
-    if not cached.exists() and not is_reachable(weights.url):
-        raise unavailable(spec.title)
-
-
-def _create_torchvision(spec: ModelSpec, weights: WeightsEnum, num_classes: int) -> nn.Module:
-    arguments: dict[str, Any] = _size_argument(spec)
-    arguments |= {"weights": "DEFAULT"} if spec.pretrained else _WITHOUT_AUXILIARY_HEADS.get(spec.name, {})
-    try:
-        with seeded_weights():
-            module: nn.Module = torchvision.models.get_model(spec.name, num_classes=num_classes, **arguments)
-            if spec.in_chans not in (None, _IMAGE_CHANNELS):
-                _replace_first_convolution(module, int(spec.in_chans or 0))
-    except OSError as error:
-        raise unavailable(spec.title) from error
-    except (ValueError, RuntimeError, AssertionError) as error:
-        raise InvalidSpec(
-            f"{spec.title} does not take images of {spec.img_size} pixels ({first_line_of(error)}). "
-            "Leave the image size empty for the architecture's own."
-        ) from error
-    return module
-
-
-def _size_argument(spec: ModelSpec) -> dict[str, Any]:
-    """Return the keyword argument of the architecture for its image size; empty for a size-free network."""
-    if spec.img_size is None:
-        return {}
-    if spec.name.startswith("vit_"):
-        return {"image_size": spec.img_size}
-    if spec.name.startswith("maxvit"):
-        return {"input_size": (spec.img_size, spec.img_size)}
-    return {}
-
-
-def _replace_first_convolution(module: nn.Module, in_chans: int) -> None:
-    name, first = next((name, child) for name, child in module.named_modules() if isinstance(child, nn.Conv2d))
-    replacement = nn.Conv2d(
-        in_chans,
-        first.out_channels,
-        first.kernel_size,  # type: ignore[arg-type]
-        first.stride,  # type: ignore[arg-type]
-        first.padding,  # type: ignore[arg-type]
-        bias=first.bias is not None,
-    )
-    module.set_submodule(name, replacement)
-
-
-def _torchvision_preprocessing(spec: ModelSpec, weights: WeightsEnum) -> Preprocessing:
-    transforms = weights.transforms()
-    crop, resize = transforms.crop_size[0], transforms.resize_size[0]
-    side = spec.img_size or crop
-    channels = spec.in_chans or _IMAGE_CHANNELS
-    return Preprocessing(
-        input_shape=(channels, side, side),
-        mean=channel_statistics(tuple(transforms.mean), channels),
-        std=channel_statistics(tuple(transforms.std), channels),
-        crop_pct=crop / resize,
-        interpolation=transforms.interpolation.value,
-    )
 
 
 @lru_cache(maxsize=8)

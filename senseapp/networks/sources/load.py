@@ -10,7 +10,9 @@ from senseapp.core.process import PROCESS_CACHE
 from senseapp.descriptions import SOURCES
 from senseapp.networks.checkpoints.fitting import load_from_checkpoint
 from senseapp.networks.loaded import LoadedModel
-from senseapp.networks.sources.libraries import build_timm, build_torchvision, check_forward
+from senseapp.networks.sources.building import check_forward
+from senseapp.networks.sources.libraries import build_timm
+from senseapp.networks.sources.torchvision_networks import build_torchvision
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import task_named
 

@@ -19,7 +19,7 @@ _LONGEST_NAMES = 2_000_000
 def with_metadata(network: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
     """Return ``network`` with what a program needs to run it on pictures; without ``preprocessing``, class names only.
 
-    Keys are ``senseapp.preparation`` (JSON of input_shape, mean, std, crop_pct, interpolation, channel_order) and
+    Keys are ``senseapp.preparation`` (JSON of input_shape, mean, std, crop_pct, interpolation, channel_order, fit) and
     ``senseapp.classes`` (JSON list, by output).
     """
     model = onnx.load_from_string(network)

@@ -19,7 +19,7 @@ _TOP = 5
 
 
 def preparation_of(session: Any) -> dict[str, Any]:
-    """Return how a picture becomes an input: input_shape, mean, std, crop_pct, interpolation, channel_order."""
+    """Return how a picture becomes an input: input_shape, mean, std, crop_pct, interpolation, channel_order, fit."""
     found: dict[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map["senseapp.preparation"])
     return found
 
@@ -30,7 +30,13 @@ def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.flo
     picture = picture.convert("L" if channels == 1 else "RGB")
     scaled = [math.floor(side / preparation["crop_pct"]) for side in (height, width)]
     ratio = min(picture.height / scaled[0], picture.width / scaled[1])
-    if scaled[0] == scaled[1]:  # the shorter side gets this length
+    fit = preparation.get("fit", "crop")
+    if fit == "stretch":
+        size = [width, height]
+    elif fit == "letterbox":
+        ratio = max(picture.height / height, picture.width / width)
+        size = [max(1, round(side / ratio)) for side in picture.size]
+    elif scaled[0] == scaled[1]:  # the shorter side gets this length
         shorter = min(picture.size)
         size = [scaled[0] if side == shorter else int(scaled[0] * side / shorter) for side in picture.size]
     else:

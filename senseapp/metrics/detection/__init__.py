@@ -1,0 +1,254 @@
+"""Metrics of detectors: a smooth divergence that ranks layers, and average precision and F1 that prove schedules.
+
+Predictions are :class:`~senseapp.metrics.predictions.Columns`: ``rows`` (N, R, 6 + K), as
+:mod:`senseapp.metrics.detection.rows` describes them; ``num_rows`` (N,), of which these are a part; and ``candidates``,
+the boxes of each image before non-maximum suppression.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from senseapp.core.errors import InvalidInput
+from senseapp.core.texts import plural
+from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
+from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
+from senseapp.metrics.detection.detections import LEAST_SCORE, SURE_SCORE, detections_of, objects_of
+from senseapp.metrics.detection.matching import (
+    AREAS,
+    THRESHOLDS,
+    Floats,
+    Objects,
+    match_image,
+    packed,
+)
+from senseapp.metrics.records import Record, RecordMetric, sides_of
+from senseapp.metrics.rows import unbounded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from senseapp.metrics.predictions import Predictions
+
+TASK = "detection"
+_FOUND = 0.5  # overlap from which an object counts as found
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionDivergence(Metric):
+    """KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image."""
+
+    def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
+        """Refuse outputs whose rows are not alike."""
+        before, after = (tuple(each.parts["rows"].shape) for each in (baseline_output, output))
+        if before != after:
+            raise InvalidInput(f"Boxes must be alike before and after compression; got {before} and {after}.")
+
+    def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
+        """Return the powers of the divergence of each image; rows that were left out count as those that were not."""
+        from senseapp.metrics.detection.rows import divergence
+
+        before, after = baseline_output.parts["rows"], output.parts["rows"]
+        share = baseline_output.parts["num_rows"].double() / before.shape[1]
+        found = unbounded(divergence(before, after).double() * share)
+        return powers(found.new_zeros(found.shape), found)
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a mean that cannot be negative."""
+        from senseapp.metrics.intervals import nonnegative_mean_interval
+
+        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionRecordMetric(RecordMetric):
+    """A metric of detections against objects: annotated ones, or those that the original model is sure of."""
+
+    @abstractmethod
+    def image_record(self, detections: Floats, objects: Objects) -> Record:
+        """Return the record of one image."""
+
+    def record(self, predictions: Any, index: int, targets: Any) -> Record:
+        """Return the record of one image against its annotated objects."""
+        return self.image_record(detections_of(predictions.parts["candidates"][index]), annotated(targets[index]))
+
+    def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
+        """Refuse numbers of images that differ, and missing annotations."""
+        counts = {len(baseline_output), len(output), len(output) if targets is None else len(targets)}
+        if len(counts) > 1:
+            raise InvalidInput(f"Predictions and annotations must be of the same images, got {sorted(counts)}.")
+        if self.needs_labels and targets is None:
+            raise InvalidInput(f"The metric {self.name} needs annotated images. Choose one that needs no labels.")
+
+    def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
+        """Return the number of images and the records of each, before and after."""
+        if self.needs_labels:
+            return super().moments(baseline_output, output, targets)
+        self.check(baseline_output, output, None)
+        found = [float(len(output))]
+        for index in range(len(output)):
+            before, after = (
+                detections_of(each.parts["candidates"][index])  # type: ignore[union-attr]
+                for each in (baseline_output, output)
+            )
+            objects = objects_of(before)
+            for detections in (before, after):
+                record = self.image_record(detections, objects)
+                found += [float(len(record)), *map(float, record)]
+        return tuple(found)
+
+
+def annotated(target: Any) -> Objects:
+    """Return the objects of one image, as the task's annotations say them."""
+    return Objects.of(target["boxes"], target["labels"], target.get("crowd"), target.get("areas"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragePrecision(DetectionRecordMetric):
+    """Mean average precision over classes and thresholds, by the rules of COCO.
+
+    Attributes:
+        thresholds: overlaps, as IoU, from which a box is right.
+        area: which objects count: one of ``AREAS``, in pixels of the network's input.
+    """
+
+    thresholds: tuple[float, ...] = tuple(THRESHOLDS.tolist())
+    area: str = "all"
+
+    def image_record(self, detections: Floats, objects: Objects) -> Record:
+        """Return the matches of each class."""
+        return packed(match_image(detections, objects, area=self.area, thresholds=self.thresholds))
+
+    def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
+        """Return the mean average precision for each row of ``counts``; NaN where there is no object."""
+        return mean_average_precision(tables_of(records, len(self.thresholds)), counts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectsKept(DetectionRecordMetric):
+    """F1 of the sure detections against those of the original model, at half an overlap and the same class."""
+
+    def image_record(self, detections: Floats, objects: Objects) -> Record:
+        """Return how many objects there are, how many are found, and how many of these are the same."""
+        sure = detections[detections[:, 0] >= SURE_SCORE]
+        matched = sum(int(each.right.sum()) for each in match_image(sure, objects, thresholds=(_FOUND,)))
+        return (float(len(objects.labels)), float(len(sure)), float(matched))
+
+    def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
+        """Return F1 for each row of ``counts``; 1 where neither model finds anything."""
+        there, found, same = (counts @ np.asarray(records, dtype=np.float64).reshape(-1, 3)).T
+        return np.divide(2 * same, there + found, out=np.ones_like(same), where=there + found > 0)
+
+    def kept_text(self, change: MetricChange) -> str:
+        """Return how many of the original's objects are found as before."""
+        return objects_text(change)
+
+
+def objects_text(change: MetricChange) -> str:
+    """Return what became of the objects that the original model is sure of: ``of 412 objects, 9 are lost or moved``."""
+    there, found, same = object_counts(change.moments)
+    if not there + found:
+        return f"find no object of a score of at least {SURE_SCORE:g}, as before"
+    new = f", and {found - same:,} are new" if found > same else ""
+    return f"keep {same:,} of {plural(there, 'object')} ({there - same:,} lost or moved{new})"
+
+
+def object_counts(moments: Moments) -> tuple[int, int, int]:
+    """Return the objects of the original model, those of the compressed one, and how many are the same."""
+    _, after = sides_of(moments)
+    there, found, same = np.asarray(after, dtype=np.float64).reshape(-1, 3).sum(axis=0).astype(int).tolist()
+    return there, found, same
+
+
+DIVERGENCE = DetectionDivergence(
+    name="detection_kl",
+    task=TASK,
+    label="Divergence of boxes and classes",
+    change_title="Divergence of boxes and classes",
+    axis_title="Divergence per image",
+    help="KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image, before "
+    "non-maximum suppression. Needs no labels.",
+    value_unit="nats",
+    change_unit="nats",
+    notable=0.5,
+    higher_is_better=False,
+    divergence=True,
+    finding=" moves boxes and classes by {}",
+)
+OBJECTS = ObjectsKept(
+    name="objects_f1",
+    task=TASK,
+    label="Objects as before (F1)",
+    change_title="Objects lost, moved or new",
+    help=f"F1 of the boxes with a score of at least {SURE_SCORE:g} against those of the original model: same class, "
+    f"and an overlap (IoU) of at least {_FOUND:g}. Needs no labels.",
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    primary=True,
+    proof_only=True,
+)
+_AGREEMENT = "with the original model's boxes of a score of at least {} as the truth. Needs no labels."
+AGREEMENT = AveragePrecision(
+    name="agreement_map",
+    task=TASK,
+    label="Agreement mAP@.5:.95",
+    change_title="Drop in agreement mAP@.5:.95",
+    help="Mean average precision " + _AGREEMENT.format(f"{SURE_SCORE:g}"),
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    proof_only=True,
+)
+AGREEMENT_50 = AveragePrecision(
+    name="agreement_map50",
+    task=TASK,
+    label="Agreement mAP@.5",
+    change_title="Drop in agreement mAP@.5",
+    help="Mean average precision at half an overlap, " + _AGREEMENT.format(f"{SURE_SCORE:g}"),
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    proof_only=True,
+    thresholds=(0.5,),
+)
+
+
+def _average_precision(name: str, label: str, about: str, **more: Any) -> AveragePrecision:
+    return AveragePrecision(
+        name=name,
+        task=TASK,
+        label=label,
+        change_title=f"Drop in {label}",
+        help=f"Mean average precision by the rules of COCO{about}, from boxes of a score of at least {LEAST_SCORE:g}.",
+        value_unit="%",
+        change_unit="points",
+        notable=0.01,
+        needs_labels=True,
+        proof_only=True,
+        **more,
+    )
+
+
+MAP = _average_precision(
+    "map", "mAP@.5:.95", ", the mean over overlaps from .5 to .95", primary=True, kept="keep {} of mAP@.5:.95"
+)
+MAP_50 = _average_precision("map50", "mAP@.5", " at half an overlap", thresholds=(0.5,))
+_BY_SIZE = tuple(
+    _average_precision(
+        f"map_{area}",
+        f"mAP of {area} objects",
+        f", of objects {_SIZES} in the network's input",
+        area=area,
+    )
+    for area, _SIZES in zip(
+        list(AREAS)[1:], ("below 32² pixels", "from 32² to 96² pixels", "above 96² pixels"), strict=True
+    )
+)
+DETECTION_METRICS: tuple[Metric, ...] = (MAP, MAP_50, *_BY_SIZE, OBJECTS, AGREEMENT, AGREEMENT_50, DIVERGENCE)
+"""In the order in which people see them."""

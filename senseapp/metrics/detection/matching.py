@@ -1,0 +1,196 @@
+"""Detections of one image matched with its objects, as pycocotools matches them, and the record of that image.
+
+Source: Lin et al. (2014), Microsoft COCO, and ``pycocotools.cocoeval``: detections are matched in order of their score,
+each with the free object of its class that it overlaps most; crowds may be matched any number of times and count
+nothing, nor do objects outside of a range of areas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)
+"""Overlaps, as IoU, at which average precision is averaged."""
+AREAS = {
+    "all": (0.0, 1e10),
+    "small": (0.0, 32.0**2),
+    "medium": (32.0**2, 96.0**2),
+    "large": (96.0**2, 1e10),
+}
+"""Ranges of areas, in square pixels of the network's input."""
+MOST_DETECTIONS = 100
+"""Of one image and class, those of the highest scores."""
+_NEAR_ONE = 1 - 1e-10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """Objects of one image.
+
+    Attributes:
+        boxes: (n, 4), as left, top, right, bottom, in pixels.
+        labels: classes, (n,).
+        crowd: which of them stand for many and are never missed, (n,).
+        areas: in square pixels, (n,), which decide whether an object is small; those of the boxes where left out.
+    """
+
+    boxes: Floats
+    labels: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+    areas: Floats
+
+    @classmethod
+    def of(cls, boxes: Any, labels: Any, crowd: Any = None, areas: Any = None) -> Objects:
+        """Return objects from arrays or tensors of these shapes."""
+        sides = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+        found = box_areas(sides) if areas is None else np.asarray(areas, dtype=np.float64).reshape(-1)
+        marks = np.zeros(len(sides), dtype=bool) if crowd is None else np.asarray(crowd, dtype=bool).reshape(-1)
+        return cls(boxes=sides, labels=np.asarray(labels, dtype=np.int64).reshape(-1), crowd=marks, areas=found)
+
+
+def box_areas(boxes: Floats) -> Floats:
+    """Return the areas of boxes (n, 4)."""
+    found: Floats = (boxes[:, 2:] - boxes[:, :2]).clip(0).prod(axis=1)
+    return found
+
+
+def pair_overlaps(found: Floats, objects: Floats, crowd: NDArray[np.bool_]) -> Floats:
+    """Return the intersection over union of each pair, (found, objects); over the found area alone for crowds."""
+    low = np.maximum(found[:, None, :2], objects[None, :, :2])
+    high = np.minimum(found[:, None, 2:], objects[None, :, 2:])
+    shared = (high - low).clip(0).prod(axis=2)
+    own, other = box_areas(found)[:, None], box_areas(objects)[None]
+    whole = np.where(crowd[None], own, own + other - shared)
+    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """What became of the detections of one image and class, ordered by score, at each threshold.
+
+    Attributes:
+        right, ignored: (thresholds, detections); those that are neither are wrong.
+        num_objects: that can be missed.
+        partners: (thresholds, detections), which object each is matched with; -1 for none.
+    """
+
+    right: NDArray[np.bool_]
+    ignored: NDArray[np.bool_]
+    num_objects: int
+    partners: NDArray[np.int64]
+
+
+def match(boxes: Floats, objects: Objects, thresholds: Sequence[float] | Floats, area: tuple[float, float]) -> Matches:
+    """Match detections (n, 4) of one image and class, in order of their score, with the objects of that class."""
+    left_out = objects.crowd | (objects.areas < area[0]) | (objects.areas > area[1])
+    order = np.argsort(left_out, kind="stable")  # objects that count come first
+    overlaps = pair_overlaps(boxes, objects.boxes, objects.crowd)[:, order]
+    left_out, crowd = left_out[order], objects.crowd[order]
+    shape = len(thresholds), len(boxes)
+    partners = np.full(shape, -1, dtype=np.int64)
+    for row, threshold in enumerate(thresholds):
+        taken = np.zeros(len(order), dtype=bool)
+        for place in range(len(boxes)):
+            chosen = _partner(overlaps[place], min(threshold, _NEAR_ONE), taken & ~crowd, left_out)
+            if chosen >= 0:
+                taken[chosen] = True
+                partners[row, place] = chosen
+    matched = partners >= 0
+    ignored = np.zeros(shape, dtype=bool)
+    ignored[matched] = left_out[partners[matched]]
+    outside = (box_areas(boxes) < area[0]) | (box_areas(boxes) > area[1])
+    return Matches(
+        right=matched & ~ignored,
+        ignored=ignored | (~matched & outside[None]),
+        num_objects=int((~left_out).sum()),
+        partners=np.where(matched, order[partners] if len(order) else partners, -1),
+    )
+
+
+def _partner(overlaps: Floats, least: float, taken: NDArray[np.bool_], left_out: NDArray[np.bool_]) -> int:
+    """Return the object that overlaps most, of those that count before those that do not; -1 for none."""
+    for group in (~left_out, left_out):
+        fits = np.where(group & ~taken, overlaps, -1.0)
+        if len(fits) and fits.max() >= least:
+            return int(len(fits) - 1 - fits[::-1].argmax())  # of equals the last, as in pycocotools
+    return -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRecord:
+    """One class in one image, for one range of areas.
+
+    Attributes:
+        label: the class.
+        num_objects: that can be missed.
+        scores: of its detections, descending, (n,).
+        right, ignored: (thresholds, n).
+    """
+
+    label: int
+    num_objects: int
+    scores: Floats
+    right: NDArray[np.bool_]
+    ignored: NDArray[np.bool_]
+
+
+def match_image(
+    detections: Floats, objects: Objects, *, area: str = "all", thresholds: Sequence[float] | Floats = THRESHOLDS
+) -> list[ClassRecord]:
+    """Match the detections of one image, (n, 6) as score, class and box, class by class."""
+    found = []
+    labels = detections[:, 1].astype(np.int64)
+    for label in np.union1d(labels, objects.labels).tolist():
+        own = detections[labels == label]
+        own = own[np.argsort(-own[:, 0], kind="stable")][:MOST_DETECTIONS]
+        at = objects.labels == label
+        there = Objects(
+            boxes=objects.boxes[at], labels=objects.labels[at], crowd=objects.crowd[at], areas=objects.areas[at]
+        )
+        matches = match(own[:, 2:], there, thresholds, AREAS[area])
+        found.append(
+            ClassRecord(
+                label=label,
+                num_objects=matches.num_objects,
+                scores=own[:, 0],
+                right=matches.right,
+                ignored=matches.ignored,
+            )
+        )
+    return found
+
+
+def packed(records: Sequence[ClassRecord]) -> list[float]:
+    """Return records of one image as numbers: for each class its label, objects, detections; then scores and bits."""
+    numbers: list[float] = []
+    for each in records:
+        bits = 2 ** np.arange(len(each.right), dtype=np.float64)
+        numbers += [float(each.label), float(each.num_objects), float(len(each.scores))]
+        numbers += each.scores.tolist()
+        numbers += (bits @ each.right).tolist()
+        numbers += (bits @ each.ignored).tolist()
+    return numbers
+
+
+def unpacked(numbers: Sequence[float], num_thresholds: int = len(THRESHOLDS)) -> Iterator[ClassRecord]:
+    """Yield the records that :func:`packed` wrote."""
+    values, start = np.asarray(numbers, dtype=np.float64), 0
+    bits = 2 ** np.arange(num_thresholds, dtype=np.int64)[:, None]
+    while start < len(values):
+        label, num_objects, count = (int(each) for each in values[start : start + 3])
+        scores, right, ignored = values[start + 3 : start + 3 + 3 * count].reshape(3, count)
+        yield ClassRecord(
+            label=label,
+            num_objects=num_objects,
+            scores=scores,
+            right=(right.astype(np.int64)[None] & bits) > 0,
+            ignored=(ignored.astype(np.int64)[None] & bits) > 0,
+        )
+        start += 3 + 3 * count

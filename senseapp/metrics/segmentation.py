@@ -1,0 +1,271 @@
+"""What is compared of segmentation networks: the class of each pixel, and class probabilities on a grid of pixels.
+
+Predictions have two columns. ``classes`` are uint8 (N, H, W), the class with the highest score; 255 where a score is
+not a number. ``log_probabilities`` are float32 (N, P, C), at P positions that are the same for all images and networks.
+Masks are uint8 (N, H, W) with class numbers, and 255 where no class is known (void): such pixels count nowhere. Masks
+of another resolution are read at the nearest pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from senseapp.core.errors import InvalidInput
+from senseapp.metrics.base import Interval, Metric, Moments, powers
+from senseapp.metrics.rows import unbounded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from senseapp.metrics.predictions import Columns
+
+VOID = 255
+"""Class number of pixels whose class nobody knows, padding among them; so networks have at most 255 classes."""
+MOST_POSITIONS = 8192
+"""Of an image, at which class probabilities are compared; outputs are upsampled from fewer in most networks."""
+
+
+def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
+    """Return the columns of class scores (N, C, H, W), of which ``most_bytes`` may be kept for each image."""
+    from senseapp.metrics.predictions import Columns
+
+    rows, columns = grid_of(tuple(scores.shape[1:]), most_bytes)
+    kept = scores[:, :, _places(rows, scores)][:, :, :, _places(columns, scores)].flatten(2)  # (N, C, P)
+    classes = scores.argmax(1)
+    if bool(kept.isnan().any()) or bool(scores.isnan().any()):
+        classes = classes.masked_fill(scores.isnan().any(1), VOID)
+    return Columns(
+        parts={
+            "classes": classes.byte(),
+            "log_probabilities": kept.float().log_softmax(1).transpose(1, 2).contiguous(),
+        }
+    )
+
+
+def grid_of(shape: tuple[int, ...], most_bytes: int | None) -> tuple[list[int], list[int]]:
+    """Return the rows and the columns of the grid on which probabilities of scores (C, H, W) are kept.
+
+    Positions are spread evenly, each in the middle of its cell.
+    """
+    classes, height, width = shape
+    most = MOST_POSITIONS
+    if most_bytes is not None:
+        most = min(most, max(1, (most_bytes - height * width) // (4 * classes)))
+    if height * width <= most:
+        return list(range(height)), list(range(width))
+    share = math.sqrt(most / (height * width))
+    rows = min(height, max(1, int(height * share)))
+    columns = min(width, max(1, most // rows))
+    return [(2 * i + 1) * height // (2 * rows) for i in range(rows)], [
+        (2 * i + 1) * width // (2 * columns) for i in range(columns)
+    ]
+
+
+def _places(indices: list[int], like: Tensor) -> Tensor:
+    return like.new_tensor(indices).long()
+
+
+def classes_of(predictions: Columns) -> Tensor:
+    """Return the class of each pixel, uint8 (N, H, W)."""
+    return cast("Tensor", predictions.parts["classes"])
+
+
+def log_probabilities_of(predictions: Columns) -> Tensor:
+    """Return the logarithms of class probabilities on the grid, (N, P, C)."""
+    return cast("Tensor", predictions.parts["log_probabilities"])
+
+
+def masks_like(masks: Tensor, classes: Tensor) -> Tensor:
+    """Return masks (N, H', W') at the resolution of ``classes`` (N, H, W), by the nearest pixel."""
+    for axis in (1, 2):
+        there, wanted = masks.shape[axis], classes.shape[axis]
+        if there != wanted:
+            places = [(2 * i + 1) * there // (2 * wanted) for i in range(wanted)]
+            masks = masks.index_select(axis, masks.new_tensor(places, dtype=_long()))
+    return masks
+
+
+def _long() -> Any:
+    import torch
+
+    return torch.int64
+
+
+def check_masks(targets: Tensor, num_images: int, num_classes: int) -> None:
+    """Raise InvalidInput for targets that are not one mask of known classes for each image."""
+    if len(targets) != num_images or targets.ndim != 3:
+        raise InvalidInput(f"{num_images} images need as many masks (H, W), got shape {tuple(targets.shape)}.")
+    known = targets[targets != VOID]
+    if not known.numel():
+        raise InvalidInput(
+            "All pixels of all masks are void (255): masks hold the class number of each pixel, from 0. Write them so, "
+            "or measure without masks."
+        )
+    if int(known.max()) >= num_classes:
+        raise InvalidInput(
+            f"Masks must hold class numbers below {num_classes}, the model's number of classes, or 255 where no class "
+            f"is known; got {int(known.max())}. Write them so, or measure without masks."
+        )
+    if num_classes == 2 and int(known.max()) == 0 and known.numel() < targets.numel():
+        raise InvalidInput(
+            "Masks hold only 0 and 255, and 255 says that no class is known. Write pixels of the second class as 1, or "
+            "measure without masks."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationMetric(Metric):
+    """A metric of :func:`predictions_of`, and of masks where it needs labels."""
+
+    task: str = "segmentation"
+
+    def check(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> None:
+        """Refuse predictions that are not alike, and masks that :func:`check_masks` would refuse for their number."""
+        for part in (classes_of, log_probabilities_of):
+            before, after = (tuple(part(each).shape) for each in (baseline_output, output))
+            if before != after:
+                raise InvalidInput(
+                    f"Outputs must be alike before and after compression; got {before} before and {after} after."
+                )
+        super().check(baseline_output, output, targets)
+        if self.needs_labels and targets is not None and len(targets) != len(output):
+            raise InvalidInput(f"{len(output)} images need as many masks, got {len(targets)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelDivergence(SegmentationMetric):
+    """The KL divergence of each pixel's class probabilities, a mean over the grid of an image, then over images."""
+
+    def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of each image's mean divergence, in nats."""
+        before, after = log_probabilities_of(baseline_output), log_probabilities_of(output)
+        divergence = pixel_divergence(before, after).mean(1)
+        divergence = unbounded(divergence).clamp_min(0).masked_fill(before.isnan().flatten(1).any(1), math.nan)
+        return powers(divergence.new_zeros(divergence.shape), divergence)
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a mean that cannot be negative."""
+        from senseapp.metrics.intervals import nonnegative_mean_interval
+
+        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+
+
+def pixel_divergence(before: Tensor, after: Tensor) -> Tensor:
+    """Return the KL divergence of log-probabilities ``after`` from ``before``, (N, P, C), at each position, (N, P)."""
+    probability = before.exp()
+    # a class that the original rules out adds nothing, whatever the compressed model says of it
+    return (probability * (before - after)).masked_fill(probability == 0, 0.0).sum(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelAgreement(SegmentationMetric):
+    """The share of pixels that keep their class, a mean over images."""
+
+    def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the share of each image's pixels whose class is another."""
+        before, after = classes_of(baseline_output), classes_of(output)
+        changed = ((before != after) | (before == VOID)).flatten(1).double().mean(1)
+        return powers(changed.new_ones(changed.shape), changed)
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a mean of shares, cut off at 0 and 1; that of no change as of whole images."""
+        from senseapp.metrics.intervals import nonnegative_mean_interval, proportion_interval
+
+        if moments[2] == 0:
+            return proportion_interval(0, int(moments[0]), confidence)
+        low, high = nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+        return low, min(1.0, high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelAccuracy(SegmentationMetric):
+    """The share of all pixels with a known class that get it.
+
+    Moments are (n, Σ right before, Σ d, Σ v, Σ d², Σ d v, Σ v², Σ d³, Σ d² v, Σ d v², Σ v³), with v the pixels of an
+    image whose class is known and d by how many fewer of them are right after compression.
+    """
+
+    def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return what :class:`PixelAccuracy` sums, in millions of pixels."""
+        assert targets is not None  # check has seen to it
+        masks = masks_like(targets, classes_of(output))
+        known = (masks != VOID).flatten(1).double().sum(1) / 1e6
+        before, after = (
+            ((classes_of(each) == masks) & (masks != VOID)).flatten(1).double().sum(1) / 1e6
+            for each in (baseline_output, output)
+        )
+        lost = before - after
+        squares = lost**2, lost * known, known**2
+        return before, lost, known, *squares, lost**3, squares[0] * known, squares[2] * lost, known**3
+
+    def estimate(self, moments: Moments) -> tuple[float, float, float]:
+        """Return the accuracy before, after, and the drop; not a number where no class of any pixel is known."""
+        _, before, lost, known, *_ = moments
+        if not known:
+            return math.nan, math.nan, math.nan
+        return before / known, (before - lost) / known, lost / known
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a ratio r of two sums over images: that of the mean of d − r v, by the delta method.
+
+        Source: Cochran (1977), Sampling Techniques, 3rd ed., equation 6.13, without the finite population factor.
+        """
+        from senseapp.metrics.intervals import mean_interval
+
+        count, _, lost, known, *products = moments
+        ratio = lost / known if known else math.nan
+        weights = (1.0, -2 * ratio, ratio**2), (1.0, -3 * ratio, 3 * ratio**2, -(ratio**3))
+        square = sum(weight * each for weight, each in zip(weights[0], products[:3], strict=True))
+        cube = sum(weight * each for weight, each in zip(weights[1], products[3:], strict=True))
+        low, high = mean_interval(int(count), (0.0, max(0.0, square), cube), confidence)
+        if not known:
+            return -1.0, 1.0
+        scale = count / known
+        return max(-1.0, ratio + scale * low), min(1.0, ratio + scale * high)
+
+
+DIVERGENCE = PixelDivergence(
+    name="pixel_kl",
+    label="KL divergence per pixel",
+    change_title="KL divergence per pixel",
+    help="How far the class probabilities of pixels move from the original model's, on average. Needs no masks and "
+    "sees the smallest changes.",
+    value_unit="nats",
+    change_unit="nats",
+    notable=0.005,
+    higher_is_better=False,
+    divergence=True,
+    axis_title="KL divergence per pixel from the original output",
+    finding=", {} of KL divergence per pixel",
+)
+ACCURACY = PixelAccuracy(
+    name="pixel_accuracy",
+    label="Pixel accuracy",
+    change_title="Drop in pixel accuracy",
+    help="Share of pixels that get the class of the mask, over all images. Needs masks; void pixels (255) count "
+    "nowhere.",
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    needs_labels=True,
+    primary=True,
+    counted="pixels",
+    kept="keep {} of the pixels right",
+)
+AGREEMENT = PixelAgreement(
+    name="pixel_agreement",
+    label="Pixel agreement",
+    change_title="Drop in pixel agreement",
+    help="Share of pixels that keep the class that the original model gives them. Needs no masks.",
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    primary=True,
+    counted="pixels",
+    axis_title="Drop in pixels that agree with the original",
+    value_title="Pixels that agree with the original",
+    finding=" loses {} of pixel agreement",
+    kept="keep {} of the pixels",
+)

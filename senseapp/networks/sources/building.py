@@ -1,0 +1,81 @@
+"""What building a network of any library takes: a server that responds, sizes that the architecture accepts."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from urllib.parse import urlsplit
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from senseapp.compat.torch_internals import restored
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+
+_CONNECT_SECONDS = 3.0
+
+
+def is_reachable(url: str) -> bool:
+    """Return whether the server of ``url`` responds; True behind a proxy, where only the request itself shows it.
+
+    This comes first because the libraries' own calls retry for most of a minute before they fail.
+    """
+    address = urlsplit(url)
+    if address.scheme in urllib.request.getproxies():
+        return True
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def unavailable(title: str) -> InvalidCheckpoint:
+    """Return the error, with the alternatives that work offline."""
+    return InvalidCheckpoint(
+        f"The published weights of {title} could not be downloaded, and they are not in this machine's cache. "
+        "Upload a checkpoint of it, measure with random weights, or try the demo, which needs no network."
+    )
+
+
+MAX_IMAGE_SIDE = 2048
+
+
+def check_side(side: int | None, *, title: str) -> None:
+    """Raise InvalidSpec if images of ``side`` pixels would be too large to measure with."""
+    if side is not None and side > MAX_IMAGE_SIDE:
+        raise InvalidSpec(f"Images for {title} may have up to {MAX_IMAGE_SIDE} pixels a side, got {side}.")
+
+
+def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title: str) -> None:
+    """Propagate shapes only, with weights and one image on torch's ``meta`` device.
+
+    Raises:
+        InvalidSpec: an operation rejects the shapes for images of ``input_shape`` (C, H, W).
+    """
+    on_meta = {
+        name: tensor.to("meta")
+        for tensors in (module.named_parameters(), module.named_buffers())
+        for name, tensor in tensors
+    }
+    image = torch.empty((1, *input_shape), device="meta")
+    try:
+        # functional_call leaves parameters of a module that is used in two places (CoaT) on the meta device
+        with torch.no_grad(), restored(module.modules()):
+            functional_call(module, on_meta, (image,))
+    except NotImplementedError:
+        return  # an operation without a shape rule says nothing about the shapes
+    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+        channels, height, width = input_shape
+        raise InvalidSpec(
+            f"{title} does not take images of {height} × {width} pixels with {channels} channels. "
+            "Leave the image size and the channels empty for the architecture's own."
+        ) from error
+
+
+def channel_statistics(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Return the mean (or std) of ``channels`` channels: ``values``, or their average for each."""
+    if len(values) == channels:
+        return values
+    return (sum(values) / len(values),) * channels

@@ -1,0 +1,160 @@
+"""Detection: boxes with a class and a score. Layers are ranked by all boxes before non-maximum suppression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from senseapp.core.errors import InvalidInput
+from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
+from senseapp.metrics.detection.rows import NUM_FIXED
+from senseapp.tasks.annotations import PerImage
+from senseapp.tasks.base import FittedAnnotations, ScanDirections, Task, refuse_output
+from senseapp.tasks.detection.annotations import BOXES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from senseapp.metrics.predictions import Predictions
+
+_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection(Task):
+    """Where objects are in an image, and of which class."""
+
+    def check_output(self, model_output: object, num_images: int) -> None:
+        """Refuse what :func:`~senseapp.tasks.detection.heads.read_heads` does not recognise."""
+        from senseapp.tasks.detection.heads import read_heads
+
+        rows = read_heads(model_output).rows
+        if len(rows) != num_images:
+            raise refuse_output(f"boxes of {num_images} images", rows, self.model_kind)
+
+    def output(self, model_output: object) -> Tensor:
+        """Return the rows, (N, R, 6 + K), of all boxes; see :mod:`senseapp.metrics.detection.rows`."""
+        from senseapp.tasks.detection.heads import read_heads
+
+        return read_heads(model_output).rows
+
+    def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
+        """Return the rows, at most ``most_bytes`` of each image, and the candidates for detections."""
+        from senseapp.metrics.detection.detections import candidates_of
+        from senseapp.metrics.predictions import Columns
+        from senseapp.tasks.detection.heads import read_heads
+
+        heads = read_heads(model_output)
+        kept = _kept_rows(heads.rows, most_bytes)
+        return Columns(
+            parts={
+                "rows": heads.rows if kept is None else heads.rows[:, kept],
+                "num_rows": heads.rows.new_full((len(heads.rows),), heads.rows.shape[1]),
+                "candidates": candidates_of(heads.rows, heads.class_boxes),
+            }
+        )
+
+    def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
+        """Say of how many boxes the divergence is, where they are not all."""
+        rows = self.output(model_output)
+        kept = _kept_rows(rows, most_bytes)
+        return "" if kept is None else f"The divergence is of {len(kept):,} of {rows.shape[1]:,} boxes of each image."
+
+    def num_outputs(self, output: Tensor) -> int:
+        """Return the number of classes, a background included."""
+        return int(output.shape[2]) - NUM_FIXED
+
+    def directions(self, output: Tensor, targets: Any, signs: Tensor, most: int) -> ScanDirections:
+        """Return a direction of classes and one of boxes."""
+        from senseapp.tasks.detection.directions import choose_directions
+
+        return choose_directions(output, signs)
+
+    def check_targets(self, targets: PerImage, num_images: int, num_outputs: int) -> None:
+        """Refuse annotations of other images, or of classes that the model does not know."""
+        if len(targets) != num_images:
+            raise InvalidInput(f"{num_images} images need as many lists of boxes, got {len(targets)}.")
+        highest = max((int(each["labels"].max()) for each in targets if len(each["labels"])), default=0)
+        if highest >= num_outputs:
+            raise InvalidInput(f"Boxes must be of classes below {num_outputs}, got {highest}.")
+
+    def fitted(
+        self, annotations: PerImage, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
+    ) -> FittedAnnotations:
+        """Return annotations in the model's own classes; see :func:`~senseapp.tasks.detection.classes.fit_classes`."""
+        from senseapp.tasks.detection.classes import fit_classes
+
+        return fit_classes(annotations, names, output_names, num_outputs)
+
+    def score(self, output: Tensor) -> Tensor:
+        """Return the sum of each image's highest score."""
+        return _best_scores(output).amax(dim=1).sum()
+
+    def loss(self, output: Tensor, targets: Any) -> Tensor:
+        """Return, summed over the objects, how far the score of the box that overlaps each most is below 1."""
+        import torch
+
+        from senseapp.metrics.detection.rows import BOX, overlaps
+
+        best, parts = _best_scores(output), [output.sum() * 0.0]
+        for rows, score, target in zip(output, best, targets, strict=True):
+            if len(target["boxes"]):
+                boxes = target["boxes"].to(rows)
+                nearest = overlaps(boxes[:, None], rows[None, :, BOX].detach()).argmax(dim=1)
+                parts.append((1 - score[nearest]).sum())
+        return torch.stack(parts).sum()
+
+    def output_text(self, output: Any, names: Sequence[str]) -> str:
+        """Return the classes of the sure detections."""
+        from senseapp.metrics.detection.detections import SURE_SCORE, detections_of
+
+        labels = detections_of(output["candidates"], SURE_SCORE)[:, 1].astype(int).tolist()
+        return self._counted(labels, names)
+
+    def target_text(self, target: Any, names: Sequence[str]) -> str:
+        """Return the classes of the annotated objects."""
+        return self._counted(target["labels"].tolist(), names)
+
+    def _counted(self, labels: Sequence[int], names: Sequence[str]) -> str:
+        counts = {label: labels.count(label) for label in sorted(set(labels))}
+        return ", ".join(f"{count} × {self.output_name(label, names)}" for label, count in counts.items()) or "nothing"
+
+
+def _best_scores(rows: Tensor) -> Tensor:
+    import torch
+
+    from senseapp.metrics.detection.rows import blocks, scores
+
+    return torch.cat([scores(rows[:, place], kind) for kind, place in blocks(rows)], dim=1)
+
+
+def _kept_rows(rows: Tensor, most_bytes: int | None) -> Tensor | None:
+    """Return the places of the rows that fit, always the same for as many; None for all.
+
+    Regions that the network chose are paired by overlap, so all of them or none are kept.
+    """
+    import torch
+
+    number, each = rows.shape[1], 4 * rows.shape[2]
+    if most_bytes is None or number * each <= most_bytes:
+        return None
+    generator = torch.Generator().manual_seed(_SEED)
+    return torch.randperm(number, generator=generator)[: max(1, most_bytes // each)].sort().values
+
+
+DETECTION = Detection(
+    name=TASK,
+    label="Detection",
+    model_kind="detection",
+    output_title="Boxes",
+    label_words=("class", "classes"),
+    label_places="COCO JSON, YOLO text files or Pascal VOC XML",
+    label_help="A JSON file of boxes as COCO writes it, a text file for each picture as YOLO, or an XML file as Pascal "
+    "VOC.",
+    score_label="Highest score",
+    shown_metric=MAP.name,
+    extra_metrics=DETECTION_METRICS,
+    one_tensor=False,
+    annotations=BOXES,
+)

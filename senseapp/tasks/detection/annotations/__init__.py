@@ -1,0 +1,74 @@
+"""Boxes beside pictures: COCO JSON, YOLO text files, Pascal VOC XML. Which of them a folder has is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
+from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, PictureBoxes
+from senseapp.tasks.detection.annotations.coco import find_coco
+from senseapp.tasks.detection.annotations.voc import read_voc
+from senseapp.tasks.detection.annotations.yolo import find_names, is_boxes_name, read_yolo
+
+_LEAST_SIDE = 1.0  # pixel of the network's input that is left of a box; of smaller ones nothing can be seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxReader(AnnotationReader):
+    """Reads boxes; targets are dictionaries of ``boxes`` (n, 4), ``labels``, ``crowd`` and ``names`` (n,)."""
+
+    def find(self, listing: Listing) -> AnnotationFiles:
+        """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""
+        whole = sorted(path for path in listing.others if path.casefold().endswith(".json"))
+        if listing.chosen and listing.chosen not in whole:
+            return self._of_files(listing, tuple(whole), within=listing.chosen)
+        found = find_coco(listing, [listing.chosen] if listing.chosen else whole)
+        if found is not None or listing.chosen:
+            return found or AnnotationFiles(choices=tuple(whole))
+        return self._of_files(listing, tuple(whole))
+
+    def _of_files(self, listing: Listing, choices: tuple[str, ...], within: str = "") -> AnnotationFiles:
+        """Return the file of each picture that has one of its own, below the folder ``within``."""
+        files = [path for path in listing.others if not within or path.startswith(within.rstrip("/") + "/")]
+        for suffix in (".xml", ".txt"):
+            own = [path for path in files if path.casefold().endswith(suffix) and is_boxes_name(path)]
+            pairs = _paired(list(listing.pictures), own)
+            if pairs:
+                names = find_names(listing) if suffix == ".txt" else ()
+                notes = () if names or suffix == ".xml" else ("No file names the classes: they are numbers.",)
+                return AnnotationFiles(files=pairs, choices=choices, names=names, notes=notes)
+        return AnnotationFiles(choices=choices)
+
+    def read(self, content: bytes) -> PictureBoxes:
+        """Return the boxes in a text file as YOLO writes it, or in an XML file as Pascal VOC does."""
+        return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content)
+
+    def place(self, annotation: PictureBoxes, geometry: PictureGeometry) -> Any:
+        """Return the boxes in pixels of the network's input; those of which less than a pixel is left are left out."""
+        import torch
+
+        boxes = geometry.boxes(annotation.in_pixels(geometry.size))
+        kept = ((boxes[:, 2:] - boxes[:, :2]) >= _LEAST_SIDE).all(axis=1)
+        named = tuple(name for name, keeps in zip(annotation.names, kept, strict=True) if keeps)
+        return {
+            "boxes": torch.from_numpy(boxes[kept]).float().reshape(-1, 4),
+            "labels": torch.from_numpy(annotation.labels[kept]),
+            "crowd": torch.from_numpy(annotation.crowd[kept]),
+            "names": named,
+        }
+
+
+def _paired(pictures: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+    """Return the file of each picture: in a folder of labels, or beside it."""
+    found, _ = pairs_by_stem(pictures, files)
+    if found:
+        return found
+    stems = {path.rpartition(".")[0]: path for path in files}
+    return {path: stems[stem] for path in pictures if (stem := path.rpartition(".")[0]) in stems}
+
+
+BOXES = BoxReader(words=("boxes", "boxes"))
+
+__all__ = ["BOXES", "MOST_BOXES", "BoxReader", "PictureBoxes"]

@@ -1,0 +1,88 @@
+"""The boxes of one picture as its file stores them, and limits on files from elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_BOXES = 5_000
+"""Of one picture; photographs have some tens."""
+MOST_CLASSES = 10_000
+_FARTHEST = 1e6  # pixels from the corner of a picture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureBoxes:
+    """Boxes with classes.
+
+    Attributes:
+        boxes: (n, 4), as left, top, right, bottom; in pixels, or as shares of the sides where ``relative``.
+        labels: class numbers as the file has them, (n,); 0 where it has names.
+        names: class names, n; empty texts where the file has numbers.
+        crowd: which of them are never missed: crowds, and what is marked as difficult, (n,).
+        size: (width, height) that the file says the picture has; None where it says nothing.
+    """
+
+    boxes: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+    crowd: NDArray[np.bool_]
+    relative: bool = False
+    size: tuple[int, int] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        boxes: Sequence[Sequence[float]],
+        *,
+        labels: Sequence[int] = (),
+        names: Sequence[str] = (),
+        crowd: Sequence[bool] = (),
+        relative: bool = False,
+        size: tuple[int, int] | None = None,
+    ) -> PictureBoxes:
+        """Return boxes that have been checked; raises ValueError where one is none."""
+        count = len(boxes)
+        if count > MOST_BOXES:
+            raise ValueError(f"{count:,} boxes, and a picture may have up to {MOST_BOXES:,}")
+        for box in boxes:
+            check_box(box)
+        return cls(
+            boxes=np.asarray(boxes, dtype=np.float64).reshape(-1, 4),
+            labels=np.asarray(labels or [0] * count, dtype=np.int64),
+            names=tuple(names) or ("",) * count,
+            crowd=np.asarray(crowd or [False] * count, dtype=bool),
+            relative=relative,
+            size=size,
+        )
+
+    def in_pixels(self, size: tuple[int, int]) -> NDArray[np.float64]:
+        """Return the boxes in pixels of the stored picture; raises ValueError where it has another size."""
+        if self.size is not None and self.size != size:
+            raise ValueError(
+                f"in {self.size[0]:,} × {self.size[1]:,} pixels, and the picture has {size[0]:,} × {size[1]:,}"
+            )
+        return self.boxes * np.array([*size, *size]) if self.relative else self.boxes
+
+
+def check_box(box: Sequence[float]) -> None:
+    """Raise ValueError for a box (left, top, right, bottom) that has no area or lies nowhere."""
+    if not all(math.isfinite(side) and abs(side) <= _FARTHEST for side in box):
+        raise ValueError("a box whose numbers are not finite or far outside of any picture")
+    if box[2] < box[0] or box[3] < box[1]:
+        raise ValueError(f"a box of negative size, {box[2] - box[0]:g} × {box[3] - box[1]:g}")
+
+
+def class_number(value: object) -> int:
+    """Return a class number; raises ValueError where it is none."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < MOST_CLASSES or number != int(number):
+        raise ValueError(f"class numbers must be whole and below {MOST_CLASSES:,}, got {str(value)[:40]!r}")
+    return int(number)

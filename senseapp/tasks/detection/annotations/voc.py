@@ -1,0 +1,90 @@
+"""Boxes of one picture in an XML file, as Pascal VOC writes it: corners in pixels, classes by name.
+
+A parser that knows no entities reads it, so that a small file cannot grow.
+
+Source: Everingham et al. (2010), The Pascal Visual Object Classes challenge, and its development kit.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+from xml.parsers import expat
+
+from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, PictureBoxes
+
+_MOST_BYTES = 4_000_000
+_DEEPEST = 12
+_LONGEST = 200  # letters of a number or of a name
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+_READ = ("name", "difficult", "width", "height", *(f"bndbox/{side}" for side in _CORNERS))
+_OBJECT, _SIZE = ("annotation", "object"), ("annotation", "size")
+
+
+class _Fields:
+    """Collects the texts that lie in ``object`` and ``size`` while expat reads."""
+
+    def __init__(self) -> None:
+        self.path: list[str] = []
+        self.objects: list[dict[str, str]] = []
+        self.size: dict[str, str] = {}
+
+    def start(self, name: str, _: object) -> None:
+        self.path.append(name)
+        if len(self.path) > _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} deep")
+        if tuple(self.path) == _OBJECT:
+            self.objects.append({})
+            if len(self.objects) > MOST_BOXES:
+                raise ValueError(f"more than {MOST_BOXES:,} objects")
+
+    def end(self, _: str) -> None:
+        self.path.pop()
+
+    def text(self, letters: str) -> None:
+        place, key = tuple(self.path[:2]), "/".join(self.path[2:])
+        kept = self.size if place == _SIZE else self.objects[-1] if place == _OBJECT and key else None
+        if kept is not None and key in _READ:
+            kept[key] = (kept.get(key, "") + letters)[: _LONGEST + 1]
+
+    @staticmethod
+    def refuse(*_: object) -> NoReturn:
+        raise ValueError("a document type or an entity, which a file of boxes has no use for")
+
+
+def read_voc(content: bytes) -> PictureBoxes:
+    """Return the boxes in a file; those marked as difficult are never missed. Raises ValueError where it is damaged."""
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{len(content) / 1e6:.0f} MB, and an XML file of boxes may have {_MOST_BYTES / 1e6:.0f} MB")
+    fields, parser = _Fields(), expat.ParserCreate()
+    parser.StartElementHandler = fields.start
+    parser.EndElementHandler = fields.end
+    parser.CharacterDataHandler = fields.text
+    parser.StartDoctypeDeclHandler = fields.refuse
+    parser.EntityDeclHandler = fields.refuse
+    parser.ExternalEntityRefHandler = fields.refuse
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"no XML ({error})") from None
+    boxes = [[_number(each, f"bndbox/{side}") for side in _CORNERS] for each in fields.objects]
+    names = [each.get("name", "").strip() for each in fields.objects]
+    if not all(0 < len(name) <= _LONGEST for name in names):
+        raise ValueError("an object without a name")
+    # Pixels are counted from 1, and both corners belong to the box.
+    boxes = [[left - 1, top - 1, right, bottom] for left, top, right, bottom in boxes]
+    size = tuple(int(_number(fields.size, key)) for key in ("width", "height")) if fields.size else (0, 0)
+    return PictureBoxes.of(
+        boxes,
+        names=names,
+        crowd=[each.get("difficult", "").strip() == "1" for each in fields.objects],
+        size=size if all(size) else None,
+    )
+
+
+def _number(found: dict[str, str], key: str) -> float:
+    try:
+        return float(found[key][:_LONGEST])
+    except KeyError:
+        raise ValueError(f"an object without {key.rpartition('/')[2]}") from None
+    except ValueError:
+        raise ValueError(f"{key.rpartition('/')[2]} must be a number, got {found[key][:40]!r}") from None

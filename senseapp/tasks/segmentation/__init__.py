@@ -1,0 +1,243 @@
+"""Semantic segmentation: class scores of each pixel, (N, classes, H, W), and masks with the class of each pixel.
+
+A network with one map z for each image, (N, 1, H, W), has two classes, with the scores 0 and z, as one of
+classification with one output has. Networks that end in a softmax or sigmoid return probabilities, which are all
+between 0 and 1; their logarithms (or logits) are the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
+from senseapp.metrics.segmentation import (
+    ACCURACY,
+    AGREEMENT,
+    DIVERGENCE,
+    VOID,
+    check_masks,
+    classes_of,
+    grid_of,
+    log_probabilities_of,
+    masks_like,
+    predictions_of,
+)
+from senseapp.tasks.base import AnswerChanges, FittedAnnotations, ScanDirections, Task, refuse_output
+from senseapp.tasks.segmentation.masks import MASKS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from senseapp.metrics.predictions import Columns, Predictions
+
+_LEAST_PROBABILITY = 1e-6
+_PROBABILITY_SUM = 0.1  # by which class probabilities in few bits may miss 1
+_MOST_NAMED = 3
+_LEAST_SHARE = 0.005  # of an image's pixels, for a class to be named
+_MOST_BOUND_POSITIONS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segmentation(Task):
+    """Which of several classes each pixel belongs to."""
+
+    def output(self, model_output: object) -> Tensor:
+        """Return class scores, (N, classes, H, W); of one map the scores of two classes."""
+        return scores_of(main_map(model_output))
+
+    def check_output(self, model_output: object, num_images: int) -> None:
+        """Refuse what has no map of class scores; see :meth:`Task.check_output`."""
+        found = main_map(model_output)
+        shape = tuple(getattr(found, "shape", ()))
+        if len(shape) != 4 or shape[0] != num_images or 0 in shape:
+            raise refuse_output(
+                f"class scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.model_kind
+            )
+        if shape[1] > VOID:
+            raise UnsupportedModel(f"Segmentation networks may have up to {VOID} classes; this one has {shape[1]:,}.")
+
+    def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
+        """Return the class of each pixel, and probabilities on a grid; see :mod:`senseapp.metrics.segmentation`."""
+        return predictions_of(self.output(model_output), most_bytes)
+
+    def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
+        """Say at how many pixels probabilities are compared."""
+        shape = tuple(self.output(model_output).shape[1:])
+        rows, columns = grid_of(shape, most_bytes)
+        pixels, kept = shape[1] * shape[2], len(rows) * len(columns)
+        if kept == pixels:
+            return ""
+        return (
+            f"KL divergence is compared at {kept:,} of {pixels:,} pixels of each image, on an even grid; shares of "
+            "pixels and IoU count all of them."
+        )
+
+    def outputs_of_head(self, width: int) -> int:
+        """Return the number of classes: two for one map."""
+        return 2 if width == 1 else width
+
+    def head_note(self, width: int) -> str:
+        """Say how a single map is read."""
+        if width != 1:
+            return ""
+        return (
+            "The network returns one map, taken as the logit of the second of two classes, or as its probability where "
+            "all values are between 0 and 1."
+        )
+
+    def fitted(
+        self, annotations: Tensor, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
+    ) -> FittedAnnotations:
+        """Return masks with the model's class numbers; see :meth:`Task.fitted`."""
+        from senseapp.tasks.segmentation.classes import fit_classes
+
+        return fit_classes(annotations, names, output_names, num_outputs)
+
+    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+        """Refuse masks with classes that the model does not have; see :meth:`Task.check_targets`."""
+        check_masks(targets, num_images, num_outputs)
+
+    # ---- the quick scan and histograms
+
+    def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
+        """Return random directions that the divergence of all pixels adds up in; see :meth:`Task.directions`."""
+        from senseapp.tasks.segmentation.directions import choose_directions
+
+        return choose_directions(output, signs, most)
+
+    def largest_divergence(self, output: Any) -> Tensor:
+        """Return the mean divergence of each image's pixels from the surest pixel of all; see :class:`Task`."""
+        from senseapp.tasks.classification.directions import largest_divergence
+
+        log_probabilities = log_probabilities_of(output)
+        step = -(-log_probabilities.shape[1] // _MOST_BOUND_POSITIONS)
+        kept = log_probabilities[:, ::step]
+        return largest_divergence(kept.flatten(0, 1)).reshape(kept.shape[:2]).mean(1)
+
+    def score(self, output: Tensor) -> Tensor:
+        """Return the sum of the highest score of each pixel, averaged over the pixels of an image."""
+        return output.amax(dim=1).mean(dim=(1, 2)).sum()
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum of each image's mean cross-entropy over the pixels whose class is known."""
+        import torch.nn.functional as F
+
+        masks = masks_like(targets, output[:, 0]).long()
+        entropy = F.cross_entropy(output, masks, ignore_index=VOID, reduction="none")
+        total: Tensor = (entropy.sum(dim=(1, 2)) / (masks != VOID).sum(dim=(1, 2)).clamp_min(1)).sum()
+        return total
+
+    # ---- what people are shown
+
+    def output_text(self, output: Mapping[str, Tensor], names: Sequence[str]) -> str:
+        """Return the classes with the most pixels and their shares."""
+        return self.target_text(output["classes"], names)
+
+    def target_text(self, target: Tensor, names: Sequence[str]) -> str:
+        """Return the classes with the most pixels and their shares."""
+        counts = target.flatten().long().bincount(minlength=VOID + 1)[:VOID]
+        total = max(1, int(counts.sum()))
+        largest = counts.topk(_MOST_NAMED)
+        found = [
+            f"{self.output_name(index, names)} {100 * count / total:.0f} %"
+            for count, index in zip(largest.values.tolist(), largest.indices.tolist(), strict=True)
+            if count >= _LEAST_SHARE * total
+        ]
+        return ", ".join(found) or "no class"
+
+    def drawn(self, picture: NDArray[np.uint8], output: Mapping[str, Tensor]) -> NDArray[np.uint8]:
+        """Return a picture under the colours of its classes; see :meth:`Task.drawn`."""
+        return self.drawn_target(picture, output["classes"])
+
+    def drawn_target(self, picture: NDArray[np.uint8], target: Tensor) -> NDArray[np.uint8]:
+        """Return a picture under the colours of its mask; see :meth:`Task.drawn`."""
+        from senseapp.tasks.segmentation.drawing import overlaid
+
+        return overlaid(picture, target.cpu().numpy())
+
+    def legend(self, outputs: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> bytes:
+        """Return the colours of the classes that some predictions name; see :meth:`Task.legend`."""
+        from senseapp.tasks.segmentation.drawing import legend
+
+        found = {int(number) for each in outputs for number in each["classes"].flatten().bincount().nonzero()} - {VOID}
+        return legend([(number, self.output_name(number, names)) for number in sorted(found)])
+
+    def answer_changes(self, before: Columns, after: Columns, targets: Tensor | None) -> AnswerChanges:
+        """Return how many pixels of each image get another class; see :meth:`Task.answer_changes`.
+
+        Drops of classes are of their IoU with the masks, or without any with what ``before`` finds.
+        """
+        from senseapp.tasks.segmentation.changes import changes_of
+
+        return changes_of(before, after, targets)
+
+    def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
+        """Say so where the classes of pixels are no better than chance."""
+        accuracy = baseline.get(ACCURACY.name, math.nan)
+        if not accuracy <= 1 / max(1, num_outputs):
+            return ""
+        return (
+            f"The uncompressed model gets {100 * accuracy:.0f} % of the pixels of {num_images:,} images right, near "
+            f"chance ({100 / num_outputs:.2g} % for {num_outputs:,} classes): check the preprocessing and the class "
+            "numbers of the masks. Sensitivities below mean little."
+        )
+
+
+def main_map(model_output: object) -> object:
+    """Return the map of class scores in what a network returned; auxiliary ones are left out.
+
+    torchvision's networks return a dictionary with the main map under ``out``; of others the first map counts.
+    """
+    if isinstance(model_output, Mapping):
+        if "out" in model_output:
+            return model_output["out"]
+        model_output = tuple(model_output.values())
+    if isinstance(model_output, (tuple, list)):
+        return next((each for each in model_output if getattr(each, "ndim", 0) == 4), model_output)
+    return model_output
+
+
+def scores_of(maps: Any) -> Tensor:
+    """Return class scores, (N, classes, H, W), of scores, probabilities, or one map of either, (N, C, H, W)."""
+    import torch
+
+    values: Tensor = maps
+    if values.shape[1] == 1:
+        if _within_unit(values):
+            values = values.float().clamp(_LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY).logit()
+        return torch.cat([torch.zeros_like(values), values], dim=1)
+    if _within_unit(values) and bool(((values.sum(1) - 1).abs() <= _PROBABILITY_SUM).all()):
+        return values.float().clamp_min(_LEAST_PROBABILITY).log()
+    return values
+
+
+def _within_unit(values: Tensor) -> bool:
+    if values.is_meta:
+        return False
+    low, high = values.detach().aminmax()
+    return bool(low >= 0) and bool(high <= 1)
+
+
+SEGMENTATION = Segmentation(
+    name="segmentation",
+    label="Segmentation: one class per pixel",
+    model_kind="segmentation",
+    output_title="Classes per pixel",
+    label_words=("class", "classes"),
+    label_places="Masks beside the pictures",
+    label_help="A PNG of class numbers for each picture, with its name, in folders images and masks; or Pascal VOC, "
+    "Cityscapes, or a COCO JSON file.",
+    score_label="Highest score",
+    shown_metric=MIOU.name,
+    extra_metrics=(MIOU, ACCURACY, DIVERGENCE, AGREEMENT, MIOU_AGREEMENT),
+    one_tensor=False,
+    annotations=MASKS,
+)
+
+__all__ = ["SEGMENTATION", "Segmentation", "classes_of", "main_map", "scores_of"]
