@@ -220,17 +220,3 @@ def ratio_interval(
     if margin > _LARGEST_EXPONENT:
         return 0.0, math.inf
     return ratio * math.exp(-margin), ratio * math.exp(margin)
-
-
-def linear_interval(num_parts: int, estimate: float, squares: float, confidence: float = 0.95) -> Interval:
-    """Interval of an estimate by Student's t, from the sum of ``squares`` of what each part adds to its error.
-
-    Parts are images, or groups of images, and what they add, linearised, sums to 0. One part gives infinite bounds.
-
-    Source: Särndal, Swensson and Wretman (1992), Model Assisted Survey Sampling, section 5.5.
-    """
-    _check(num_parts, confidence)
-    if num_parts == 1 or not math.isfinite(squares):
-        return -math.inf, math.inf
-    margin = _t_quantile(num_parts, confidence) * math.sqrt(max(0.0, squares) * num_parts / (num_parts - 1))
-    return estimate - margin, estimate + margin

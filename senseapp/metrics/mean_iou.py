@@ -1,13 +1,11 @@
 """Mean intersection over union: of all images together, a mean over classes, with an interval from compact sums.
 
 The IoU of a class is (pixels that are of it and found to be) / (pixels that are of it or found to be), with sums over
-all images; the mean is over the classes that occur in the truth. It is no mean over images, so images are assigned to
-:data:`GROUPS` groups by their content, and the sums of each group are kept: their number does not grow with the images.
-The interval is that of a linearised statistic of cluster totals. Groups are a random partition of the images, so the
-totals of groups vary as those of images do.
+all images; the mean is over the classes that occur in the truth. It is no mean over images, so images are assigned at
+random, by their content, to :data:`GROUPS` groups, and the sums of each group are kept: their number does not grow with
+the images. The interval is that of the mean of the pseudo-values that leave out one group at a time.
 
-Source: Särndal, Swensson and Wretman (1992), Model Assisted Survey Sampling, section 5.5 (Taylor linearisation);
-Wolter (2007), Introduction to Variance Estimation, 2nd ed., chapter 2 (random groups).
+Source: Wolter (2007), Introduction to Variance Estimation, 2nd ed., sections 2.4 and 4.2 (random groups, jackknife).
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Moments
 from senseapp.metrics.segmentation import (
     VOID,
@@ -78,7 +75,9 @@ class MeanIou(SegmentationMetric):
         before, after = classes_of(baseline_output), classes_of(output)
         masks = masks_like(targets, after) if self.needs_labels else before
         counts = _counts(masks, before, after, num_classes)  # (N, classes, sums)
-        sums = counts.new_zeros(GROUPS, num_classes, _SUMS).index_add_(0, _groups(before), counts)
+        sums = counts.new_zeros(GROUPS, num_classes, _SUMS).index_add_(
+            0, _groups(log_probabilities_of(baseline_output)), counts
+        )
         return (float(len(after)), *sums.flatten().tolist())
 
     def estimate(self, moments: Moments) -> tuple[float, float, float]:
@@ -92,40 +91,27 @@ class MeanIou(SegmentationMetric):
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the interval of the drop of the mean."""
-        _require_images(moments)
-        grouped = _grouped(moments)
-        occurs = grouped.sum(0)[:, 0] > 0
-        if not occurs.any():
-            return -math.inf, math.inf
-        _, _, drop = self.estimate(moments)
-        return _interval(grouped, _drops(grouped)[:, occurs].mean(1), drop, confidence)
+        return _interval(_grouped(moments), confidence)
 
     def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[ClassIou, ...]:
         """Return what each class that occurs loses, with an interval of its own."""
-        _require_images(moments)
         grouped = _grouped(moments)
-        totals, drops = grouped.sum(0), _drops(grouped)
+        totals = grouped.sum(0)
         before, after = _iou(totals, 0), _iou(totals, 1)
         found = []
         for index in (int(each) for each in (totals[:, 0] > 0).nonzero()[0]):
-            drop = float(before[index] - after[index])
-            low, high = _interval(grouped, drops[:, index], drop, confidence)
+            low, high = _interval(grouped[:, [index]], confidence)
             found.append(
                 ClassIou(
                     index=index,
                     before=float(before[index]),
                     after=float(after[index]),
-                    delta=drop,
+                    delta=float(before[index] - after[index]),
                     ci_low=low,
                     ci_high=high,
                 )
             )
         return tuple(found)
-
-
-def _require_images(moments: Moments) -> None:
-    if not moments[0]:
-        raise InvalidInput("An interval needs at least one image.")
 
 
 def _grouped(moments: Moments) -> NDArray[np.float64]:
@@ -148,25 +134,26 @@ def _iou(totals: NDArray[np.float64], side: int) -> NDArray[np.float64]:
     return np.divide(totals[..., 3 + side], union, out=np.zeros_like(union), where=union > 0)
 
 
-def _drops(grouped: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how much each group adds to the error of the drop of each class, linearised, (groups, classes)."""
+def _mean_drop(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the drop of the mean IoU over classes that occur, (...), from sums (..., classes, sums)."""
     import numpy as np
 
-    totals = grouped.sum(0)
-    linear = np.zeros(grouped.shape[:2])
-    for side, sign in ((0, 1.0), (1, -1.0)):
-        union, share = _union(totals, side), _iou(totals, side)
-        residual = grouped[..., 3 + side] - share * _union(grouped, side)
-        linear += sign * np.divide(residual, union, out=np.zeros_like(residual), where=union > 0)
-    return linear
+    occurs = totals[..., 0] > 0
+    drops = np.where(occurs, _iou(totals, 0) - _iou(totals, 1), 0.0).sum(-1)
+    return np.asarray(drops / np.maximum(1, occurs.sum(-1)))
 
 
-def _interval(grouped: NDArray[np.float64], linear: NDArray[np.float64], drop: float, confidence: float) -> Interval:
-    """Return the interval of a drop from what each group adds to its error, (groups,)."""
-    from senseapp.metrics.intervals import linear_interval
+def _interval(grouped: NDArray[np.float64], confidence: float) -> Interval:
+    """Return the interval of the mean drop from the sums of groups, (groups, classes, sums)."""
+    from senseapp.metrics.intervals import mean_interval
 
-    low, high = linear_interval(len(grouped), drop, float((linear**2).sum()), confidence)
-    return max(low, -1.0), min(high, 1.0)
+    count, totals = len(grouped), grouped.sum(0)
+    drop = float(_mean_drop(totals))
+    pseudo = count * drop - (count - 1) * _mean_drop(totals - grouped)
+    moved = drop - float(pseudo.mean()) if count else 0.0
+    sums = float(pseudo.sum()), float((pseudo**2).sum()), float((pseudo**3).sum())
+    low, high = mean_interval(count, sums, confidence)
+    return max(-1.0, low + moved), min(1.0, high + moved)
 
 
 def _counts(masks: Tensor, before: Tensor, after: Tensor, num_classes: int) -> Tensor:
@@ -200,16 +187,16 @@ def _histogram(classes: Tensor, counted: Tensor, num_classes: int) -> Tensor:
     return found.reshape(len(classes), num_classes).double()
 
 
-def _groups(classes: Tensor) -> Tensor:
-    """Return the group of each image, int64 (N,), from the classes of its pixels, which are (N, H, W)."""
+def _groups(log_probabilities: Tensor) -> Tensor:
+    """Return the group of each image, int64 (N,), from the bits of all its probabilities, (N, P, C)."""
     import torch
 
-    flat = classes.flatten(1)
-    places = (torch.arange(flat.shape[1], device=flat.device) * _MULTIPLIER % 2**31) | 1
-    together = max(1, _COUNTED_TOGETHER // max(1, flat.shape[1]))
-    sums = [(flat[low : low + together].long() * places).sum(1) for low in range(0, len(flat), together)]
-    total = torch.cat(sums) if sums else flat.new_zeros(0).long()
-    return (total * _MULTIPLIER % 2**31) * GROUPS // 2**31
+    bits = log_probabilities.float().flatten(1).contiguous().view(torch.int32)
+    places = (torch.arange(bits.shape[1], device=bits.device) * _MULTIPLIER % 2**31) | 1
+    together = max(1, _COUNTED_TOGETHER // max(1, bits.shape[1]))
+    sums = [(bits[low : low + together].long() * places).sum(1) for low in range(0, len(bits), together)]
+    total = torch.cat(sums) if sums else bits.new_zeros(0).long()
+    return (total * _MULTIPLIER >> 16) % GROUPS
 
 
 MIOU = MeanIou(

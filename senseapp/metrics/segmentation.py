@@ -183,8 +183,8 @@ class PixelAgreement(SegmentationMetric):
 class PixelAccuracy(SegmentationMetric):
     """The share of all pixels with a known class that get it.
 
-    Moments are (n, Σ right before, Σ d, Σ v, Σ d², Σ v², Σ d v), with v the pixels of an image whose class is known and
-    d by how many fewer of them are right after compression.
+    Moments are (n, Σ right before, Σ d, Σ v, Σ d², Σ d v, Σ v², Σ d³, Σ d² v, Σ d v², Σ v³), with v the pixels of an
+    image whose class is known and d by how many fewer of them are right after compression.
     """
 
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
@@ -197,7 +197,8 @@ class PixelAccuracy(SegmentationMetric):
             for each in (baseline_output, output)
         )
         lost = before - after
-        return before, lost, known, lost**2, known**2, lost * known
+        squares = lost**2, lost * known, known**2
+        return before, lost, known, *squares, lost**3, squares[0] * known, squares[2] * lost, known**3
 
     def estimate(self, moments: Moments) -> tuple[float, float, float]:
         """Return the accuracy before, after, and the drop; not a number where no class of any pixel is known."""
@@ -207,18 +208,22 @@ class PixelAccuracy(SegmentationMetric):
         return before / known, (before - lost) / known, lost / known
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a ratio of two sums over images, by the delta method.
+        """Return the interval of a ratio r of two sums over images: that of the mean of d − r v, by the delta method.
 
         Source: Cochran (1977), Sampling Techniques, 3rd ed., equation 6.13, without the finite population factor.
         """
-        from senseapp.metrics.intervals import linear_interval
+        from senseapp.metrics.intervals import mean_interval
 
-        count, _, lost, known, lost_squares, known_squares, products = moments
+        count, _, lost, known, *products = moments
+        ratio = lost / known if known else math.nan
+        weights = (1.0, -2 * ratio, ratio**2), (1.0, -3 * ratio, 3 * ratio**2, -(ratio**3))
+        square = sum(weight * each for weight, each in zip(weights[0], products[:3], strict=True))
+        cube = sum(weight * each for weight, each in zip(weights[1], products[3:], strict=True))
+        low, high = mean_interval(int(count), (0.0, max(0.0, square), cube), confidence)
         if not known:
-            return -math.inf, math.inf
-        ratio = lost / known
-        residual = lost_squares - 2 * ratio * products + ratio**2 * known_squares
-        return linear_interval(int(count), ratio, residual / known**2, confidence)
+            return -1.0, 1.0
+        scale = count / known
+        return max(-1.0, ratio + scale * low), min(1.0, ratio + scale * high)
 
 
 DIVERGENCE = PixelDivergence(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from senseapp.data.pictures import png_of
 from senseapp.metrics.intervals import discordant_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions
 from senseapp.records.answers import UNKNOWN, ChangedAnswers, ChangedPicture, ClassDrop, FileAnswers
-from senseapp.tasks import Task
+from senseapp.tasks import AnswerDrop, Task
 
 _MOST_PICTURES = 12
 _MOST_CLASSES = 20
@@ -45,18 +46,27 @@ def changed_answers(
     found = task.answer_changes(before, after, images.labels)
     if found is None:
         return None
-    order = torch.argsort(found.sure_before.masked_fill(~found.changed, -1.0), descending=True, stable=True)
+    ranks = found.sure_before if found.damage is None else found.damage
+    order = torch.argsort(ranks.masked_fill(~found.changed, -1.0), descending=True, stable=True)
     shown: list[int] = order[: min(_MOST_PICTURES, int(found.changed.sum()))].tolist()
     worse, better, totals = (counts.cpu().numpy() for counts in (found.worse, found.better, found.totals))
-    drops = class_drops(
-        worse, better, totals, lambda index: task.output_name(index, names), by_labels=images.labels is not None
-    )
+    drop = float((worse - better).sum() / max(1, totals.sum()))
+    if found.class_drops is None:
+        drops = class_drops(
+            worse, better, totals, lambda index: task.output_name(index, names), by_labels=images.labels is not None
+        )
+    else:
+        drops = _named_drops(found.class_drops, task, names)
+        drop = sum(each.drop for each in drops) / max(1, len(drops))
     return ChangedAnswers(
         subject=subject,
         num_changed=int(found.changed.sum()),
         num_images=len(images),
         by_labels=images.labels is not None,
-        drop=float((worse - better).sum() / max(1, totals.sum())),
+        drop=drop,
+        said=found.said,
+        measure=found.measure,
+        legend=task.legend([each[index] for each in (before, after) for index in shown], names),
         pictures=tuple(
             ChangedPicture(
                 name=images.names[index],
@@ -66,6 +76,8 @@ def changed_answers(
                 after=task.output_text(after[index], names),
                 sure_before=float(found.sure_before[index]),
                 sure_after=float(found.sure_after[index]),
+                caption=found.captions[index] if found.captions else "",
+                drawn=_drawn(task, images, index, before[index], after[index]),
             )
             for index in shown
         ),
@@ -101,13 +113,51 @@ def class_drops(
     return tuple(sorted(found, key=lambda each: -each.drop))
 
 
-def _thumbnail(images: ImageSet, index: int) -> bytes:
-    """Return one picture as the network sees it; nothing of images that are no pictures."""
+def _named_drops(
+    drops_of: Callable[[float], Sequence[AnswerDrop]], task: Task, names: Sequence[str]
+) -> tuple[ClassDrop, ...]:
+    """Return what classes lose, the worst first, with intervals that hold together."""
+    count = max(1, len(drops_of(1 - _SIGNIFICANCE)))
+    found = drops_of(1 - _SIGNIFICANCE / count)
+    mean = sum(each.drop for each in found) / count
+    drops = (
+        ClassDrop(
+            name=task.output_name(each.index, names),
+            num_images=each.num_images,
+            drop=each.drop,
+            low=each.low,
+            high=each.high,
+            stands_out=not each.low <= mean <= each.high,
+        )
+        for each in found
+    )
+    return tuple(sorted(drops, key=lambda each: -each.drop))
+
+
+def _colours(images: ImageSet, index: int) -> npt.NDArray[np.uint8] | None:
+    """Return one picture as the network sees it, RGB (H, W, 3); None for images that are no pictures."""
     if not isinstance(images, PreparedImages):
-        return b""
+        return None
     picture = images.pixels[images.rows[index]]  # (C, H, W)
     colours = picture[:3] if len(picture) >= 3 else picture[:1].expand(3, -1, -1)
-    return png_of(colours.permute(1, 2, 0).contiguous().numpy())
+    found: npt.NDArray[np.uint8] = colours.permute(1, 2, 0).contiguous().numpy()
+    return found
+
+
+def _thumbnail(images: ImageSet, index: int) -> bytes:
+    picture = _colours(images, index)
+    return b"" if picture is None else png_of(picture)
+
+
+def _drawn(task: Task, images: ImageSet, index: int, before: Any, after: Any) -> tuple[tuple[str, bytes], ...]:
+    """Return the picture with its label, and with what each model answers, drawn in it, where the task can."""
+    picture = _colours(images, index)
+    if picture is None:
+        return ()
+    made = [("original", task.drawn(picture, before)), ("compressed", task.drawn(picture, after))]
+    if images.labels is not None:
+        made.append(("label", task.drawn_target(picture, images.labels[index])))
+    return tuple((title, png_of(each)) for title, each in made if each is not None)
 
 
 def file_answers(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from senseapp.core.files import storage_errors
 from senseapp.data.images import effective_preprocessing
 from senseapp.data.pictures import png_of, preview
 from senseapp.data.single_picture import prepared_picture
+from senseapp.metrics.predictions import Predictions
 from senseapp.networks.sources.load import load_model
 from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
 from senseapp.records.spec import RunSpec
@@ -40,8 +42,8 @@ def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Pat
     images = prepared_picture(picture, preprocessing, upright=spec.data.upright)
     batch = images.batch(0, 1)  # (1, C, H, W)
     with torch.inference_mode():
-        original = task.output(model.module(batch))
-    outputs: dict[str, Tensor] = {}
+        original = task.predictions(model.module(batch))
+    outputs: dict[str, Predictions] = {}
     names: Sequence[str] = model.class_names
     for name, path, runtime_name in files:
         with storage_errors(name):
@@ -50,19 +52,21 @@ def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Pat
         names = names or runtime.class_names(content)
         network = runtime.open(content)
         wanted = batch.expand(network.fixed_batch or 1, *batch.shape[1:])  # whatever batch the file takes
-        outputs[name] = task.output(network.run(wanted))[:1]
+        outputs[name] = task.predictions(network.run(wanted))[:1]
     _, height, width = preprocessing.input_shape
+    shown = preview(images, preprocessing, count=1).pictures[0]
     return PictureAnswers(
-        png=png_of(preview(images, preprocessing, count=1).pictures[0]),
+        png=png_of(shown),
         input_size=(width, height),
-        original=_answer(task, original[0], names),
-        files=tuple((name, _answer(task, output[0], names)) for name, output in outputs.items()),
+        original=_answer(task, original, names, shown),
+        files=tuple((name, _answer(task, output, names, shown)) for name, output in outputs.items()),
         notes=images.notes,
     )
 
 
-def _answer(task: Task, output: Tensor, names: Sequence[str]) -> PictureAnswer:
-    probabilities = task.probabilities(output[None])
+def _answer(task: Task, output: Predictions, names: Sequence[str], picture: NDArray[np.uint8]) -> PictureAnswer:
+    """Return what a network answers to one image."""
+    probabilities = task.probabilities(output)
     shares: tuple[ClassShare, ...] = ()
     if probabilities is not None:
         best, indices = probabilities[0].topk(min(_TOP, probabilities.shape[1]))
@@ -70,4 +74,7 @@ def _answer(task: Task, output: Tensor, names: Sequence[str]) -> PictureAnswer:
             ClassShare(name=task.output_name(index, names), share=share)
             for index, share in zip(indices.tolist(), best.tolist(), strict=True)
         )
-    return PictureAnswer(text=task.output_text(output, names), shares=shares)
+    drawn = task.drawn(picture, output[0])
+    return PictureAnswer(
+        text=task.output_text(output[0], names), shares=shares, drawn=b"" if drawn is None else png_of(drawn)
+    )

@@ -19,6 +19,8 @@ class ChangedPicture:
         label: of the picture, as text; empty without labels.
         before, after: what the uncompressed and the compressed model answer.
         sure_before, sure_after: the probability that each gives to its answer.
+        caption: what changed; empty for both answers with their probabilities.
+        drawn: title and PNG file of the picture with each answer drawn in it, and its label, where that is possible.
     """
 
     name: str
@@ -28,6 +30,8 @@ class ChangedPicture:
     after: str
     sure_before: float
     sure_after: float
+    caption: str = ""
+    drawn: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,9 @@ class ChangedAnswers:
         pictures: some that changed, those first that the uncompressed model was surest of.
         classes: those that lose most, the worst first.
         num_classes: with images, over all of which intervals are corrected.
+        said: how much changes, in one sentence; empty for the number of images.
+        measure: what drops of classes are of; empty for answers.
+        legend: what the colours of drawn answers mean, as a PNG file.
     """
 
     subject: str
@@ -71,6 +78,9 @@ class ChangedAnswers:
     pictures: tuple[ChangedPicture, ...] = ()
     classes: tuple[ClassDrop, ...] = ()
     num_classes: int = 0
+    said: str = ""
+    measure: str = ""
+    legend: bytes = b""
 
     @property
     def sentence(self) -> str:
@@ -80,7 +90,8 @@ class ChangedAnswers:
             f" {' and '.join(worse[:3])} {'loses' if len(worse) == 1 else 'lose'} more than the mean." if worse else ""
         )
         none = "" if worse or not self.classes else " No class loses more than the mean for sure."
-        return f"{self.num_changed} of {plural(self.num_images, 'answer')} change.{pay or none}"
+        said = self.said or f"{self.num_changed} of {plural(self.num_images, 'answer')} change."
+        return f"{said}{pay or none}"
 
 
 register(ChangedAnswers)
@@ -215,10 +226,12 @@ class PictureAnswer:
     Attributes:
         text: the answer in a few letters.
         shares: the likeliest classes, the likeliest first; empty where outputs are no probabilities.
+        drawn: the picture with the answer drawn in it, as a PNG file, where that is possible.
     """
 
     text: str
     shares: tuple[ClassShare, ...]
+    drawn: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,12 +139,14 @@ class SeenPicture:
         png: the cropped picture, as a PNG file.
         label: of the picture, as text; empty without labels.
         prediction: what the model says of it, as text.
+        drawn: the picture with the prediction drawn in it, as a PNG file, and that with the label, where possible.
     """
 
     name: str
     png: bytes
     label: str
     prediction: str
+    drawn: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

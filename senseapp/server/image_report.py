@@ -98,6 +98,14 @@ def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tu
             png=png_of(picture),
             label="" if images.labels is None else task.target_text(images.labels[index], names),
             prediction=task.output_text(output, names),
+            drawn=tuple(
+                png_of(drawn)
+                for drawn in (
+                    task.drawn(picture, output),
+                    None if images.labels is None else task.drawn_target(picture, images.labels[index]),
+                )
+                if drawn is not None
+            ),
         )
         for index, picture, output in zip(chosen.indices, chosen.pictures, outputs, strict=True)
     )

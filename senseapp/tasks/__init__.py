@@ -19,6 +19,7 @@ from senseapp.tasks.annotations import (
 )
 from senseapp.tasks.base import (
     AnswerChanges,
+    AnswerDrop,
     FittedAnnotations,
     LabelMapProposal,
     LabelTruth,
@@ -76,6 +77,7 @@ __all__ = [
     "AnnotationFiles",
     "AnnotationReader",
     "AnswerChanges",
+    "AnswerDrop",
     "FittedAnnotations",
     "LabelMapProposal",
     "LabelTruth",

@@ -21,10 +21,14 @@ PerImage: TypeAlias = Any
 """What is known of each image, which only its task reads: a tensor, images first, or a tuple of one object for each
 image. Both have a length, and ``[start:stop]`` of either is that of these images."""
 
-PICTURE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "pictures", "photos", "inputs", "input")
+PICTURE_FOLDERS = (
+    *("images", "image", "imgs", "img", "jpegimages", "pictures", "photos", "inputs", "input"),
+    "leftimg8bit",
+)
 LABEL_FOLDERS = (
     *("masks", "mask", "labels", "label", "annotations", "annotation", "segmentationclass", "segmentations"),
     *("segmentation", "trimaps", "ground_truth", "groundtruth", "gt", "segmentationobject"),
+    *("gtfine", "gtcoarse"),
 )
 """Folders of files that annotate the picture of the same name, in any case; the first of them that has one is taken."""
 

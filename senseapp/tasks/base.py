@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -17,6 +17,8 @@ from senseapp.metrics import METRICS, Metric
 from senseapp.tasks.annotations import AnnotationReader, PerImage
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
@@ -120,6 +122,11 @@ class AnswerChanges:
         sure_before, sure_after: the probability that each model gives to its own answer, (N,).
         worse, better, totals: of each class or label, (K,), how many of the answers that are its own became wrong, and
             right, and how many there are; without targets an answer that changed became wrong.
+        damage: by which the worst images come first, (N,); None where those come first that the model was surest of.
+        said: how much changes, in one sentence; empty for how many of the images are answered differently.
+        captions: of each image, what changed in it; empty for both answers with their probabilities.
+        class_drops: returns what classes lose, for a confidence, where that is no count of answers; else None.
+        measure: what they lose it of: ``IoU with the masks``.
     """
 
     changed: Tensor
@@ -128,6 +135,22 @@ class AnswerChanges:
     worse: Tensor
     better: Tensor
     totals: Tensor
+    damage: Tensor | None = None
+    said: str = ""
+    captions: Sequence[str] = ()
+    class_drops: Callable[[float], Sequence[AnswerDrop]] | None = None
+    measure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDrop:
+    """What one class loses: its ``index``, the images it occurs in, the drop as a share, and its interval."""
+
+    index: int
+    num_images: int
+    drop: float
+    low: float
+    high: float
 
 
 class ScanDirections(Protocol):
@@ -332,6 +355,18 @@ class Task(ABC):
     def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges | None:
         """Return how the answers in two predictions of the same images differ; None where they are no answers."""
         return None
+
+    def drawn(self, picture: NDArray[np.uint8], output: Any) -> NDArray[np.uint8] | None:
+        """Return a picture, RGB (H, W, 3), with the prediction of it drawn in it; None where none is drawn."""
+        return None
+
+    def drawn_target(self, picture: NDArray[np.uint8], target: Any) -> NDArray[np.uint8] | None:
+        """Return a picture with its label drawn in it; see :meth:`drawn`."""
+        return None
+
+    def legend(self, outputs: Sequence[Any], names: Sequence[str]) -> bytes:
+        """Return what :meth:`drawn` colours mean in predictions of some images, as a PNG file; empty for nothing."""
+        return b""
 
     def output_name(self, index: int, names: Sequence[str]) -> str:
         """Return what one of the outputs is called, of which ``names`` may be known."""

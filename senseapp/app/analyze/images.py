@@ -136,6 +136,8 @@ def _show(report: PreviewReport, model: ModelSpec) -> None:
     for picture in report.pictures:
         frame = row.container(width=_THUMBNAIL_PIXELS)
         frame.image(picture.png, caption=_caption(picture), width="stretch", alt=_description(picture))
+        for png, what in zip(picture.drawn, ("Prediction", "As labelled"), strict=False):
+            frame.image(png, caption=what, width="stretch", alt=f"{picture.name}: {what.lower()} drawn in it")
     for note in report.notes:
         st.caption(md(":material/info: {}", note))
 

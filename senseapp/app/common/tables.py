@@ -201,6 +201,9 @@ def _leaderboard_columns() -> dict[str, Any]:
 
 
 _PICTURE_WIDTH = 110
+_MOST_DRAWN, _GAP = 6, 8
+_DRAWN = {"original": "Original", "compressed": "Compressed", "label": "As labelled"}
+"""Titles of the pictures with an answer drawn in them."""
 
 
 def changed_answers(found: ChangedAnswers, *, key: str) -> None:
@@ -216,10 +219,27 @@ def changed_answers(found: ChangedAnswers, *, key: str) -> None:
 def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_WIDTH) -> None:
     """Show some pictures with both answers, each ``width`` pixels wide; nothing of images that are no pictures."""
     shown = [picture for picture in found.pictures if picture.png]
-    if shown:
+    if any(picture.drawn for picture in shown):
+        _drawn_pictures(found, key=key, width=width)
+    elif shown:
         row = st.container(horizontal=True, gap="small", key=f"answers.pictures.{key}")
         for picture in shown:
             row.image(picture.png, caption=_caption(picture), width=width)
+
+
+def _drawn_pictures(found: ChangedAnswers, *, key: str, width: int) -> None:
+    """Show the answers of both models drawn into each picture, side by side, the worst first."""
+    if found.legend:
+        st.image(found.legend, alt="The colours of the classes")
+    rows = st.container(horizontal=True, gap="medium", key=f"answers.pictures.{key}")
+    for picture in found.pictures[:_MOST_DRAWN]:
+        block = rows.container(gap="xsmall", width=len(picture.drawn) * (width + _GAP))
+        row = block.container(horizontal=True, gap="xsmall")
+        for title, png in picture.drawn:
+            words, text = _DRAWN[title], picture.label if title == "label" else ""
+            told = {"original": picture.before, "compressed": picture.after}.get(title, text)
+            row.image(png, caption=words, width=width, alt=f"{picture.name}, {words.lower()}: {told}")
+        block.caption(md("{}: {}", picture.name, picture.caption))
 
 
 def _caption(picture: ChangedPicture) -> str:

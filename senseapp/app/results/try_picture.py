@@ -105,6 +105,8 @@ def _shares(column: DeltaGenerator, title: str, answer: PictureAnswer) -> None:
     """List the likeliest classes with bars of their probabilities."""
     with column.container(gap="xsmall"):
         st.markdown(md("**{}**", title))
+        if answer.drawn:
+            st.image(answer.drawn, width=_PICTURE_WIDTH, alt=f"{title}: {answer.text}")
         if not answer.shares:
             st.markdown(md("{}", answer.text))
         for each in answer.shares:

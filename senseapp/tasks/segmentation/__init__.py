@@ -26,13 +26,15 @@ from senseapp.metrics.segmentation import (
     masks_like,
     predictions_of,
 )
-from senseapp.tasks.base import ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, FittedAnnotations, ScanDirections, Task, refuse_output
 from senseapp.tasks.segmentation.masks import MASKS
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from senseapp.metrics.predictions import Predictions
+    from senseapp.metrics.predictions import Columns, Predictions
 
 _LEAST_PROBABILITY = 1e-6
 _PROBABILITY_SUM = 0.1  # by which class probabilities in few bits may miss 1
@@ -89,6 +91,14 @@ class Segmentation(Task):
             "all values are between 0 and 1."
         )
 
+    def fitted(
+        self, annotations: Tensor, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
+    ) -> FittedAnnotations:
+        """Return masks with the model's class numbers; see :meth:`Task.fitted`."""
+        from senseapp.tasks.segmentation.classes import fit_classes
+
+        return fit_classes(annotations, names, output_names, num_outputs)
+
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse masks with classes that the model does not have; see :meth:`Task.check_targets`."""
         check_masks(targets, num_images, num_outputs)
@@ -140,6 +150,32 @@ class Segmentation(Task):
             if count >= _LEAST_SHARE * total
         ]
         return ", ".join(found) or "no class"
+
+    def drawn(self, picture: NDArray[np.uint8], output: Mapping[str, Tensor]) -> NDArray[np.uint8]:
+        """Return a picture under the colours of its classes; see :meth:`Task.drawn`."""
+        return self.drawn_target(picture, output["classes"])
+
+    def drawn_target(self, picture: NDArray[np.uint8], target: Tensor) -> NDArray[np.uint8]:
+        """Return a picture under the colours of its mask; see :meth:`Task.drawn`."""
+        from senseapp.tasks.segmentation.drawing import overlaid
+
+        return overlaid(picture, target.cpu().numpy())
+
+    def legend(self, outputs: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> bytes:
+        """Return the colours of the classes that some predictions name; see :meth:`Task.legend`."""
+        from senseapp.tasks.segmentation.drawing import legend
+
+        found = {int(number) for each in outputs for number in each["classes"].flatten().bincount().nonzero()} - {VOID}
+        return legend([(number, self.output_name(number, names)) for number in sorted(found)])
+
+    def answer_changes(self, before: Columns, after: Columns, targets: Tensor | None) -> AnswerChanges:
+        """Return how many pixels of each image get another class; see :meth:`Task.answer_changes`.
+
+        Drops of classes are of their IoU with the masks, or without any with what ``before`` finds.
+        """
+        from senseapp.tasks.segmentation.changes import changes_of
+
+        return changes_of(before, after, targets)
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
         """Say so where the classes of pixels are no better than chance."""

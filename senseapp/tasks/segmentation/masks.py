@@ -1,32 +1,116 @@
-"""Masks beside pictures: label images in folders of their own."""
+"""Masks beside pictures: label images in folders of their own, or shapes of all pictures in one COCO file.
+
+Folders are ``images`` and ``masks``, or others of those names; ``JPEGImages`` and ``SegmentationClass`` of Pascal VOC;
+``leftImg8bit`` and ``gtFine`` of Cityscapes, whose files end in ``_leftImg8bit`` and ``_gtFine_labelTrainIds``; or one
+folder in which ``a_mask.png`` is the mask of ``a.jpg``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import (
+    LABEL_FOLDERS,
     AnnotationFiles,
     AnnotationReader,
     Listing,
     PictureGeometry,
     pairs_by_stem,
 )
+from senseapp.tasks.segmentation.coco import Shapes, find_coco
+
+_PICTURE_ENDING = "_leftimg8bit"
+_MASK_ENDINGS = (
+    *("_gtfine_labeltrainids", "_gtcoarse_labeltrainids", "_labeltrainids"),
+    *("_gtfine_labelids", "_gtcoarse_labelids", "_labelids"),
+    *("_mask", "_masks", "_seg", "_segmentation", "_labels", "_label", "_gt"),
+)
+"""Of names of masks, in any case; of several masks of a picture the first counts."""
+_OTHER_ENDINGS = ("_gtfine_color", "_gtcoarse_color", "_gtfine_instanceids", "_gtcoarse_instanceids")
+"""Of pictures beside masks that are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskReader(AnnotationReader):
-    """Label images with the class number of each pixel, as grey values or places in a palette."""
+    """The class number of each pixel, as a grey value or a place in a palette; or shapes that COCO writes."""
 
     def find(self, listing: Listing) -> AnnotationFiles:
-        """Return the pictures with a mask."""
-        pairs, masks = pairs_by_stem(listing.pictures, listing.pictures)
-        return AnnotationFiles(files=pairs, no_pictures=masks)
+        """Return the pictures with a mask, by files of their own where there are any."""
+        folder = listing.chosen if not listing.chosen.casefold().endswith(".json") else ""
+        if listing.chosen and not folder:
+            return find_coco(listing) or AnnotationFiles()
+        pairs, others = _mask_files(listing.pictures, folder)
+        if not pairs and not folder:
+            found = find_coco(listing)
+            if found is not None:
+                return found
+        choices = sorted({path.rpartition("/")[0] for path in others} - {""})
+        choices += sorted(path for path in listing.others if path.casefold().endswith(".json"))
+        return AnnotationFiles(files=pairs, no_pictures=others, choices=tuple(choices))
 
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""
+        if isinstance(annotation, Shapes):
+            return annotation.placed(geometry)
         return geometry.mask(annotation, fill=VOID)
+
+
+def _mask_files(pictures: Collection[str], folder: str) -> tuple[dict[str, str], set[str]]:
+    """Return the mask of each picture that has one, and all files that are masks; of one ``folder`` if it is named."""
+    stems = {path.rpartition(".")[0].casefold() for path in pictures}
+    masks: dict[str, tuple[int, str]] = {}
+    no_pictures = set()
+    for path in pictures:
+        found = _as_mask(path, folder, stems)
+        if found is None:
+            continue
+        no_pictures.add(path)
+        rank, short = found
+        if short:
+            masks[short] = min(masks.get(short, (rank, path)), (rank, path))
+    shown = {_without(path, _PICTURE_ENDING): path for path in pictures if path not in no_pictures}
+    pairs = _by_name(shown, masks) if folder else pairs_by_stem(shown, masks)[0]
+    return {shown[short]: masks[mask][1] for short, mask in pairs.items()}, no_pictures
+
+
+def _by_name(pictures: Collection[str], masks: Collection[str]) -> dict[str, str]:
+    """Pair files of one name in any folders, where the name is that of one picture and of one mask."""
+    named: dict[str, tuple[list[str], list[str]]] = {}
+    for side, paths in enumerate((pictures, masks)):
+        for path in paths:
+            named.setdefault(path.rpartition("/")[2].rpartition(".")[0], ([], []))[side].append(path)
+    return {found[0]: those[0] for found, those in named.values() if len(found) == len(those) == 1}
+
+
+def _as_mask(path: str, folder: str, stems: Collection[str]) -> tuple[int, str] | None:
+    """Return how likely a file is the mask of a picture, 0 first, and its path in a folder of masks without ending.
+
+    None for what is no mask; an empty path for what is neither mask nor picture. ``stems`` are all paths without
+    suffix, in small letters.
+    """
+    if folder and not path.startswith(f"{folder}/"):
+        return None
+    first, slash, name = path.rpartition("/")
+    is_inside = bool(folder) or any(part in LABEL_FOLDERS for part in first.casefold().split("/"))
+    stem = name.rpartition(".")[0].casefold()
+    if is_inside and stem.endswith(_OTHER_ENDINGS):
+        return len(_MASK_ENDINGS), ""
+    rank = next((rank for rank, ending in enumerate(_MASK_ENDINGS) if stem.endswith(ending)), len(_MASK_ENDINGS))
+    short = path if rank == len(_MASK_ENDINGS) else _without(path, _MASK_ENDINGS[rank])
+    if is_inside:
+        return rank, short
+    if short == path or short.rpartition(".")[0].casefold() not in stems:
+        return None
+    return rank, f"{first}{slash}masks/{short.rpartition('/')[2]}"
+
+
+def _without(path: str, ending: str) -> str:
+    """Return a path without what its name ends in before the suffix."""
+    stem, dot, suffix = path.rpartition(".")
+    return stem[: -len(ending)] + dot + suffix if stem.casefold().endswith(ending) else path
 
 
 MASKS = MaskReader(words=("mask", "masks"), label_images=True, dense=True)

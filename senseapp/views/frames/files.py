@@ -229,6 +229,7 @@ CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")
 def class_note(found: ChangedAnswers) -> str:
     """Say what the drops of classes are, and how their intervals are corrected."""
     what = "of right answers" if found.by_labels else "of answers that stay the same, by the original's answer"
+    what = f"of {found.measure}" if found.measure else what
     listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""
     return (
         f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {100 * found.drop:.1f} points on "

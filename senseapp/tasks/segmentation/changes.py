@@ -1,0 +1,79 @@
+"""How the classes of pixels in two predictions of the same images differ, for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from senseapp.metrics.base import number_text
+from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
+from senseapp.metrics.predictions import Columns
+from senseapp.metrics.segmentation import VOID, classes_of, log_probabilities_of, masks_like
+from senseapp.tasks.base import AnswerChanges, AnswerDrop
+
+_PIXELS_TOGETHER = 2**22  # which bounds the memory
+
+
+def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerChanges:
+    """Return the changes; an image is changed where a pixel is. See :meth:`senseapp.tasks.Task.answer_changes`."""
+    old, new = classes_of(before), classes_of(after)
+    num_classes = log_probabilities_of(before).shape[2]
+    changed = torch.cat([_share(old[part] != new[part]) for part in _parts(old)])
+    truth = old if masks is None else masks_like(masks, old)
+    metric = MIOU_AGREEMENT if masks is None else MIOU
+    moments = metric.moments(before, after, masks)
+    present = torch.stack([_present(truth[part], num_classes) for part in _parts(old)]).sum(0)
+
+    def class_drops(confidence: float) -> Sequence[AnswerDrop]:
+        return [
+            AnswerDrop(
+                index=each.index,
+                num_images=int(present[each.index]),
+                drop=each.delta,
+                low=each.ci_low,
+                high=each.ci_high,
+            )
+            for each in metric.of_classes(moments, confidence)
+        ]
+
+    kept = 100 * (1 - changed)
+    counts = torch.zeros(num_classes)
+    return AnswerChanges(
+        changed=changed > 0,
+        sure_before=_sureness(before),
+        sure_after=_sureness(after),
+        worse=counts,
+        better=counts,
+        totals=counts,
+        damage=changed,
+        said=(
+            f"Of 100 pixels, {number_text(float(kept.mean()), digits=1)} keep their class; in the picture that changes "
+            f"most, {number_text(float(kept.min()), digits=1)}."
+        ),
+        captions=[f"{number_text(share, digits=1)} of 100 pixels keep their class" for share in kept.tolist()],
+        class_drops=class_drops,
+        measure="IoU with the original's classes" if masks is None else "IoU with the masks",
+    )
+
+
+def _parts(classes: Tensor) -> list[slice]:
+    together = max(1, _PIXELS_TOGETHER // max(1, classes[0].numel()))
+    return [slice(low, low + together) for low in range(0, len(classes), together)]
+
+
+def _share(changed: Tensor) -> Tensor:
+    return changed.flatten(1).double().mean(1)
+
+
+def _present(classes: Tensor, num_classes: int) -> Tensor:
+    """Return in how many images each class occurs, int64 (classes,)."""
+    rows = torch.arange(len(classes))[:, None] * (VOID + 1)
+    found = (classes.flatten(1).long() + rows).flatten().bincount(minlength=len(classes) * (VOID + 1))
+    return (found.reshape(len(classes), -1)[:, :num_classes] > 0).sum(0)
+
+
+def _sureness(predictions: Columns) -> Tensor:
+    """Return the mean probability of each image's pixels for their class, (N,)."""
+    return log_probabilities_of(predictions).amax(2).exp().mean(1).nan_to_num()

@@ -1,0 +1,66 @@
+"""Masks drawn over pictures, and the names of their colours."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from senseapp.metrics.segmentation import VOID
+
+_SHARE = 0.55  # of the mask in what is seen
+_LINE, _SQUARE, _WIDTH = 18, 12, 640
+_MOST_NAMES = 24
+_LONGEST_NAME = 24
+
+
+def palette() -> NDArray[np.uint8]:
+    """Return the colour of each class number, uint8 (256, 3): that of Pascal VOC, whose background and void are black.
+
+    Source: Everingham and Winn, The PASCAL VOC development kit, ``VOClabelcolormap``.
+    """
+    numbers = np.arange(VOID + 1)
+    colours = np.zeros((VOID + 1, 3), dtype=np.uint8)
+    for bit in range(8):
+        for channel in range(3):
+            colours[:, channel] |= (((numbers >> (3 * bit + channel)) & 1) << (7 - bit)).astype(np.uint8)
+    colours[VOID] = 0
+    return colours
+
+
+def overlaid(picture: NDArray[np.uint8], classes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a picture, RGB (H, W, 3), under the colours of ``classes`` (H', W'), uint8; class 0 darkens it."""
+    height, width = picture.shape[:2]
+    rows, columns = (
+        (2 * np.arange(wanted) + 1) * there // (2 * wanted)
+        for wanted, there in zip((height, width), classes.shape, strict=True)
+    )
+    colours = palette()[classes[np.ix_(rows, columns)]]
+    return np.rint((1 - _SHARE) * picture + _SHARE * colours).astype(np.uint8)
+
+
+def legend(names: Sequence[tuple[int, str]]) -> bytes:
+    """Return a PNG file with the colour and the name of each class; empty without any."""
+    shown = [(number, name[:_LONGEST_NAME]) for number, name in names][:_MOST_NAMES]
+    if not shown:
+        return b""
+    font = ImageFont.load_default(_SQUARE)
+    places, left, top = [], 0, 0
+    for number, name in shown:
+        width = _LINE + round(font.getlength(name)) + _LINE
+        if left and left + width > _WIDTH:
+            left, top = 0, top + _LINE
+        places.append((left, top, number, name))
+        left += width
+    image = Image.new("RGB", (_WIDTH, top + _LINE), "white")
+    draw = ImageDraw.Draw(image)
+    for left, top, number, name in places:
+        colour = tuple(palette()[number].tolist())
+        draw.rectangle((left, top + 3, left + _SQUARE, top + 3 + _SQUARE), fill=colour, outline="grey")
+        draw.text((left + _LINE, top + 2), name, fill="black", font=font)
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue()
