@@ -239,7 +239,7 @@ MAP = _average_precision(
     "map", "mAP@.5:.95", ", the mean over overlaps from .5 to .95", primary=True, kept="keep {} of mAP@.5:.95"
 )
 MAP_50 = _average_precision("map50", "mAP@.5", " at half an overlap", thresholds=(0.5,))
-_BY_SIZE = tuple(
+METRICS_BY_SIZE = tuple(
     _average_precision(
         f"map_{area}",
         f"mAP of {area} objects",
@@ -250,5 +250,5 @@ _BY_SIZE = tuple(
         list(AREAS)[1:], ("below 32² pixels", "from 32² to 96² pixels", "above 96² pixels"), strict=True
     )
 )
-DETECTION_METRICS: tuple[Metric, ...] = (MAP, MAP_50, *_BY_SIZE, OBJECTS, AGREEMENT, AGREEMENT_50, DIVERGENCE)
+DETECTION_METRICS: tuple[Metric, ...] = (MAP, MAP_50, *METRICS_BY_SIZE, OBJECTS, AGREEMENT, AGREEMENT_50, DIVERGENCE)
 """In the order in which people see them."""
