@@ -15,7 +15,8 @@ from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
-from senseapp.networks.sources.building import check_side, imagenet_class_names
+from senseapp.networks.sources.building import check_side
+from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import Task, task_named
