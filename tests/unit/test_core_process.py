@@ -1,17 +1,29 @@
-"""Processes that measure keep freed memory until it is given back, and their idle threads soon sleep."""
+"""Memory and threads of processes that measure, what one piece of work keeps for the next, and quiet moments."""
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import subprocess
 import sys
+import time
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from senseapp.core.process import measuring_environment
+from senseapp.compressions import QuantizationConfig
+from senseapp.core import process as quiet_module
+from senseapp.core.codec import dumps
+from senseapp.core.process import PROCESS_CACHE, QUIET_FILE, ProcessCache, at_work, measuring_environment, pause, quiet
+from senseapp.measure.histograms import histogram_of
+from senseapp.measure.session import Session
+from senseapp.networks.sources.load import load_model
+from senseapp.records.measurement import RunResult
+from senseapp.records.spec import HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.process import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,3 +143,176 @@ def test_one_that_has_the_machine_to_itself_lets_threads_spin(monkeypatch: pytes
         monkeypatch.delenv(name, raising=False)
     environment = measuring_environment(beside_others=False)
     assert [environment.get(name) for name in SETTINGS] == [*MEMORY, None, None]
+
+
+DEMO = RunSpec(
+    sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(4.0,), num_samples=24, mode="quick")
+)
+
+
+class Thing:
+    """Something that can be gone."""
+
+
+@pytest.fixture
+def leftovers() -> Iterator[ProcessCache]:
+    found = ProcessCache()
+    found.keep()
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def kept() -> Iterator[ProcessCache]:
+    """This process's own, as in a process that works for the app."""
+    PROCESS_CACHE.keep()
+    yield PROCESS_CACHE
+    PROCESS_CACHE.clear()
+
+
+@pytest.fixture(scope="module")
+def result() -> RunResult:
+    return Session.open(DEMO).result(())
+
+
+def test_nothing_stays_unless_it_is_to_be_kept() -> None:
+    leftovers = ProcessCache()
+    leftovers.leave("a", Thing())
+    assert leftovers.take("a") is None
+
+
+def test_a_thing_is_taken_once_and_by_its_name(leftovers: ProcessCache) -> None:
+    thing = Thing()
+    leftovers.leave("a", thing)
+    assert leftovers.take("a") is thing
+    assert leftovers.take("a") is None
+
+
+@pytest.mark.parametrize(
+    "let_go",
+    [lambda left: left.take("b"), lambda left: left.drop(), lambda left: left.clear()],
+    ids=["other", "drop", "clear"],
+)
+def test_what_nobody_wants_is_let_go_of(leftovers: ProcessCache, let_go) -> None:
+    thing = Thing()
+    watched = weakref.ref(thing)
+    leftovers.leave("a", thing)
+    del thing
+    let_go(leftovers)
+    gc.collect()
+    assert watched() is None
+    assert leftovers.take("a") is None
+
+
+def test_whoever_loads_a_network_finds_room(kept: ProcessCache) -> None:
+    kept.leave("network", Thing())
+    load_model(ModelSpec())
+    assert kept.take("network") is None
+
+
+@pytest.mark.slow
+def test_histograms_after_each_other_load_once_and_say_the_same(kept: ProcessCache, result: RunResult) -> None:
+    first, second = (layer.name for layer in result.profile.layers[:2])
+    asked = [
+        HistogramSpec(layer=second),
+        HistogramSpec(layer=second, tensor="activations", per_channel=True),
+        HistogramSpec(layer=first, fold=True),
+        HistogramSpec(layer=second, tensor="activations", objective="loss"),
+        HistogramSpec(layer=second),
+        HistogramSpec(layer=second, num_images=16),
+    ]
+    loads = []
+    found = []
+    for spec in asked:
+        phases: list[str] = []
+        found.append(histogram_of(result, spec, progress=phases.append))
+        loads.append("Loading the model" in phases)
+    # Folding leaves another network, and fewer images are others.
+    assert loads == [True, False, False, True, False, True]
+    kept.clear()
+    assert [dumps(each) for each in found] == [dumps(histogram_of(result, spec)) for spec in asked]  # NaN included
+
+
+def test_what_failed_leaves_nothing(kept: ProcessCache, result: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = HistogramSpec(layer=result.profile.layers[0].name)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("in the middle of a pass")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("senseapp.measure.histograms.quantization_histograms", fail)
+        with pytest.raises(RuntimeError, match="in the middle"):
+            histogram_of(result, spec)
+    phases: list[str] = []
+    histogram_of(result, spec, progress=phases.append)
+    assert "Loading the model" in phases
+
+
+WORKER = """
+import time
+from senseapp.core.process import at_work, pause
+with at_work():
+    print("begins", flush=True)
+    while True:
+        print(time.monotonic(), flush=True)
+        time.sleep(PACE)
+        pause()
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Starts a process at work that pauses every so many seconds."""
+    monkeypatch.setenv(QUIET_FILE, str(tmp_path / "quiet"))
+    started = []
+
+    def start(pace: float) -> subprocess.Popen:
+        script = WORKER.replace("PACE", str(pace))
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "begins\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_who_works_does_nothing_while_something_is_timed(worker):
+    process = worker(0.005)
+    with at_work():
+        with quiet():
+            begun = time.monotonic()
+            time.sleep(0.3)
+            ended = time.monotonic()
+        time.sleep(0.1)
+    process.kill()
+    moments = [float(line) for line in process.stdout]
+    assert min(moments) < begun
+    assert max(moments) > ended  # it goes on
+    assert not [moment for moment in moments if begun < moment < ended]
+
+
+@pytest.mark.slow
+def test_a_timing_does_not_wait_for_ever(worker, monkeypatch, caplog):
+    process = worker(60)
+    monkeypatch.setattr(quiet_module, "_WAIT_SECONDS", 0.2)
+    with at_work(), quiet():
+        pass
+    assert "beside other work" in caplog.text
+    process.kill()
+    process.wait()
+    caplog.clear()
+    with at_work(), quiet():
+        pass
+    assert not caplog.text  # the locks of a process that ended are free
+
+
+def test_without_a_server_nothing_waits(monkeypatch):
+    monkeypatch.delenv(QUIET_FILE, raising=False)
+    with at_work(), quiet():
+        pause()
+    with quiet():
+        pause()

@@ -155,11 +155,10 @@ def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: 
         check_home(scene.home)
 
 
-def test_strangers_and_endless_texts_are_refused_and_silent_connections_go(tmp_path: Path) -> None:
-    with served(tmp_path, module="tests.soak.scripted_server", **SETTINGS) as server:
-        assert foreign(server) == []
-        silent = idle(server, 300)
-        assert silent.after <= silent.before + 8, silent
-        texts = run_async(endless(server, "", places=("",), most_fields=2))
+def test_strangers_and_endless_texts_are_refused_and_silent_connections_go(server: Served) -> None:
+    assert foreign(server) == []
+    silent = idle(server, 300)
+    assert silent.after <= silent.before + 8, silent
+    texts = run_async(endless(server, "", places=("",), most_fields=2))
     assert texts.sent == 16
     assert texts.wrong == []

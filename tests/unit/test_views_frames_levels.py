@@ -1,4 +1,4 @@
-"""What curves are drawn of, against numbers worked out by hand."""
+"""Frames of curves against numbers worked out by hand; one layer at every level, and how far a level is reached."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.metrics import METRICS
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.distiller import read_distiller_csv
-from senseapp.views.frames.levels import CURVE_AXES, accuracy_reward, curve_rows, why_no_reward
+from senseapp.views.frames.levels import (
+    CURVE_AXES,
+    accuracy_reward,
+    curve_rows,
+    layer_frame,
+    reached_note,
+    why_no_reward,
+)
 from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import TABLE
-from tests.pages.records import FRAGILE, result
+from tests.pages.records import FRAGILE, NOT_PRUNABLE, profile, result
 
 RESULT = result()
 
@@ -97,3 +104,48 @@ def test_without_what_it_needs_there_is_no_reward_but_a_sentence():
         ),
     )
     assert "images with labels" in why_no_reward(unlabelled)
+
+
+PRUNED = result(RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5))))
+
+
+def test_the_table_of_a_layer_shows_the_published_numbers():
+    rows = layer_frame(read_distiller_csv(TABLE), "conv1")
+    assert list(rows["level_text"]) == ["15 %", "50 %"]
+    assert list(rows["top1"]) == ["69.5 %", "41.2 %"]
+    assert list(rows["top1_change"]) == ["0.3 points", "28.5 points"]
+    assert list(rows["top5"]) == ["89.0 %", "66.5 %"]
+    assert list(rows["loss"]) == ["1.260 nats", "3.125 nats"]
+    assert list(rows["loss_change"]) == ["0.009 nats", "1.874 nats"]
+    assert set(rows["source"]) == {"measured"}
+
+
+def test_a_layer_without_a_value_has_its_reason_in_place_of_numbers():
+    rows = layer_frame(PRUNED, NOT_PRUNABLE)
+    assert len(rows) == 2
+    assert set(rows["source"]) == {"none"}
+    assert rows["reason"].str.contains("channels are added").all()
+    assert rows["top1"].isna().all()
+
+
+def test_a_layer_that_this_run_lacks_has_no_rows():
+    assert layer_frame(result(), "layer9.conv").empty
+
+
+def test_whole_filters_and_channels_say_how_far_a_level_is_reached():
+    assert reached_note(result()) == ""
+    assert "1 / (their number)" in reached_note(PRUNED)
+    filters = RunSpec(sensitivity=SensitivitySpec(compression=SparsityConfig(granularity="filter"), levels=(0.5,)))
+    assert "Whole filters are set to zero" in reached_note(result(filters))
+    assert "is not in the file" in reached_note(read_distiller_csv(TABLE, granularity="filter"))
+    reached = PruningConfig.scale.reached_text(0.4375), QuantizationConfig.scale.reached_text(4.0)
+    assert reached == ("43.8 %", "4 bits")
+
+
+@pytest.mark.parametrize(("granularity", "reached"), [("weight", (0.15, 0.5)), ("filter", (2 / 16, 0.5))])
+def test_a_filter_wise_table_of_a_known_model_says_what_was_truly_reached(granularity, reached):
+    known = profile(("conv1", "layer1.0.conv1", "fc"))  # the convolutions have 16 filters
+    imported = read_distiller_csv(TABLE, granularity=granularity, profile=known)
+    found = [item for item in imported.measurements if item.layer == "conv1"]
+    assert [item.achieved_level for item in found] == pytest.approx(reached)
+    assert found[0].removed_params == round(reached[0] * 1152)
