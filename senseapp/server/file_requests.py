@@ -128,6 +128,11 @@ class ExamineOnnx(_OfModel[OnnxReport]):
 
     answer_type: ClassVar[type[Any]] = OnnxReport
 
+    @property
+    def subject(self) -> str:
+        """The file's name."""
+        return Path(self.model.checkpoint).name
+
     def answer(self) -> OnnxReport:
         """Read the file, and compare its network with onnxruntime."""
         return examine_onnx_file(self.model)

@@ -208,6 +208,8 @@ class _Builder:
 
     def _layer_name(self, node: Node, layer: Layer) -> str:
         stored = self._key(layer.weight.name)
+        if layer.apart and node.scope:
+            return node.scope
         if stored.endswith(".weight") and "::" not in stored:
             return stored.removesuffix(".weight")
         return node.scope or node.name
