@@ -41,7 +41,8 @@ def _layers_before(step: Step, makers: dict[str, Step]) -> list[nn.Module]:
 
 def _layers_of(name: str, makers: dict[str, Step]) -> list[nn.Module]:
     """Return the nearest layers that compute ``name``, across norms and what has no weights."""
-    pending, seen, found = [name], set[str](), []
+    pending, seen = [name], set[str]()
+    found: list[nn.Module] = []
     while pending:
         each = pending.pop()
         step = makers.get(each)
