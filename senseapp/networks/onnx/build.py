@@ -309,7 +309,7 @@ class _Builder:
                 if target is not None:
                     name = f"{node.name} target"
                     constants[name] = Constant(value=torch.tensor(target, dtype=torch.int64))
-                    node = replace(node, inputs=(node.inputs[0], name))
+                    node = replace(node, inputs=(node.inputs[0], name), attributes={})  # 0 copies a length
             nodes.append(node)
         graph = replace(self.graph, nodes=tuple(nodes), constants=constants)
         self.graph = graph.needed_for(graph.outputs)
@@ -317,8 +317,7 @@ class _Builder:
     def _flattens(self, node: Node) -> bool:
         """Return whether a Reshape makes one row of each image, whatever their number."""
         shapes = [(values[node.inputs[0]].shape, values[node.outputs[0]].shape) for _, values in self.facts]
-        zero_means_zero = bool(node.attributes.get("allowzero", 0))
-        return not zero_means_zero and all(len(new) == 2 and old[:1] == new[:1] for old, new in shapes)
+        return all(len(new) == 2 and old[:1] == new[:1] for old, new in shapes)
 
     def _target(self, name: str) -> list[int] | None:
         """Return the lengths of ``name``, −1 for the one that grows with the batch; None where several do."""

@@ -71,7 +71,7 @@ def _change_target(
     name = node.input[1]
     stored = constants.get(name)
     if stored is None:
-        edit.added[f"{node.output[0]} shape"] = np.array([0, -1], np.int64)
+        edit.added[f"{node.output[0]} shape"] = np.array([-1, *after[1:]], np.int64)
         edit.rewired.setdefault(node.output[0], {})[1] = f"{node.output[0]} shape"
         return
     target = numpy_helper.to_array(stored).copy()
