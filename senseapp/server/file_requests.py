@@ -39,12 +39,16 @@ from senseapp.server.process.requester import (
 )
 from senseapp.server.run_files import UnpackedRun, unpack_run_file
 from senseapp.server.run_requests import (
+    Couplings,
+    FindCouplings,
+    GraphWritten,
     ReadSchedule,
     ReadTimes,
     ShowPictures,
     SolveSchedule,
     Thumbnails,
     TryPicture,
+    WriteGraph,
 )
 from senseapp.server.session import load_engine
 from senseapp.store.distiller import read_distiller_csv
@@ -280,12 +284,23 @@ QUESTIONS: dict[str, type[Any]] = {
     for kind in (
         *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, FindGroups),
         *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
-        *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures),
+        *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures, FindCouplings, WriteGraph),
     )
 }
 """Request types by their name in messages."""
 
-for _kind in (CheckpointReport, MatchReport, OnnxReport, Groups, ImageSurvey, PreviewReport, UnpackedRun, Thumbnails):
+for _kind in (
+    CheckpointReport,
+    MatchReport,
+    OnnxReport,
+    Groups,
+    ImageSurvey,
+    PreviewReport,
+    UnpackedRun,
+    Thumbnails,
+    Couplings,
+    GraphWritten,
+):
     register(_kind)
 
 
