@@ -23,7 +23,8 @@ EPILOG = """\
 CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, no smaller for zeros or fewer bits.
 A small file of the same weights lies beside it: .sparse.safetensors.gz with zeros compressed, or .int.safetensors.gz
 with quantized weights as integers and their scales. Where channels are removed, the network itself is written as .pt2
-and .onnx. One JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run
+and .onnx. Of an uploaded ONNX file that file is always written, edited, as .onnx, and "notes" list what differs in it.
+One JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run
 has not measured on where there are enough; "file_bytes" has the size of each file on the disk, and "read_with" the
 lines of Python that read the small one. With --repair, the better of repaired and not is written; "delivered" says
 which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as many zeros, and

@@ -39,12 +39,16 @@ from senseapp.server.process.requester import (
 )
 from senseapp.server.run_files import UnpackedRun, unpack_run_file
 from senseapp.server.run_requests import (
+    Couplings,
+    FindCouplings,
+    GraphWritten,
     ReadSchedule,
     ReadTimes,
     ShowPictures,
     SolveSchedule,
     Thumbnails,
     TryPicture,
+    WriteGraph,
 )
 from senseapp.server.session import load_engine
 from senseapp.store.distiller import read_distiller_csv
@@ -127,6 +131,11 @@ class ExamineOnnx(_OfModel[OnnxReport]):
     """Request for the input, the outputs and the changes of an ONNX file."""
 
     answer_type: ClassVar[type[Any]] = OnnxReport
+
+    @property
+    def subject(self) -> str:
+        """The file's name."""
+        return Path(self.model.checkpoint).name
 
     def answer(self) -> OnnxReport:
         """Read the file, and compare its network with onnxruntime."""
@@ -275,12 +284,23 @@ QUESTIONS: dict[str, type[Any]] = {
     for kind in (
         *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, FindGroups),
         *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
-        *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures),
+        *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures, FindCouplings, WriteGraph),
     )
 }
 """Request types by their name in messages."""
 
-for _kind in (CheckpointReport, MatchReport, OnnxReport, Groups, ImageSurvey, PreviewReport, UnpackedRun, Thumbnails):
+for _kind in (
+    CheckpointReport,
+    MatchReport,
+    OnnxReport,
+    Groups,
+    ImageSurvey,
+    PreviewReport,
+    UnpackedRun,
+    Thumbnails,
+    Couplings,
+    GraphWritten,
+):
     register(_kind)
 
 

@@ -19,12 +19,11 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.model_cards import same_model
-from senseapp.server.outputs import GraphFiles, export_graph, zipped_formats
+from senseapp.server.outputs import GraphFiles, read_graph, zipped_formats
 from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.quotas import check_run_room, discard_upload, disk_use
-from senseapp.server.run_requests import ShowPictures, SolveSchedule, TryPicture
+from senseapp.server.run_requests import FindCouplings, ShowPictures, SolveSchedule, TryPicture, WriteGraph
 from senseapp.server.schedule_tasks import Verification
-from senseapp.server.session import load_engine
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.tasks import FinishedRunTask
 from senseapp.store.run_folder import RunFolder
@@ -203,16 +202,19 @@ class Scheduling:
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return the layers that pruning shrinks together; loads the model of the run, which may take seconds."""
-        _, result = readable_model(self._backend, run_id, self._owner)
-        load_engine()
-        from senseapp.networks.sources.load import load_model
-        from senseapp.prove.strongest import couplings_of
-
-        return couplings_of(load_model(result.spec.model).module, result)
+        folder, result = readable_model(self._backend, run_id, self._owner)
+        find = FindCouplings(folder=str(folder.path), model=result.spec.model)
+        return self._backend.answer(find, self._asker).groups
 
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
-        return export_graph(*readable_model(self._backend, run_id, self._owner))
+        folder, result = readable_model(self._backend, run_id, self._owner)
+        found = read_graph(folder)
+        if found is None:
+            self._backend.answer(WriteGraph(folder=str(folder.path), model=result.spec.model), self._asker)
+            found = read_graph(folder)
+        assert found is not None
+        return found
 
     def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
         """Return :func:`~senseapp.server.outputs.zipped_formats` of ``schedule``, for commands about ``run``."""

@@ -117,6 +117,7 @@ def write_outputs(result: RunResult, folder: Path) -> tuple[Path, ...]:
 
 
 _STEM = "schedule"
+_GRAPH, _GRAPH_NODES = "graph.pt2", "graph-nodes.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,20 +136,32 @@ class GraphFiles:
         return _zipped(self.overlay(schedule), self.path.read_bytes())
 
 
-def export_graph(folder: RunFolder, result: RunResult) -> GraphFiles:
-    """Return the graph of the run in ``folder``; the first time this loads the model, which may take seconds.
+def read_graph(folder: RunFolder) -> GraphFiles | None:
+    """Return the graph in the folder of a run; None where it was not written yet.
+
+    Raises:
+        StorageFailed: the files cannot be read.
+    """
+    names = folder.path / _GRAPH_NODES
+    if not names.is_file():
+        return None
+    with storage_errors(names.name):
+        return GraphFiles(path=folder.path / _GRAPH, nodes=json.loads(names.read_bytes()))
+
+
+def write_graph(folder: RunFolder, model: ModelSpec) -> Mapping[str, list[str]]:
+    """Write the graph of ``model`` into the folder of a run, and return the names of its nodes by layer.
+
+    It loads the model, so it runs in a worker process.
 
     Raises:
         InvalidInput: the model cannot be loaded any more, or torch.export cannot trace it.
         StorageFailed: the files cannot be written.
     """
-    names, path = folder.path / "graph-nodes.json", folder.path / "graph.pt2"
-    if not names.is_file():
-        nodes, graph = _exported(result.spec.model)
-        replace_file(path, graph)
-        replace_file(names, json.dumps(nodes, allow_nan=False))
-    with storage_errors(names.name):
-        return GraphFiles(path=path, nodes=json.loads(names.read_bytes()))
+    nodes, graph = _exported(model)
+    replace_file(folder.path / _GRAPH, graph)
+    replace_file(folder.path / _GRAPH_NODES, json.dumps(nodes, allow_nan=False))
+    return nodes
 
 
 def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:

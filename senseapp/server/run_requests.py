@@ -12,12 +12,14 @@ from senseapp.records.answers import PictureAnswers
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.records.spec import RunSpec
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.outputs import write_graph
 from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
     COPIES,
     MODEL_BYTES,
     MODEL_SECONDS,
+    AnswerT_co,
     WorkerRequest,
     num_bytes,
 )
@@ -88,6 +90,71 @@ class SolveSchedule(WorkerRequest[Schedule]):
             )
         finally:
             PROCESS_CACHE.leave(key, result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfFinishedRun(WorkerRequest[AnswerT_co]):
+    """Request that loads the model of the finished run in ``folder``."""
+
+    folder: str
+    model: ModelSpec
+
+    @property
+    def subject(self) -> str:
+        """The model's title."""
+        return self.model.title
+
+    @property
+    def seconds(self) -> float:
+        """Limit for loading the model and tracing it."""
+        return 2 * MODEL_SECONDS + num_bytes(self.model.checkpoint) / BYTES_PER_SECOND
+
+    @property
+    def memory_bytes(self) -> float:
+        """Limit from the size of the checkpoint."""
+        return MODEL_BYTES + COPIES * num_bytes(self.model.checkpoint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Couplings:
+    """The layers that pruning shrinks together."""
+
+    groups: tuple[CoupledGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCouplings(_OfFinishedRun[Couplings]):
+    """Request for the layers of a run that pruning shrinks together."""
+
+    answer_type: ClassVar[type[Any]] = Couplings
+
+    def answer(self) -> Couplings:
+        """Load the model and trace its channels."""
+        load_engine()
+        from senseapp.networks.sources.load import load_model
+        from senseapp.prove.strongest import couplings_of
+
+        result = RunFolder(Path(self.folder)).load_result()
+        return Couplings(groups=couplings_of(load_model(self.model).module, result))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphWritten:
+    """The graph of a run is in its folder, and has so many nodes of layers."""
+
+    num_nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteGraph(_OfFinishedRun[GraphWritten]):
+    """Request to write the graph of a run into its folder."""
+
+    answer_type: ClassVar[type[Any]] = GraphWritten
+
+    def answer(self) -> GraphWritten:
+        """Load the model, export it and write the files."""
+        nodes = write_graph(RunFolder(Path(self.folder)), self.model)
+        return GraphWritten(num_nodes=sum(map(len, nodes.values())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

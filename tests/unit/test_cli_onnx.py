@@ -34,7 +34,9 @@ def analyzed(folder: Path, *arguments: str) -> RunResult:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("compression", "levels"), [("sparsity", "50,80"), ("quantization", "8,3")])
+@pytest.mark.parametrize(
+    ("compression", "levels"), [("sparsity", "50,80"), ("quantization", "8,3"), ("pruning", "30,50")]
+)
 def test_a_run_of_the_export_equals_that_of_the_network(
     files: tuple[Path, Path], tmp_path: Path, compression: str, levels: str
 ) -> None:
@@ -48,13 +50,16 @@ def test_a_run_of_the_export_equals_that_of_the_network(
     assert [layer.macs for layer in of_file.profile.layers] == [layer.macs for layer in of_network.profile.layers]
     assert of_file.method == "replay"
     wanted = {(item.layer, item.level): item for item in of_network.measurements}
-    assert len(of_file.measurements) == len(wanted) == 2 * len(of_network.profile.layers)
+    assert {(item.layer, item.level) for item in of_file.measurements} == wanted.keys()
+    assert sum(item.status is Status.MEASURED for item in of_file.measurements) >= 20
     for item in of_file.measurements:
-        assert item.status is Status.MEASURED
-        found, known = item.change("kl"), wanted[item.layer, item.level].change("kl")
-        assert found is not None
-        assert known is not None
-        assert found.delta == pytest.approx(known.delta, rel=1e-4, abs=1e-7)
+        other = wanted[item.layer, item.level]
+        assert (item.status, item.members, item.removed_params) == (other.status, other.members, other.removed_params)
+        if item.status is Status.MEASURED:
+            found, known = item.change("kl"), other.change("kl")
+            assert found is not None
+            assert known is not None
+            assert found.delta == pytest.approx(known.delta, rel=1e-4, abs=1e-7)
 
 
 @pytest.mark.slow

@@ -31,7 +31,9 @@ def folder(tmp_path_factory, few_digits):
     layers = json.loads((folder / "run" / "result.json").read_text())
     assert layers
     schedule = folder / "schedule.csv"
-    schedule.write_text("layer,sparsity\nlayer4.0.conv1,0.5\n")
+    schedule.write_text(
+        "layer,members,compression,level,unit,predicted_damage,locked\nlayer4.0.conv1,layer4.0.conv1,sparsity,0.5,,,no\n"
+    )
     return folder
 
 

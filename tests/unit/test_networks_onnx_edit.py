@@ -19,8 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.networks.onnx.change import GraphEdit
 from senseapp.networks.onnx.difference import difference
-from senseapp.networks.onnx.edit import edited, network_in, with_weights
+from senseapp.networks.onnx.edit import network_in, with_weights
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.wire import fields, rewritten, written
 from tests.onnx_graphs import file_of, model_of, node, weights
@@ -213,7 +214,7 @@ def test_what_cannot_be_written_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="no file to edit"):
         network_in(nn.Linear(2, 2))
     with pytest.raises(InvalidSpec, match="nowhere"):
-        edited(opened.content, {"nowhere": np.zeros(1, np.float32)})
+        GraphEdit(values={"nowhere": np.zeros(1, np.float32)}).of(opened.content)
 
 
 def test_a_weight_that_the_graph_computes_becomes_a_tensor_of_its_own() -> None:

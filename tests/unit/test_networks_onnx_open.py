@@ -51,6 +51,21 @@ def test_a_weight_used_in_another_way_too_follows_its_layer() -> None:
         assert before.abs().max() > 0 == opened.network(torch.rand(1, 3, 8, 8)).abs().max()
 
 
+@pytest.mark.parametrize(("first", "second", "count"), [("/a/BatchNorm", "/a/BatchNorm_1", 1), ("/a/N", "/b/N", 2)])
+def test_norms_with_equal_numbers_are_one_only_where_one_module_was_called_twice(
+    first: str, second: str, count: int
+) -> None:
+    """Exporters store equal vectors of different layers once."""
+    nodes = [node("BatchNormalization", "x s b m v", "p", name=first),
+             node("BatchNormalization", "p s b m v", "y", name=second)]  # fmt: skip
+    vectors = {name: np.abs(weights(3, seed=place)) + 0.5 for place, name in enumerate("sbmv")}
+    opened = open_onnx(file_of(nodes, vectors))
+    norms = _layers(opened.network, nn.BatchNorm2d)
+    assert len(norms) == count
+    assert len({id(each.weight) for each in norms.values()}) == count
+    assert {opened.tensors[f"{name}.bias"].initializer for name in norms} == {"b"}
+
+
 def test_an_embedding_that_is_also_a_linear_layer_is_one_parameter() -> None:
     nodes = [node("Gather", "w i", "e"), node("MatMul", "x w", "a"), node("Add", "a e", "y")]
     opened = open_onnx(file_of(nodes, {"w": weights(6, 6), "i": np.array([1], np.int64)}, shape=(1, 6)))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from onnx import helper
 
-from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.modules import ImageInput
@@ -251,3 +251,25 @@ def test_images_come_in_the_order_and_type_that_the_file_declares(whole: bool) -
     assert difference(opened.content, deployed.content).otherwise_identical
     assert f"image, {'uint8' if whole else 'float32'}, is (N, 8, 8, 3)" in deployed.record.preparation
     assert runtime.kit("net.onnx", deployed.content) == {}
+
+
+def test_a_pruned_file_is_the_uploaded_one_with_fewer_channels(tmp_path) -> None:
+    opened, evaluator = evaluator_for(a_file(constants=True), PruningConfig())
+    schedule = replace(
+        schedule_of(evaluator, "pruning", 0.5), entries=schedule_of(evaluator, "pruning", 0.5).entries[:2]
+    )
+    proven = prove(evaluator, schedule, repair=True)
+    files, notes = write_compressed(proven.applied, tmp_path / "net.safetensors", proven.example, uploaded=opened)
+    runtime = evaluator.runtime("onnxruntime")
+    source = stored_source(evaluator, runtime, proven.result, files[0])
+    assert source.network == (tmp_path / "net.onnx").read_bytes()
+    found = difference(opened.content, source.network)
+    assert found.otherwise_identical
+    assert {each.shape for each in found.tensors} >= {(4, 3, 3, 3), (4, 4, 3, 3), (6, 4)}
+    assert "byte for byte" in " ".join(notes)
+    images = torch.rand(2, 3, 8, 8)
+    expected = proven.applied.model(images).softmax(1).detach()
+    np.testing.assert_allclose(run(source.network, images)[0], expected, atol=1e-5)
+    deployed = deploy(evaluator, source, settings("int8"))
+    assert difference(source.network, deployed.content).otherwise_identical
+    assert set(difference(source.network, deployed.content).added_nodes) == {"QuantizeLinear", "DequantizeLinear"}

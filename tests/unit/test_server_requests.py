@@ -30,7 +30,7 @@ from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server import run_requests
 from senseapp.server.backend import Backend
-from senseapp.server.file_requests import IdentifyCheckpoint, ReadTable
+from senseapp.server.file_requests import ExamineOnnx, IdentifyCheckpoint, ReadTable
 from senseapp.server.process.processes import JobProcess, answer_in
 from senseapp.server.process.requester import Requester
 from senseapp.server.quotas import MemoryGuard
@@ -38,7 +38,9 @@ from senseapp.server.run_requests import SolveSchedule
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.store.run_folder import RunFolder
+from tests.onnx_files import write_export
 from tests.pictures import png, write_zip
+from tests.small_models import small_network
 from tests.soak.large_run_files import import_run, large_run_file
 
 pytestmark = pytest.mark.slow
@@ -76,6 +78,7 @@ def test_every_answer_is_that_of_this_process(service: Service, folder: Path, we
     model = ModelSpec(library="timm", name="resnet10t", num_classes=4, checkpoint=str(weights))
     spec = RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive)))
     pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig()))
+    graph = ModelSpec(library="onnx", checkpoint=str(write_export(folder / "colleague.onnx", small_network())))
     asks: list[Callable[[Service], object]] = [
         lambda one: one.inputs.identify_checkpoint(str(weights)),
         lambda one: one.inputs.compare_checkpoint(model),
@@ -84,6 +87,9 @@ def test_every_answer_is_that_of_this_process(service: Service, folder: Path, we
         lambda one: one.inputs.survey_images(spec.data, model),
         lambda one: one.inputs.preview(spec),
         lambda one: one.inputs.pruning_groups(pruning),
+        lambda one: one.inputs.examine_onnx(graph),
+        lambda one: one.inputs.model_card(graph),
+        lambda one: one.inputs.pruning_groups(replace(pruning, model=graph)),
     ]
     for ask in asks:
         assert ask(service) == ask(here)
@@ -142,6 +148,22 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
     assert len(before) == 1
     assert not before & set(backend.processes.pids())
     assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
+
+
+def test_an_onnx_file_that_takes_too_long_costs_its_process(
+    service: Service, backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = ModelSpec(library="onnx", checkpoint=str(write_export(folder / "slow.onnx", small_network())))
+    service.inputs.examine_onnx(graph)
+    before = set(backend.processes.pids())
+    with monkeypatch.context() as patch:
+        patch.setattr(ExamineOnnx, "seconds", property(lambda question: -1.0))
+        for pid in before:
+            psutil.Process(pid).suspend()
+        with pytest.raises(ReadingStopped, match=r"slow\.onnx kept the process"):
+            service.inputs.examine_onnx(graph)
+    assert not before & set(backend.processes.pids())
+    assert service.inputs.examine_onnx(graph).outputs == ("scores",)
 
 
 def test_a_question_ends_with_the_page_that_asked(

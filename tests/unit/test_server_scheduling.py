@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
 from senseapp.networks.sources.load import load_model
 from senseapp.records.jobs import RunState
@@ -17,7 +18,9 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
+from senseapp.server.file_requests import answer_here
 from senseapp.server.model_cards import require_same_model
+from senseapp.server.run_requests import Couplings, FindCouplings
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
@@ -110,9 +113,13 @@ def test_nobody_else_searches_in_a_run(backend, run_id):
 
 def test_couplings_are_those_of_the_runs_network(service, backend):
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
-    groups = {group.layer: group for group in service.schedules.couplings(keep(service, backend, spec))}
+    run_id = keep(service, backend, spec)
+    found = service.schedules.couplings(run_id)
+    groups = {group.layer: group for group in found}
     assert {axis.layer for axis in groups["layer4.1.conv1"].axes} == {"layer4.1.conv1", "layer4.1.conv2"}
     assert groups["layer4.1.conv1"].num_units == 64
+    in_a_worker = FindCouplings(folder=str(backend.store.folder(run_id).path), model=spec.model)
+    assert decode(answer_here(encode(in_a_worker)), Couplings).groups == found
 
 
 def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, tmp_path, run_id):

@@ -22,6 +22,7 @@ from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, h
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed, first_line_of
+from senseapp.networks.onnx.attention import attention_layers
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile
@@ -116,6 +117,7 @@ def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dic
     for name, weight in weights.items():
         if len(weight.target.modules) > 1:
             reasons[name] = "Its weight is shared with another layer, so neither can lose channels by itself."
+    reasons |= {name: reason for name, reason in attention_layers(model).items() if name in profiles}
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             for layer in (layer for layer in profiles if layer == name or layer.startswith(f"{name}.")):

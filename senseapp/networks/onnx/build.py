@@ -208,6 +208,8 @@ class _Builder:
 
     def _layer_name(self, node: Node, layer: Layer) -> str:
         stored = self._key(layer.weight.name)
+        if layer.apart and node.scope:
+            return node.scope
         if stored.endswith(".weight") and "::" not in stored:
             return stored.removesuffix(".weight")
         return node.scope or node.name
@@ -294,19 +296,28 @@ class _Builder:
         return len(tensors) - 1
 
     def _simplify_numbers(self) -> None:
-        """Give Reshape a constant target with −1 for the batch, and drop what only computed numbers for it."""
+        """Give Reshape a constant target with −1 for the batch, and drop what only computed numbers for it.
+
+        One that flattens each image gets 0 for the batch and −1 for the rest, which also holds with fewer channels.
+        """
         constants = dict(self.graph.constants)
         nodes = []
         for node in self.graph.nodes:
-            if node.op == "Reshape" and node.inputs[1] not in constants:
-                target = self._target(node.outputs[0])
+            if node.op == "Reshape":
+                known = node.inputs[1] in constants
+                target = [0, -1] if self._flattens(node) else None if known else self._target(node.outputs[0])
                 if target is not None:
                     name = f"{node.name} target"
                     constants[name] = Constant(value=torch.tensor(target, dtype=torch.int64))
-                    node = replace(node, inputs=(node.inputs[0], name))
+                    node = replace(node, inputs=(node.inputs[0], name), attributes={})  # 0 copies a length
             nodes.append(node)
         graph = replace(self.graph, nodes=tuple(nodes), constants=constants)
         self.graph = graph.needed_for(graph.outputs)
+
+    def _flattens(self, node: Node) -> bool:
+        """Return whether a Reshape makes one row of each image, whatever their number."""
+        shapes = [(values[node.inputs[0]].shape, values[node.outputs[0]].shape) for _, values in self.facts]
+        return all(len(new) == 2 and old[:1] == new[:1] for old, new in shapes)
 
     def _target(self, name: str) -> list[int] | None:
         """Return the lengths of ``name``, −1 for the one that grows with the batch; None where several do."""

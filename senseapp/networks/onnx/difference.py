@@ -13,7 +13,17 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.read import tensor_in
-from senseapp.networks.onnx.wire import DECLARED, GRAPH, INITIALIZERS, INPUTS, NODES, OUTPUTS, replaced, rewritten
+from senseapp.networks.onnx.wire import (
+    DECLARED,
+    GRAPH,
+    INITIALIZERS,
+    INPUTS,
+    INPUTS_OF_GRAPH,
+    NODES,
+    OUTPUTS,
+    replaced,
+    rewritten,
+)
 
 _SHOWN = 5
 
@@ -46,6 +56,7 @@ class OnnxDifference:
         added_tensors, removed_tensors: names of initializers.
         added_nodes, removed_nodes: by kind, how many.
         rewired_nodes: nodes that read or make values of other names.
+        regrouped_nodes: convolutions with another number of groups.
         declared: names of values that are declared with other shapes, or no longer.
         otherwise_identical: whether all other bytes are the same, in the same order.
     """
@@ -56,6 +67,7 @@ class OnnxDifference:
     added_nodes: Mapping[str, int]
     removed_nodes: Mapping[str, int]
     rewired_nodes: tuple[str, ...] = ()
+    regrouped_nodes: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
     otherwise_identical: bool = True
 
@@ -99,6 +111,11 @@ class OnnxDifference:
                 f"{plural(len(self.rewired_nodes), 'node')} with inputs or outputs of other names "
                 f"({_named(self.rewired_nodes)})."
             )
+        if self.regrouped_nodes:
+            found.append(
+                f"{plural(len(self.regrouped_nodes), 'convolution')} with fewer groups, as many as channels were kept "
+                f"({_named(self.regrouped_nodes)})."
+            )
         if self.declared:
             found.append(f"{plural(len(self.declared), 'declared shape')} corrected or left out.")
         return found
@@ -114,14 +131,15 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
     pairs = _pairs(old.nodes, new.nodes)
     rewired = {key: other for key, other in pairs.items() if old.nodes[key] != new.nodes[other]}
     other = {key for key in old.nodes.keys() & new.nodes.keys() if key not in pairs and key not in pairs.values()}
+    regrouped = {key for key in other if _ungrouped(old.nodes[key]) == _ungrouped(new.nodes[key])}
     added = new.nodes.keys() - pairs.values() - other
     removed = old.nodes.keys() - pairs.keys() - other
     declared = {
         name for name in old.declared.keys() | new.declared.keys() if old.declared.get(name) != new.declared.get(name)
     }
     changed = {each.name for each in tensors} | (old.tensors.keys() ^ new.tensors.keys())
-    touched = _Touched(tensors=changed, nodes={*rewired, *removed}, declared=declared)
-    touched_after = _Touched(tensors=changed, nodes={*rewired.values(), *added}, declared=declared)
+    touched = _Touched(tensors=changed, nodes={*rewired, *removed, *regrouped}, declared=declared)
+    touched_after = _Touched(tensors=changed, nodes={*rewired.values(), *added, *regrouped}, declared=declared)
     return OnnxDifference(
         tensors=tuple(sorted(tensors, key=lambda each: order[each.name])),
         added_tensors=tuple(name for name in new.tensors if name not in old.tensors),
@@ -129,6 +147,7 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         added_nodes=new.kinds(added),
         removed_nodes=old.kinds(removed),
         rewired_nodes=tuple(key for key in old.nodes if key in rewired),
+        regrouped_nodes=tuple(key for key in old.nodes if key in regrouped),
         declared=tuple(sorted(declared)),
         otherwise_identical=touched.rest(before) == touched_after.rest(after),
     )
@@ -156,6 +175,7 @@ class _Parts:
             else:
                 nodes[_key(node)] = node.SerializeToString()
         declared.update({each.name: each.SerializeToString() for each in graph.value_info})
+        declared.update({each.name: each.SerializeToString() for each in graph.input if each.name in tensors})
         return cls(tensors=tensors, nodes=nodes, declared=declared)
 
     def kinds(self, keys: Collection[str]) -> Counter[str]:
@@ -184,6 +204,15 @@ def _unwired(node: bytes) -> bytes:
     return replaced(node, {INPUTS, OUTPUTS}, b"")
 
 
+def _ungrouped(node: bytes) -> bytes:
+    """Return a node without names of values and its number of groups."""
+    parsed = NodeProto.FromString(_unwired(node))
+    kept = [each for each in parsed.attribute if each.name != "group"]
+    del parsed.attribute[:]
+    parsed.attribute.extend(kept)
+    return bytes(parsed.SerializeToString())
+
+
 def _changed(name: str, old: _Parts, new: _Parts) -> ChangedTensor | None:
     before, after = old.tensors[name], new.tensors[name]
     if before == after:
@@ -207,7 +236,12 @@ class _Touched:
 
     def rest(self, content: bytes) -> bytes:
         """Return a file without what differs."""
-        changes = {NODES: self._node, INITIALIZERS: self._initializer, DECLARED: self._declaration}
+        changes = {
+            NODES: self._node,
+            INITIALIZERS: self._initializer,
+            DECLARED: self._declaration,
+            INPUTS_OF_GRAPH: self._declaration,
+        }
         return rewritten(content, {GRAPH: lambda graph: [rewritten(graph, changes)]})
 
     def _node(self, message: bytes) -> Sequence[bytes]:

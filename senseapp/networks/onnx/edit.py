@@ -11,16 +11,17 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from numpy.typing import NDArray
-from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.networks.onnx.build import ReadAt, StoredAs
+from senseapp.networks.onnx.change import Array, GraphEdit
 from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, check, rounds, sample_inputs
 from senseapp.networks.onnx.difference import OnnxDifference, difference
 from senseapp.networks.onnx.infer import input_shapes
@@ -28,22 +29,9 @@ from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import tensor_in
-from senseapp.networks.onnx.wire import (
-    ATTRIBUTE_TENSOR,
-    ATTRIBUTES,
-    GRAPH,
-    INITIALIZERS,
-    INPUTS,
-    NODES,
-    NUMBERS,
-    SHAPE,
-    Change,
-    replaced,
-    rewritten,
-)
+from senseapp.networks.onnx.shrink import follow_shapes, shrunk
 
-Array = NDArray[np.generic]
-
+_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TOLERANCE = 1e-4  # of the largest number of an output
 
 
@@ -63,7 +51,7 @@ def with_weights(opened: OpenedOnnx, model: nn.Module) -> EditedOnnx:
     """
     writing = _Writing(opened=opened, network=network_in(model))
     writing.collect()
-    content = edited(opened.content, writing.values, writing.rewired, writing.added)
+    content = writing.edit.of(opened.content)
     if content != opened.content:
         _check(opened, writing.as_written(), content)
     return EditedOnnx(content=content, difference=difference(opened.content, content))
@@ -77,117 +65,20 @@ def network_in(model: nn.Module) -> OnnxNetwork:
     return found
 
 
-def edited(
-    content: bytes,
-    values: Mapping[str, Array],
-    rewired: Mapping[str, Mapping[int, str]] | None = None,
-    added: Mapping[str, Array] | None = None,
-) -> bytes:
-    """Return an ONNX file with other tensors; all else is copied byte for byte.
-
-    Args:
-        content: of the file.
-        values: by name of an initializer, or output of a Constant node: numbers in the type that is stored.
-        rewired: by the first output of a node: names that some of its inputs get.
-        added: new initializers.
-    """
-    change = _GraphChange(values=values, rewired=rewired or {})
-    new = [
-        (INITIALIZERS, numpy_helper.from_array(each, name).SerializeToString()) for name, each in (added or {}).items()
-    ]
-
-    def graph(message: bytes) -> Sequence[bytes]:
-        return [rewritten(message, {NODES: change.node, INITIALIZERS: change.initializer}, new)]
-
-    found = rewritten(content, {GRAPH: graph})
-    missing = (values.keys() | change.rewired.keys()) - change.done
-    if missing:
-        raise InvalidSpec(f"“{min(missing)}” lies in a function of the file's graph, where it cannot be changed.")
-    return found
-
-
-@dataclass(slots=True, kw_only=True)
-class _GraphChange:
-    values: Mapping[str, Array]
-    rewired: Mapping[str, Mapping[int, str]]
-    done: set[str] = field(default_factory=set)
-
-    def initializer(self, message: bytes) -> Sequence[bytes]:
-        name = TensorProto.FromString(message).name
-        if name not in self.values:
-            return [message]
-        self.done.add(name)
-        return [with_numbers(message, self.values[name])]
-
-    def node(self, message: bytes) -> Sequence[bytes]:
-        node = NodeProto.FromString(message)
-        output = next(iter(node.output), "")
-        if node.op_type == "Constant" and output in self.values:
-            self.done.add(output)
-            return [with_constant(message, self.values[output])]
-        if output in self.rewired:
-            self.done.add(output)
-            return [rewritten(message, {INPUTS: renaming(self.rewired[output])})]
-        return [message]
-
-
-def with_constant(message: bytes, values: Array) -> bytes:
-    """Return the bytes of a Constant node with other numbers."""
-
-    def attribute(message: bytes) -> Sequence[bytes]:
-        if AttributeProto.FromString(message).type != AttributeProto.TENSOR:
-            return [message]
-        return [rewritten(message, {ATTRIBUTE_TENSOR: lambda tensor: [with_numbers(tensor, values)]})]
-
-    return rewritten(message, {ATTRIBUTES: attribute})
-
-
-def renaming(names: Mapping[int, str]) -> Change:
-    """Return a change of the repeated names of a node, by their positions."""
-    position = -1
-
-    def rename(message: bytes) -> Sequence[bytes]:
-        nonlocal position
-        position += 1
-        return [names[position].encode()] if position in names else [message]
-
-    return rename
-
-
-def with_numbers(message: bytes, values: Array) -> bytes:
-    """Return the bytes of a tensor with other numbers of its type, stored in the way of the old ones."""
-    before, fresh = TensorProto.FromString(message), TensorProto()
-    if before.HasField("raw_data"):
-        fresh.raw_data = numpy_helper.from_array(values).raw_data
-    elif before.data_type == TensorProto.FLOAT:
-        fresh.float_data.extend(values.ravel().tolist())
-    elif before.data_type == TensorProto.DOUBLE:
-        fresh.double_data.extend(values.ravel().tolist())
-    elif before.data_type == TensorProto.INT64:
-        fresh.int64_data.extend(values.ravel().tolist())
-    else:  # half precision is stored as the integers of its bits
-        bits = values.view(np.uint16) if values.dtype.itemsize == 2 else values
-        fresh.int32_data.extend(bits.ravel().tolist())
-    message = replaced(message, NUMBERS, fresh.SerializeToString())
-    if list(before.dims) != list(values.shape):
-        message = replaced(message, {SHAPE}, TensorProto(dims=values.shape).SerializeToString())
-    return message
-
-
 @dataclass(slots=True, kw_only=True)
 class _Writing:
     """Where each changed number of ``network`` goes in the file."""
 
     opened: OpenedOnnx
     network: OnnxNetwork
-    values: dict[str, Array] = field(default_factory=dict)
-    added: dict[str, Array] = field(default_factory=dict)
-    rewired: dict[str, dict[int, str]] = field(default_factory=dict)
+    edit: GraphEdit = field(default_factory=GraphEdit)
     rounded: dict[str, Tensor] = field(default_factory=dict)
+    before: dict[str, Tensor] = field(init=False)
     stored: dict[str, TensorProto] = field(init=False)
     made_by: dict[str, NodeProto] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.before = tensors_of(self.opened.network)
         graph = onnx.load_from_string(self.opened.content).graph
         self.stored = {each.name: each for each in graph.initializer}
         self.made_by = {name: node for node in graph.node for name in node.output if name}
@@ -198,10 +89,10 @@ class _Writing:
     def collect(self) -> None:
         """Find a place for every number that changed."""
         tensors = self.opened.tensors
-        before, after = tensors_of(self.opened.network), tensors_of(self.network)
-        if any(value.shape != before[name].shape for name, value in after.items()):
-            raise InvalidSpec("Channels were removed from this network, which cannot be done in the uploaded file.")
+        before, after = self.before, tensors_of(self.network)
         changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+        if any(value.shape != before[name].shape for name, value in after.items()):
+            follow_shapes(self.edit, self.opened, self.network)
         holders: dict[str, list[str]] = {}
         for name, found in tensors.items():
             holders.setdefault(found.initializer, []).append(name)
@@ -220,11 +111,14 @@ class _Writing:
         # What only operations read has to stay in its place, as has what did not change.
         readers = self.opened.readers
         names = sorted(names, key=lambda name: (name in readers, name in changed))
-        found = {name: stored_form(after[name], self.opened.tensors[name], tensor.dims) for name in names}
+        before = self.before
+        found = {
+            name: stored_form(after[name], self.opened.tensors[name], tensor.dims, before[name].shape) for name in names
+        }
         first = found[names[0]]
         if names[0] in changed:
-            self.values[initializer] = values = in_type_of(tensor, first)
-            if tensor.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+            self.edit.values[initializer] = values = in_type_of(tensor, first)
+            if tensor.data_type in _HALF:
                 wide = torch.from_numpy(values.astype(np.float32))
                 self.rounded.update(
                     {
@@ -242,15 +136,26 @@ class _Writing:
         readers = self.opened.readers.get(name, ())
         if not readers:
             raise InvalidSpec(f"“{name}” is computed by the file's graph, so other numbers of it cannot be written.")
+        before = self.before[name]
         for each in readers:
-            if value.numel() != np.prod(each.shape, dtype=np.int64) and value.dim() != 1:
-                raise InvalidSpec(f"“{name}” is stored in fewer numbers than it stands for, and cannot be written.")
             self._refuse_integers(name, each)
+            turned, old = (value.T, before.T) if each.transposed else (value, before)
+            is_repeated = before.numel() != np.prod(each.shape, dtype=np.int64)
+            shape = list(value.shape) if is_repeated else shrunk(each.shape, old.shape, turned.shape)
+            array = turned.reshape(shape).contiguous().numpy().astype(self._type_of(name))
+            self.rounded[name] = torch.from_numpy(array.astype(np.float32)).reshape(turned.shape)
+            if each.transposed:
+                self.rounded[name] = self.rounded[name].T
             new = self._name_of(name)
-            array = value.T if each.transposed else value
-            shape = each.shape if value.numel() == np.prod(each.shape, dtype=np.int64) else tuple(value.shape)
-            self.added[new] = array.reshape(shape).contiguous().numpy()
-            self.rewired.setdefault(each.output, {})[each.position] = new
+            self.edit.added[new] = array
+            self.edit.rewired.setdefault(each.output, {})[each.position] = new
+
+    def _type_of(self, name: str) -> Any:
+        """Return the type that new numbers of a parameter are stored in: that of the tensor that it came from."""
+        held = self.opened.tensors.get(name)
+        kinds = [self.stored[held.initializer]] if held is not None else self.stored.values()
+        half = next((each.data_type for each in kinds if each.data_type in _HALF), None)
+        return np.float32 if half is None else helper.tensor_dtype_to_np_dtype(half)
 
     def _refuse_integers(self, name: str, place: ReadAt) -> None:
         node = self.made_by.get(place.output)
@@ -289,9 +194,13 @@ def tensors_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: each.detach().cpu() for name, each in named}
 
 
-def stored_form(value: Tensor, stored: StoredAs, dims: Sequence[int]) -> Tensor:
-    """Return a parameter with its axes in the order and shape of the tensor of the file, which has shape ``dims``."""
-    permuted = [dims[axis] for axis in stored.order]
+def stored_form(value: Tensor, stored: StoredAs, dims: Sequence[int], before: Sequence[int]) -> Tensor:
+    """Return a parameter with its axes in the order and shape of the tensor of the file.
+
+    ``dims`` is the shape of that tensor, and ``before`` was that of the parameter. Where it is smaller now, the axes
+    of the tensor shrink with those of the parameter.
+    """
+    permuted = shrunk([dims[axis] for axis in stored.order], before, value.shape)
     inverse = [stored.order.index(axis) for axis in range(len(dims))]
     return value.reshape(permuted).permute(inverse).contiguous()
 
@@ -304,8 +213,10 @@ def module_form(value: Tensor, stored: StoredAs, shape: Sequence[int]) -> Tensor
 def in_type_of(tensor: TensorProto, value: Tensor) -> Array:
     """Return numbers in the type of a tensor of the file; those that did not change are its own."""
     before = numpy_helper.to_array(tensor)
-    new = value.numpy().astype(before.dtype)
-    return np.where(value.numpy() == before.astype(value.numpy().dtype), before, new)
+    new: Array = value.numpy().astype(before.dtype)
+    return (
+        new if new.shape != before.shape else np.where(value.numpy() == before.astype(value.numpy().dtype), before, new)
+    )
 
 
 def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class Layer:
         data: the value that it is called on.
         pads, crop: what is added around its input, and cut from its output, where the module itself cannot.
         absorbs: the node after it, a sum with the bias, that is part of the layer.
+        apart: where the node was found, for layers of vectors: files store equal vectors of several layers once.
     """
 
     kind: Callable[..., nn.Module]
@@ -59,11 +60,12 @@ class Layer:
     pads: Ends = ()
     crop: Ends = ()
     absorbs: Node | None = None
+    apart: str = ""
 
     @property
     def identity(self) -> object:
         """What two nodes must have in common to be calls of one module."""
-        return (self.kind, self.settings, self.weight, self.bias, self.buffers)
+        return (self.kind, self.settings, self.weight, self.bias, self.buffers, self.apart)
 
     @property
     def tensors(self) -> dict[str, Tensors]:
@@ -80,7 +82,7 @@ class Layer:
                 yield attribute, node, _POSITIONS[attribute]
 
     def module(self, constants: Mapping[str, Constant], parameters: dict[Tensors, nn.Parameter]) -> nn.Module:
-        """Return the module with its numbers; tensors in ``parameters`` are shared with other layers."""
+        """Return the module with its numbers; matrices in ``parameters`` are shared with other layers."""
         with torch.device("meta"):
             module = self.kind(**dict(self.settings))
         module.weight = _parameter(self.weight, constants, parameters)
@@ -96,6 +98,8 @@ class Layer:
 def _parameter(
     tensors: Tensors, constants: Mapping[str, Constant], parameters: dict[Tensors, nn.Parameter]
 ) -> nn.Parameter:
+    if constants[tensors.name].value.ndim < 2:  # equal vectors of different layers are stored once
+        return nn.Parameter(tensors.of(constants))
     if tensors not in parameters:
         parameters[tensors] = nn.Parameter(tensors.of(constants))
     return parameters[tensors]
@@ -135,7 +139,10 @@ class LayerFinder:
             return None
         if node.op not in ("Gemm", "MatMul") and not all(self._is_known(name) for name in node.inputs[2:] if name):
             return None
-        return self._kinds[node.op](node)
+        found = self._kinds[node.op](node)
+        if found is None or self.constants[found.weight.name].value.ndim > 1:
+            return found
+        return replace(found, apart=node.name if node.scope is None else node.scope)
 
     def _is_known(self, name: str) -> bool:
         return name in self.constants and self.constants[name].value.is_floating_point()

@@ -14,7 +14,7 @@ from senseapp.core.errors import InvalidCheckpoint
 GRAPH, OPSETS = 7, 8
 NODES, INITIALIZERS, INPUTS_OF_GRAPH, DECLARED = 1, 5, 11, 13
 INPUTS, OUTPUTS, ATTRIBUTES = 1, 2, 5
-ATTRIBUTE_TENSOR = 5
+ATTRIBUTE_NUMBER, ATTRIBUTE_TENSOR = 3, 5
 SHAPE = 1
 NUMBERS = frozenset({4, 5, 7, 9, 10, 11})
 """Numbers of fields: of a model, a graph, a node, an attribute and a tensor (numbers in all the forms that exist)."""

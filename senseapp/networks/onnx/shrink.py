@@ -1,0 +1,114 @@
+"""What else changes in a file whose network lost channels: groups of convolutions, targets of shapes, declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import torch
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.networks.onnx.change import GraphEdit
+from senseapp.networks.onnx.check import sample_inputs
+from senseapp.networks.onnx.infer import input_shapes
+from senseapp.networks.onnx.modules import OnnxNetwork
+from senseapp.networks.onnx.normalise import normalise
+from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.networks.onnx.read import tensor_in
+from senseapp.networks.profile import CONVOLUTIONS
+
+Shape = tuple[int, ...]
+
+
+def shrunk(dims: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """Return the shape of a tensor of the file whose parameter went from shape ``before`` to ``after``.
+
+    Raises InvalidSpec where it is not the parameter's own but for axes of one number.
+
+    >>> shrunk([1, 8, 1, 1], [8], [6]), shrunk([8, 3], [8, 3], [8, 2]), shrunk([2, 4], [8], [8])
+    ([1, 6, 1, 1], [8, 2], [2, 4])
+    """
+    if tuple(before) == tuple(after):
+        return list(dims)
+    if [each for each in dims if each != 1] != [each for each in before if each != 1]:
+        raise InvalidSpec(f"A weight of shape {list(dims)} in the file cannot lose channels of its {list(before)}.")
+    if tuple(dims) == tuple(before):
+        return list(after)
+    left = iter(new for old, new in zip(before, after, strict=True) if old != 1)
+    return [each if each == 1 else next(left) for each in dims]
+
+
+def follow_shapes(edit: GraphEdit, opened: OpenedOnnx, network: OnnxNetwork) -> None:
+    """Add to ``edit`` what follows from fewer channels in ``network``, a copy of the one of ``opened``."""
+    before, after = (_shapes(opened, each) for each in (opened.network, network))
+    graph = onnx.load_from_string(opened.content).graph
+    known = {name for name, shape in before.items() if after.get(name) == shape}
+    edit.undeclared = {each.name for each in graph.value_info if each.name not in known}
+    _change_groups(edit, opened, network)
+    constants = _constants(graph)
+    readers: dict[str, int] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers[name] = readers.get(name, 0) + 1
+    for node in graph.node:
+        output = next(iter(node.output), "")
+        if node.op_type != "Reshape" or before.get(output) == after.get(output):
+            continue
+        _change_target(edit, node, before[output], after[output], constants, readers)
+
+
+def _change_target(
+    edit: GraphEdit,
+    node: NodeProto,
+    before: Shape,
+    after: Shape,
+    constants: Mapping[str, TensorProto],
+    readers: Mapping[str, int],
+) -> None:
+    """Let a Reshape make rows that are shorter now; it reads a target of its own where others read the stored one."""
+    name = node.input[1]
+    stored = constants.get(name)
+    if stored is None:
+        edit.added[f"{node.output[0]} shape"] = np.array([-1, *after[1:]], np.int64)
+        edit.rewired.setdefault(node.output[0], {})[1] = f"{node.output[0]} shape"
+        return
+    target = numpy_helper.to_array(stored).copy()
+    for axis, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old != new and target[axis] == old:
+            target[axis] = new
+    if np.array_equal(target, numpy_helper.to_array(stored)):
+        return
+    if readers[name] == 1:
+        edit.values[name] = target
+    else:
+        edit.added[f"{node.output[0]} shape"] = target
+        edit.rewired.setdefault(node.output[0], {})[1] = f"{node.output[0]} shape"
+
+
+def _change_groups(edit: GraphEdit, opened: OpenedOnnx, network: OnnxNetwork) -> None:
+    for name, module in network.named_modules():
+        if isinstance(module, CONVOLUTIONS) and module.groups != opened.network.get_submodule(name).groups:
+            for place in opened.readers[f"{name}.weight"]:
+                edit.groups[place.output] = module.groups
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
+    found = {each.name: each for each in graph.initializer}
+    for node in graph.node:
+        if (held := tensor_in(node)) is not None:
+            found[node.output[0]] = held
+    return found
+
+
+def _shapes(opened: OpenedOnnx, network: OnnxNetwork) -> dict[str, Shape]:
+    """Return the shape of every value that ``network`` computes, at the batch of the file."""
+    graph, _ = normalise(opened.content)
+    inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))
+    names = [name for step in network.steps for name in step.outputs if name]
+    device = next((each.device for each in network.parameters()), torch.device("cpu"))
+    given = [inputs[name].to(device) for name in network.input_names]
+    with torch.no_grad():
+        values = network.values(names, *given)
+    return {name: tuple(each.shape) for name, each in values.items() if isinstance(each, torch.Tensor)}

@@ -1,0 +1,61 @@
+"""An ONNX file of somebody's own, from the upload to the results, in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.analyze_steps import open_block
+from tests.browser.test_uploads import offer_images, run_to_results, uploader
+from tests.browser.waiting import at_rest
+from tests.onnx_files import exported, with_half
+from tests.onnx_graphs import file_of, node, weights
+from tests.pictures import png, write_zip
+from tests.small_models import NUM_CLASSES, small_network
+
+pytestmark = pytest.mark.browser
+
+
+def offer_graph(page: Page, path: Path) -> None:
+    open_block(page, "Model")
+    at_rest(page)
+    page.get_by_text("ONNX file", exact=True).first.click()
+    uploader(page, "ONNX file").locator("input[type=file]").set_input_files(path)
+
+
+def outputs(page: Page) -> Locator:
+    return page.get_by_test_id("stSelectbox").filter(has_text="Output to measure")
+
+
+def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "colleague.onnx"
+    path.write_bytes(with_half(exported(small_network(seed=0)), NUM_CLASSES))
+    pictures = {f"{name}/{i}.png": png(10 * place + i) for place, name in enumerate("012345") for i in range(3)}
+    offer_graph(page, path)
+    expect(page.get_by_text("1 × 3 × 16 × 16, any number of images")).to_be_visible()
+    expect(page.get_by_text("Of several outputs “scores” is measured, not “half”")).to_be_visible()
+    at_rest(page)
+    outputs(page).locator("input").click()
+    page.get_by_role("option", name="half · 1 × 6").click()
+    at_rest(page)
+    expect(page.get_by_text("Of several outputs")).to_have_count(0)
+    page.screenshot(path=tmp_path / "analyze.png", full_page=True)
+    offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
+    expect(page.get_by_text("18 images · 6 classes · from class folders")).to_be_visible()
+    at_rest(page)
+    assert "model.outputs=%5B%22half%22%5D" in page.url
+    run_to_results(page)
+    expect(page.get_by_role("heading", name="colleague.onnx · sparsity")).to_be_visible()
+    at_rest(page)
+    page.screenshot(path=tmp_path / "results.png", full_page=True)
+
+
+def test_a_file_that_cannot_be_measured_gets_its_sentence(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "int8.onnx"
+    path.write_bytes(file_of([node("ConvInteger", "x w", "y", name="conv_quant")], {"w": weights(3, 3, 3, 3)}))
+    offer_graph(page, path)
+    sentence = page.get_by_role("alert").filter(has_text="conv_quant")
+    expect(sentence).to_contain_text("Bring the float file that this one was quantized from.")
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()

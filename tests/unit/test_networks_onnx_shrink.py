@@ -1,0 +1,168 @@
+"""Channels are removed from networks of ONNX files as from the modules they were exported from, and from the files."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from timm.models.densenet import DenseNet
+from torch import Tensor, nn
+
+from senseapp.compressions import PruningConfig
+from senseapp.compressions.base import CompressionRequest, build_compressor
+from senseapp.core.errors import InvalidSpec
+from senseapp.networks.onnx.attention import attention_layers
+from senseapp.networks.onnx.edit import with_weights
+from senseapp.networks.onnx.open import open_onnx
+from senseapp.networks.onnx.shrink import shrunk
+from senseapp.networks.profile import profile_model
+from tests.onnx_files import exported
+
+SIDE = 64
+IMAGES = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+
+
+class UNet(nn.Module):
+    """Down and up again by transposed convolution and by interpolation, with skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1 = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.down2 = nn.Sequential(nn.Conv2d(8, 16, 3, 2, padding=1), nn.BatchNorm2d(16), nn.SiLU())
+        self.middle = nn.Conv2d(16, 16, 3, 2, padding=1)
+        self.up = nn.ConvTranspose2d(16, 16, 2, 2)
+        self.join = nn.Conv2d(32, 8, 3, padding=1)
+        self.head = nn.Conv2d(16, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.down1(x)
+        second = self.down2(first)
+        joined = F.gelu(self.join(torch.cat([self.up(self.middle(second)), second], 1)))
+        large = F.interpolate(joined, scale_factor=2, mode="bilinear", align_corners=False)
+        return self.head(torch.cat([large, first], 1))
+
+
+class Detector(nn.Module):
+    """Two stages that are joined, and one head shared by two scales, as in YOLO."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 4, padding=1), nn.BatchNorm2d(8), nn.SiLU())
+        self.split = nn.Conv2d(8, 12, 1)
+        self.join = nn.Conv2d(20, 8, 1)
+        self.down = nn.Conv2d(8, 8, 3, 2, padding=1)
+        self.head = nn.Conv2d(8, 4 + 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stem = self.stem(x)
+        scales = [self.join(torch.cat([F.silu(self.split(stem)), stem], 1))]
+        scales.append(F.silu(self.down(scales[0])))
+        return torch.cat([self.head(scale).flatten(2).permute(0, 2, 1) for scale in scales], 1).sigmoid()
+
+
+def small_densenet() -> nn.Module:
+    return DenseNet(growth_rate=8, block_config=(2, 2), num_classes=5)
+
+
+NETWORKS = {
+    "resnet": lambda: timm.create_model("resnet10t", num_classes=5),
+    "mobilenetv2": lambda: timm.create_model("mobilenetv2_035", num_classes=5),
+    "mobilenetv3": lambda: timm.create_model("mobilenetv3_small_050", num_classes=5),
+    "convnext": lambda: timm.create_model("convnext_atto", num_classes=5),
+    "densenet": small_densenet,
+    "unet": UNet,
+    "detector": Detector,
+}
+
+
+def trained(make: Callable[[], nn.Module]) -> nn.Module:
+    """Return a network whose norms have numbers of their own."""
+    torch.manual_seed(0)
+    network = make().eval()
+    for each in network.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            each.weight.data.uniform_(0.5, 1.5)
+            each.bias.data.normal_()
+            each.running_mean.normal_()
+            each.running_var.uniform_(0.5, 2)
+    return network
+
+
+def pruned(network: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]], list[str]]:
+    """Return a copy with half of the channels of each group, the kept ones, and the layers of groups."""
+    network = copy.deepcopy(network).eval().requires_grad_(False)
+    layers = profile_model(network, IMAGES[:1]).layers
+    request = CompressionRequest(model=network, layers=layers, calibration=[IMAGES[:1]], seed=0)
+    compressor = build_compressor(PruningConfig(), request)
+    ratios = {target.layer: 0.5 for target in compressor.targets}
+    kept = compressor.kept_channels(ratios)
+    compressor.prune(ratios)
+    return network, kept, list(ratios)
+
+
+def run(content: bytes, images: Tensor) -> np.ndarray:
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
+    module = trained(NETWORKS[name])
+    opened = open_onnx(exported(module, side=SIDE))
+    (own, kept, layers), (built, built_kept, built_layers) = pruned(module), pruned(opened.network)
+    assert built_layers == layers != []
+    assert {layer: built_kept[layer] for layer in kept if layer in built_kept} == kept
+    with torch.no_grad():
+        expected, found = own(IMAGES), built(IMAGES)
+    scale = float(expected.abs().max())
+    assert float((expected - found).abs().max()) <= 1e-5 * scale
+    edited = with_weights(opened, built)
+    assert len(edited.content) < len(opened.content)
+    assert edited.difference.otherwise_identical
+    assert not edited.difference.removed_nodes
+    assert not edited.difference.added_nodes
+    np.testing.assert_allclose(run(edited.content, IMAGES), expected, atol=1e-4 * scale)
+    before, after = onnx.load_from_string(opened.content), onnx.load_from_string(edited.content)
+    assert list(before.graph.input) == list(after.graph.input)
+    assert list(before.graph.output) == list(after.graph.output)
+    assert [each.name for each in before.graph.node] == [each.name for each in after.graph.node]
+    onnx.checker.check_model(after, full_check=True)
+
+
+def test_a_fixed_target_of_a_flattening_is_corrected() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(network.eval(), (IMAGES[:1],), dynamo=True, verbose=False).save(buffer)
+    opened = open_onnx(buffer.getvalue())
+    assert any(node.op_type == "Reshape" for node in onnx.load_from_string(opened.content).graph.node)
+    (own, _, layers), (built, _, built_layers) = pruned(network), pruned(opened.network)
+    assert layers == built_layers == ["0"]
+    edited = with_weights(opened, built)
+    np.testing.assert_allclose(run(edited.content, IMAGES[:1]), own(IMAGES[:1]), atol=1e-5)
+    assert edited.difference.otherwise_identical
+
+
+def test_attention_written_as_products_is_refused_by_name() -> None:
+    module = timm.create_model("test_vit", num_classes=5).eval()
+    opened = open_onnx(exported(module, side=160))
+    reasons = attention_layers(opened.network)
+    assert set(reasons) == {f"blocks.{index}.attn.qkv" for index in range(6)}
+    assert all("Attention is written as matrix products" in each for each in reasons.values())
+    assert "blocks.0.attn" in reasons["blocks.0.attn.qkv"]
+    assert attention_layers(module) == {}
+
+
+def test_a_weight_in_another_shape_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="cannot lose channels"):
+        shrunk([2, 4], [8], [6])
