@@ -63,14 +63,14 @@ def test_a_detector_is_measured_scheduled_proven_and_shown(
     assert min(result.agreement.values()) > 0.8  # Spearman of nine layers
     assert f"{NUM_PICTURES} pictures with boxes." in result.notes
     schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
-    proof = validate(result, schedule, repair=True, data_roots=(tmp_path,)).result
-    proven = {change.metric: change for change in proof.changes}
+    validated = validate(result, schedule, repair=True, data_roots=(tmp_path,))
+    proven = {change.metric: change for change in validated.result.changes}
     assert proven["map"].baseline > 0.3
     for name in ("map", "map50", "objects_f1", "agreement_map", "agreement_map50"):
         assert proven[name].num_samples == NUM_PICTURES - NUM_MEASURED
         assert proven[name].ci_low <= proven[name].delta <= proven[name].ci_high
     assert METRICS["objects_f1"].kept_text(proven["objects_f1"]).endswith(")")
-    changed = proof.changed
+    changed = validated.changed
     assert changed is not None
     assert changed.sentence.startswith("Of ")
     assert changed.pictures[0].drawn
