@@ -20,7 +20,7 @@ from senseapp.metrics.detection import DIVERGENCE
 from senseapp.metrics.detection.rows import BOX, CLASSES, OBJECT, RowKind, blocks, scores
 
 _LEAST_SIDE = 1.0  # pixels: the size of smaller boxes is no scale
-_SHIFT_TO_OVERLAP = 2.0
+_SHIFT_TO_OVERLAP = 1.6
 """1 − IoU of a small shift, over the root of the mean of |v·δz|² that it gives, for four sides that move alike."""
 _SOFTMAX = (RowKind.SOFTMAX, RowKind.SOFTMAX_LAST, RowKind.PROPOSAL)
 

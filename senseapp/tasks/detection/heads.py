@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.metrics.detection.rows import RowKind, assembled
+from senseapp.tasks.detection.heads_layouts import HeadLayout, decode, recognise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,19 +29,47 @@ class Heads:
     layout: str
 
 
-def read_heads(raw: object) -> Heads:
-    """Return the rows of a raw output; raises UnsupportedModel, with what came, where the layout is unknown."""
+def read_heads(raw: object, layout: HeadLayout | None = None) -> Heads:
+    """Return the rows of a raw output, by its names, by ``layout``, or by the layout that is recognised in it.
+
+    Raises:
+        UnsupportedModel: the layout is unknown; the message says what came.
+    """
+    named = _by_names(raw) if isinstance(raw, Mapping) else None
+    if named is not None:
+        return named
+    if isinstance(raw, list) and all(isinstance(each, Mapping) and "boxes" in each for each in raw):
+        raise UnsupportedModel(
+            "These are torchvision's final boxes, after non-maximum suppression: they leave nothing to rank layers by. "
+            "Load the network from torchvision's library, which opens its heads."
+        )
+    tensors = list(_tensors_in(raw))
+    found = layout or recognise(tensors)
+    return Heads(rows=decode(tensors, found), layout=found.sentence)
+
+
+def _by_names(raw: Mapping[str, Any]) -> Heads | None:
+    """Return the rows of the opened heads of torchvision; None for other names."""
+    names = set(raw)
+    if {"anchor_boxes", "anchor_logits", "proposal_boxes", "softmax_logits"} <= names:
+        return _of_regions(raw)
+    if {"boxes", "softmax_logits"} <= names:
+        return _of_anchors(raw, RowKind.SOFTMAX, "softmax_logits")
+    if {"boxes", "sigmoid_logits", "centerness_logits"} <= names:
+        return _of_anchors(raw, RowKind.ROOT_OF_PRODUCT, "sigmoid_logits", "centerness_logits")
+    if {"boxes", "sigmoid_logits"} <= names:
+        return _of_anchors(raw, RowKind.SIGMOID, "sigmoid_logits")
+    return None
+
+
+def _tensors_in(raw: object) -> Iterator[Tensor]:
     if isinstance(raw, Mapping):
-        names = set(raw)
-        if {"boxes", "softmax_logits"} <= names:
-            return _of_anchors(raw, RowKind.SOFTMAX, "softmax_logits")
-        if {"boxes", "sigmoid_logits", "centerness_logits"} <= names:
-            return _of_anchors(raw, RowKind.ROOT_OF_PRODUCT, "sigmoid_logits", "centerness_logits")
-        if {"boxes", "sigmoid_logits"} <= names:
-            return _of_anchors(raw, RowKind.SIGMOID, "sigmoid_logits")
-        if {"anchor_boxes", "anchor_logits", "proposal_boxes", "softmax_logits"} <= names:
-            return _of_regions(raw)
-    raise UnsupportedModel("unknown")
+        raw = list(raw.values())
+    if isinstance(raw, list | tuple):
+        for each in raw:
+            yield from _tensors_in(each)
+    elif hasattr(raw, "ndim"):
+        yield cast("Tensor", raw)
 
 
 def _of_anchors(raw: Mapping[str, Any], kind: RowKind, logits: str, objects: str = "") -> Heads:

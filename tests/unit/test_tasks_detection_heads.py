@@ -1,0 +1,214 @@
+"""Raw outputs of detectors, made by hand: which layout each is recognised as, and where its boxes land."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.metrics.detection.detections import candidates_of, detections_of
+from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
+from senseapp.tasks.detection.heads import Heads, read_heads
+from senseapp.tasks.detection.heads_layouts import decode, recognise
+
+SIDE, CLASSES = 64, 3
+CELLS = 8 * 8 + 4 * 4 + 2 * 2
+WANTED = (16.0, 8.0, 40.0, 48.0)  # left, top, right, bottom; its centre (28, 28) lies in cell (3, 3) of stride 8
+PLACE = 3 * 8 + 3
+LABEL = 1
+
+
+def sure(score: float) -> float:
+    return math.log(score / (1 - score))
+
+
+def centre(box: tuple[float, ...] = WANTED) -> Tensor:
+    left, top, right, bottom = box
+    return torch.tensor([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top])
+
+
+def best(heads: Heads) -> tuple[float, int, list[float]]:
+    """Return score, class and box of the best detection of the first image."""
+    score, label, *box = detections_of(candidates_of(heads.rows, heads.class_boxes)[0])[0].tolist()
+    return score, int(label), box
+
+
+def assert_found(heads: Heads, score: float = 0.9, label: int = LABEL) -> None:
+    found = best(heads)
+    assert found[0] == pytest.approx(score, abs=1e-4)
+    assert found[1] == label
+    assert found[2] == pytest.approx(WANTED, abs=1e-3)
+
+
+def random_pixels(count: int, images: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(images, count, 4, generator=generator) * SIDE
+
+
+def rare(*shape: int) -> Tensor:
+    return torch.full(shape, 0.001)
+
+
+def test_four_and_classes_along_the_last_axis_as_yolov8_exports_them() -> None:
+    values = torch.cat([random_pixels(CELLS), rare(2, CELLS, CLASSES)], dim=2)
+    values[0, PLACE] = torch.cat([centre(), torch.tensor([0.001, 0.9, 0.001])])
+    heads = read_heads(values.transpose(1, 2).contiguous())
+    assert_found(heads)
+    assert heads.layout == "84 boxes with 3 classes, centre, width and height."
+    assert heads.rows.shape == (2, CELLS, 6 + CLASSES)
+    assert (heads.rows[..., KIND] == RowKind.SIGMOID).all()
+
+
+def test_five_and_classes_as_yolov5_exports_them() -> None:
+    values = torch.cat([random_pixels(3 * CELLS), rare(2, 3 * CELLS, 1), rare(2, 3 * CELLS, CLASSES)], dim=2)
+    values[0, 7] = torch.cat([centre(), torch.tensor([0.9, 0.001, 1.0, 0.001])])
+    heads = read_heads(values)
+    assert_found(heads)
+    assert heads.layout == "252 boxes with 3 classes and an object's score, centre, width and height."
+
+
+def test_shifts_in_cells_as_yolox() -> None:
+    values = torch.cat([torch.zeros(2, CELLS, 4), rare(2, CELLS, 1 + CLASSES)], dim=2)
+    x, y, width, height = centre().tolist()
+    shift = [x / 8 - 3, y / 8 - 3, math.log(width / 8), math.log(height / 8)]
+    values[0, PLACE] = torch.tensor([*shift, 0.9, 0.001, 1.0, 0.001])
+    heads = read_heads(values)
+    assert_found(heads)
+    assert "as of YOLOX" in heads.layout
+
+
+def distances(bins: int) -> Tensor:
+    """Return logits, (4 · bins,), whose means are the distances of the wanted box from its cell's centre, in cells."""
+    left, top, right, bottom = (each / 8 for each in WANTED)
+    found = torch.full((4, bins), -50.0)
+    for row, distance in enumerate((3.5 - left, 3.5 - top, right - 3.5, bottom - 3.5)):
+        low = int(distance)
+        found[row, low], found[row, low + 1] = math.log(1 - distance + low), math.log(distance - low + 1e-12)
+    return found.flatten()
+
+
+def test_distributions_of_distances_as_yolov8() -> None:
+    logits = torch.full((2, CELLS, CLASSES), -7.0)
+    logits[0, PLACE, LABEL] = sure(0.9)
+    values = torch.cat([torch.randn(2, CELLS, 64), logits], dim=2)
+    values[0, PLACE, :64] = distances(16)
+    heads = read_heads(values.transpose(1, 2).contiguous())
+    assert_found(heads)
+    assert "DFL" in heads.layout
+    maps = [
+        part.transpose(1, 2).reshape(2, -1, side, side)
+        for part, side in zip(values.split((64, 16, 4), dim=1), (8, 4, 2), strict=True)
+    ]
+    from_maps = read_heads(maps[::-1])  # in any order
+    assert_found(from_maps)
+    assert from_maps.layout == "Maps of strides 8, 16 and 32: distances in 16 steps (DFL) and 3 classes, as of YOLOv8."
+    torch.testing.assert_close(from_maps.rows, heads.rows)
+
+
+def test_distances_by_stride_as_picodet() -> None:
+    counts = (64, 16, 4, 1)
+    classes = [rare(2, count, CLASSES) for count in counts]
+    sides = [torch.randn(2, count, 32) for count in counts]
+    classes[0][0, PLACE, LABEL] = 0.9
+    sides[0][0, PLACE] = distances(8)
+    heads = read_heads([*classes, *sides])
+    assert_found(heads)
+    assert heads.layout.startswith("4 maps of strides 8, 16, 32, 64: 3 classes and distances in 8 steps")
+
+
+def test_anchored_maps_as_yolov5() -> None:
+    maps = [torch.zeros(2, 3, side, side, 5 + CLASSES) for side in (8, 4, 2)]
+    for each in maps:
+        each[..., 4:] = -7.0
+    x, y, width, height = centre().tolist()
+    place = [(x / 8 - 3 + 0.5) / 2, (y / 8 - 3 + 0.5) / 2]
+    shares = torch.tensor([*place, (width / 16) ** 0.5 / 2, (height / 30) ** 0.5 / 2])
+    maps[0][0, 1, 3, 3, :4] = shares.logit()
+    maps[0][0, 1, 3, 3, 4:] = torch.tensor([sure(0.9), -7.0, 20.0, -7.0])
+    heads = read_heads(maps)
+    assert_found(heads)
+    assert heads.layout.startswith("Maps of strides 8, 16 and 32 with three anchors and 3 classes")
+    flat = [each.permute(0, 1, 4, 2, 3).reshape(2, -1, *each.shape[2:4]) for each in maps]
+    torch.testing.assert_close(read_heads(flat).rows, heads.rows)
+
+
+def test_a_softmax_with_corners_as_ssd() -> None:
+    shares = torch.tensor([0.98, 0.01, 0.005, 0.005]).expand(2, 50, 4).clone()
+    boxes = torch.tensor([0.1, 0.1, 0.4, 0.5]).expand(2, 50, 4).clone()
+    shares[0, 9] = torch.tensor([0.05, 0.9, 0.03, 0.02])
+    boxes[0, 9] = torch.tensor(WANTED) / SIDE
+    layout = recognise([boxes, shares], (SIDE, SIDE))
+    assert layout.sentence == "50 boxes (corners) with a softmax of 4 classes, the first the background."
+    assert_found(Heads(rows=decode([boxes, shares], layout), layout=""), label=1)
+    with pytest.raises(UnsupportedModel, match="size of the input is not known"):
+        read_heads([boxes, shares])
+
+
+def test_a_softmax_whose_last_class_is_no_object_as_detr() -> None:
+    logits = torch.tensor([0.0, 0.0, 0.0, 6.0]).expand(2, 20, 4).clone()
+    boxes = torch.full((2, 20, 4), 0.5)
+    logits[0, 4] = torch.tensor([-9.0, math.log(9.0), -9.0, 0.0])
+    boxes[0, 4] = centre() / SIDE
+    layout = recognise([logits, boxes], (SIDE, SIDE))
+    assert (
+        layout.sentence == "20 boxes (centre, width and height) with a softmax of 4 classes, the last the background."
+    )
+    rows = decode([logits, boxes], layout)
+    assert_found(Heads(rows=rows, layout=""))
+    assert (class_scores(rows, RowKind.SOFTMAX_LAST)[..., -1] == 0).all()
+
+
+def test_centre_maps() -> None:
+    heat, sizes, offsets = rare(2, CLASSES, 8, 8), torch.ones(2, 2, 8, 8), torch.full((2, 2, 8, 8), 0.5)
+    heat[0, LABEL, 3, 3] = 0.9
+    sizes[0, :, 3, 3] = torch.tensor([24.0, 40.0]) / 8
+    layout = recognise([heat, offsets, sizes], (SIDE, SIDE))
+    assert layout.sentence == "A map of centres for each of 3 classes, with sizes and offsets, as of CenterNet."
+    assert_found(Heads(rows=decode([heat, offsets, sizes], layout), layout=""))
+
+
+def test_a_layout_is_kept_where_values_leave_their_range() -> None:
+    values = torch.cat([random_pixels(CELLS), rare(2, CELLS, CLASSES)], dim=2).transpose(1, 2).contiguous()
+    layout = recognise([values])
+    broken = values.clone()
+    broken[:, 4:] = 1.7  # of a compressed network, whose sigmoid is not the last node
+    assert decode([broken], layout).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (torch.rand(2, 1000), r"none that is known for detectors: \(2, 1000\)"),
+        ([], "nothing"),
+        ([torch.rand(2, 3, 9, 9), torch.rand(2, 3, 5, 5)], r"\(2, 3, 9, 9\), \(2, 3, 5, 5\)"),
+        ([{"boxes": torch.rand(3, 4), "labels": torch.ones(3), "scores": torch.rand(3)}], "final boxes"),
+        (
+            torch.cat([torch.rand(1, 9, 4), torch.linspace(1, 0, 9)[None, :, None], torch.ones(1, 9, 1)], dim=2),
+            "final boxes, 9 for each image",
+        ),
+    ],
+)
+def test_what_is_unknown_is_refused_by_name(raw: object, said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        read_heads(raw)
+
+
+def test_a_box_of_each_class_of_regions() -> None:
+    logits = torch.zeros(1, 2, 4)
+    logits[0, :, 0] = 8.0
+    logits[0, 1] = torch.tensor([0.0, -9.0, math.log(9.0), -9.0])
+    boxes = torch.zeros(1, 2, 4, 4)
+    boxes[0, 1, 2] = torch.tensor(WANTED)
+    raw = {
+        "anchor_boxes": torch.rand(1, 5, 4),
+        "anchor_logits": torch.randn(1, 5),
+        "proposal_boxes": boxes,
+        "softmax_logits": logits,
+    }
+    heads = read_heads(raw)
+    assert_found(heads, label=2)
+    assert heads.rows[0, :, KIND].tolist() == [RowKind.ANCHOR] * 5 + [RowKind.PROPOSAL] * 2
+    assert heads.rows[0, 6, BOX].tolist() == list(WANTED)
