@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,10 @@ from torch import Tensor, nn
 from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.detection.ssd import SSD
 
+from senseapp.descriptions import ModelSource
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.sources.detectors import opened_detector
+from senseapp.records.spec import ModelSpec
 from tests.pictures import encoded
 
 WEIGHTS = Path(__file__).parent / "data" / "shapes_detector.safetensors"
@@ -61,6 +66,31 @@ def trained() -> SSD:
     module = network()
     module.load_state_dict(load_file(WEIGHTS))
     return module
+
+
+SOURCE = ModelSource(
+    name="shapes",
+    label="Shapes detectors",
+    loader="tests.shapes_detector:load",
+    names=("ssd",),
+    help="A network of a test.",
+)
+
+
+def load(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    """Return the trained network with open heads; see :class:`ModelSource`."""
+    report("Opening the detector of the tests")
+    return LoadedModel(
+        module=opened_detector(trained()).requires_grad_(False),
+        title=spec.title,
+        preprocessing=Preprocessing(
+            input_shape=(3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear", fit="stretch"
+        ),
+        num_classes=len(NAMES),
+        pretrained=True,
+        class_names=NAMES,
+        task="detection",
+    )
 
 
 def scene(seed: int) -> tuple[np.ndarray, list[tuple[int, int, int, int, int]]]:

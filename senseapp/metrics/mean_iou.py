@@ -90,8 +90,9 @@ class MeanIou(SegmentationMetric):
         return before, after, before - after
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of the drop of the mean."""
-        return _interval(_grouped(moments), confidence)
+        """Return the interval of the drop of the mean: all there is where no class of any pixel is known."""
+        grouped = _grouped(moments)
+        return (-1.0, 1.0) if moments[0] and not len(grouped) else _interval(grouped, confidence)
 
     def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[ClassIou, ...]:
         """Return what each class that occurs loses, with an interval of its own."""

@@ -85,23 +85,35 @@ class RecordMetric(Metric):
         Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13; Hesterberg (2015), What
         teachers should know about the bootstrap, The American Statistician 69, section 4.3.
         """
-        import numpy as np
-
         if not moments[0]:
             raise InvalidInput("An interval needs at least one image.")
         before, after = sides_of(moments)
-        number = len(before)
-        counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=_RESAMPLES)
-        drawn = counts.astype(np.float64)
+        drawn = drawn_counts(len(before))
         deltas = self.values_of(before, drawn) - self.values_of(after, drawn)
-        deltas = deltas[np.isfinite(deltas)] * (1 if self.higher_is_better else -1)
-        if not len(deltas):
-            return math.nan, math.nan
-        low, high = np.quantile(deltas, _expanded(number, confidence))
-        return float(low), float(high)
+        deltas = deltas * (1 if self.higher_is_better else -1)
+        return percentiles(deltas, len(before), confidence)
 
     def _worsening(self, before: float, after: float) -> float:
         return before - after if self.higher_is_better else after - before
+
+
+def drawn_counts(number: int) -> NDArray[np.float64]:
+    """Return how often each of ``number`` images comes in each draw of a bootstrap, (draws, number)."""
+    import numpy as np
+
+    counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=_RESAMPLES)
+    return counts.astype(np.float64)
+
+
+def percentiles(deltas: NDArray[np.float64], number: int, confidence: float) -> Interval:
+    """Return the expanded percentile interval of the finite ones of ``deltas``, from draws of ``number`` images."""
+    import numpy as np
+
+    known = deltas[np.isfinite(deltas)]
+    if not len(known):
+        return math.nan, math.nan
+    low, high = np.quantile(known, _expanded(number, confidence))
+    return float(low), float(high)
 
 
 def _expanded(number: int, confidence: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ import numpy as np
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
-from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
+from senseapp.metrics.detection.average_precision import average_precisions, mean_average_precision, tables_of
 from senseapp.metrics.detection.detections import LEAST_SCORE, SURE_SCORE, detections_of, objects_of
 from senseapp.metrics.detection.matching import (
     AREAS,
@@ -27,7 +27,7 @@ from senseapp.metrics.detection.matching import (
     match_image,
     packed,
 )
-from senseapp.metrics.records import Record, RecordMetric, sides_of
+from senseapp.metrics.records import Record, RecordMetric, drawn_counts, percentiles, sides_of
 from senseapp.metrics.rows import unbounded
 
 if TYPE_CHECKING:
@@ -125,8 +125,38 @@ class AveragePrecision(DetectionRecordMetric):
         return packed(match_image(detections, objects, area=self.area, thresholds=self.thresholds))
 
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
-        """Return the mean average precision for each row of ``counts``; NaN where there is no object."""
-        return mean_average_precision(tables_of(records, len(self.thresholds)), counts)
+        """Return the mean average precision for each row of ``counts``.
+
+        Without any object it is unknown, NaN; but of the original model's own boxes there is then none to lose, 1.
+        """
+        found = mean_average_precision(tables_of(records, len(self.thresholds)), counts)
+        return found if self.needs_labels else np.where(np.isnan(found), 1.0, found)
+
+    def of_classes(self, moments: Moments, confidence: float) -> tuple[ClassPrecision, ...]:
+        """Return what each class that has an object loses, with intervals of one bootstrap."""
+        before, after = (tables_of(side, len(self.thresholds)) for side in sides_of(moments))
+        number = int(moments[0])
+        drawn = np.concatenate([np.ones((1, number)), drawn_counts(number)])
+        found = []
+        for label, table in before.items():
+            if not table.num_objects.sum():
+                continue
+            old, new = (average_precisions(each, drawn).mean(axis=1) for each in (table, after[label]))
+            deltas = old - new
+            low, high = percentiles(deltas[1:], number, confidence)
+            found.append(ClassPrecision(label=label, before=float(old[0]), delta=float(deltas[0]), low=low, high=high))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPrecision:
+    """Average precision of one class before compression, what it loses, and the interval of that."""
+
+    label: int
+    before: float
+    delta: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, kw_only=True)

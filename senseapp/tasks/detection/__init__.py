@@ -10,10 +10,12 @@ from senseapp.core.errors import InvalidInput
 from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
 from senseapp.tasks.annotations import PerImage
-from senseapp.tasks.base import FittedAnnotations, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, FittedAnnotations, ScanDirections, Task, refuse_output
 from senseapp.tasks.detection.annotations import BOXES
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
@@ -115,6 +117,34 @@ class Detection(Task):
     def target_text(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of the annotated objects."""
         return self._counted(target["labels"].tolist(), names)
+
+    def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges:
+        """Return which objects are lost, moved or new; see :meth:`Task.answer_changes`."""
+        from senseapp.tasks.detection.changes import changes_of
+
+        return changes_of(before, after, targets, self.num_outputs(before.parts["rows"]))
+
+    def drawn(self, picture: NDArray[np.uint8], output: Any) -> NDArray[np.uint8]:
+        """Return the picture with the sure detections."""
+        from senseapp.metrics.detection.detections import SURE_SCORE, detections_of
+        from senseapp.tasks.detection.drawing import boxes_drawn
+
+        found = detections_of(output["candidates"], SURE_SCORE)
+        return boxes_drawn(picture, found[:, 2:], found[:, 1].astype(int).tolist())
+
+    def drawn_target(self, picture: NDArray[np.uint8], target: Any) -> NDArray[np.uint8]:
+        """Return the picture with the annotated boxes."""
+        from senseapp.tasks.detection.drawing import boxes_drawn
+
+        return boxes_drawn(picture, target["boxes"].double().numpy(), target["labels"].tolist())
+
+    def legend(self, outputs: Sequence[Any], names: Sequence[str]) -> bytes:
+        """Return the colours of the classes that are detected."""
+        from senseapp.metrics.detection.detections import SURE_SCORE, detections_of
+        from senseapp.tasks.detection.drawing import box_legend
+
+        found = {int(row[1]) for each in outputs for row in detections_of(each["candidates"], SURE_SCORE)}
+        return box_legend([(label, self.output_name(label, names)) for label in sorted(found)])
 
     def _counted(self, labels: Sequence[int], names: Sequence[str]) -> str:
         counts = {label: labels.count(label) for label in sorted(set(labels))}

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from senseapp.metrics.base import number_text
 from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.segmentation import VOID, classes_of, log_probabilities_of, masks_like
@@ -38,7 +37,7 @@ def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerC
             for each in metric.of_classes(moments, confidence)
         ]
 
-    kept = 100 * (1 - changed)
+    kept = 1 - changed
     counts = torch.zeros(num_classes)
     return AnswerChanges(
         changed=changed > 0,
@@ -49,13 +48,19 @@ def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerC
         totals=counts,
         damage=changed,
         said=(
-            f"Of 100 pixels, {number_text(float(kept.mean()), digits=1)} keep their class; in the picture that changes "
-            f"most, {number_text(float(kept.min()), digits=1)}."
+            f"Of 100 pixels, {_of_hundred(float(kept.mean()))} keep their class; in the picture that changes "
+            f"most, {_of_hundred(float(kept.min()))}."
         ),
-        captions=[f"{number_text(share, digits=1)} of 100 pixels keep their class" for share in kept.tolist()],
+        captions=[f"{_of_hundred(share)} of 100 pixels keep their class" for share in kept.tolist()],
         class_drops=class_drops,
         measure="IoU with the original's classes" if masks is None else "IoU with the masks",
     )
+
+
+def _of_hundred(share: float) -> str:
+    """Return a share as pixels of a hundred; only all of them are 100."""
+    text = f"{100 * share:.1f}"
+    return "more than 99.9" if share < 1 and text == "100.0" else text.removesuffix(".0")
 
 
 def _parts(classes: Tensor) -> list[slice]:

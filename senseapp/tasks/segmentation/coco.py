@@ -175,7 +175,7 @@ def _shape(written: Mapping[str, Any]) -> Shape:
         runs = _runs(outline.get("counts"))
         return Shape(label=label, area=float(runs[1::2].sum()), runs=runs, size=(size[1], size[0]))
     if not isinstance(outline, list):
-        raise ValueError("an object needs a segmentation: polygons, or runs of pixels")
+        raise ValueError("an object with no polygons and no runs of pixels")
     polygons = tuple(map(_polygon, outline))
     if sum(map(len, polygons)) > _MOST_CORNERS:
         raise ValueError(f"an object with more than {_MOST_CORNERS:,} corners")
@@ -202,7 +202,7 @@ def _runs(counts: object) -> NDArray[np.int64]:
     elif isinstance(counts, list) and all(isinstance(each, int) for each in counts):
         numbers = counts
     else:
-        raise ValueError("runs of pixels must be a list of whole numbers or a text")
+        raise ValueError("runs of pixels that are no list and no text")
     if any(not 0 <= each < 2**31 for each in numbers):
         raise ValueError("a run of pixels that is shorter than 0, or too long")
     return np.asarray(numbers, dtype=np.int64)
@@ -239,9 +239,7 @@ def _covered(shape: Shape, geometry: PictureGeometry) -> NDArray[np.bool_]:
         return _filled([geometry.points(each) for each in shape.polygons], geometry.output)
     width, height = shape.size
     if shape.size != geometry.size:
-        raise ValueError(
-            f"runs of {width} × {height} pixels, and the picture has {geometry.size[0]} × {geometry.size[1]}"
-        )
+        raise ValueError(f"runs are not of the picture's {geometry.size[0]:,} × {geometry.size[1]:,} pixels")
     if int(shape.runs.sum()) != width * height:
         raise ValueError(f"runs of {int(shape.runs.sum()):,} pixels, and the picture has {width * height:,}")
     inside = np.arange(len(shape.runs)) % 2 == 1

@@ -14,6 +14,7 @@ from typing import Any
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import (
     LABEL_FOLDERS,
+    PICTURE_FOLDERS,
     AnnotationFiles,
     AnnotationReader,
     Listing,
@@ -77,12 +78,24 @@ def _mask_files(pictures: Collection[str], folder: str) -> tuple[dict[str, str],
 
 
 def _by_name(pictures: Collection[str], masks: Collection[str]) -> dict[str, str]:
-    """Pair files of one name in any folders, where the name is that of one picture and of one mask."""
+    """Pair files of one name in any folders, where the name is that of one picture and of one mask.
+
+    Of several pictures that is meant which is in a folder of pictures.
+    """
     named: dict[str, tuple[list[str], list[str]]] = {}
     for side, paths in enumerate((pictures, masks)):
         for path in paths:
             named.setdefault(path.rpartition("/")[2].rpartition(".")[0], ([], []))[side].append(path)
-    return {found[0]: those[0] for found, those in named.values() if len(found) == len(those) == 1}
+    pairs = {}
+    for found, those in named.values():
+        meant = found if len(found) == 1 else [path for path in found if _folder_of(path) in PICTURE_FOLDERS]
+        if len(meant) == len(those) == 1:
+            pairs[meant[0]] = those[0]
+    return pairs
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0].rpartition("/")[2].casefold()
 
 
 def _as_mask(path: str, folder: str, stems: Collection[str]) -> tuple[int, str] | None:

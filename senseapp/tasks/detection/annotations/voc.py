@@ -72,12 +72,12 @@ def read_voc(content: bytes) -> PictureBoxes:
         raise ValueError("an object without a name")
     # Pixels are counted from 1, and both corners belong to the box.
     boxes = [[left - 1, top - 1, right, bottom] for left, top, right, bottom in boxes]
-    size = tuple(int(_number(fields.size, key)) for key in ("width", "height")) if fields.size else (0, 0)
+    width, height = (int(_number(fields.size, key)) if fields.size else 0 for key in ("width", "height"))
     return PictureBoxes.of(
         boxes,
         names=names,
         crowd=[each.get("difficult", "").strip() == "1" for each in fields.objects],
-        size=size if all(size) else None,
+        size=(width, height) if width and height else None,
     )
 
 

@@ -1,0 +1,98 @@
+"""A detector with COCO annotations: measured, estimated, scheduled, proven, reported, and opened on each page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.cli.main import main
+from senseapp.descriptions import SOURCES
+from senseapp.metrics import METRICS
+from senseapp.prove.prove import validate
+from senseapp.records.measurement import Status
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.session import open_local_session
+from senseapp.solve.methods import make_schedule
+from tests import shapes_detector
+from tests.pages.conftest import finish, open_page
+from tests.pictures import write_folder
+
+NUM_PICTURES, NUM_MEASURED = 116, 16
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    before = dict(SOURCES)
+    SOURCES.register(shapes_detector.SOURCE)
+    yield
+    SOURCES.clear()
+    SOURCES.update(before)
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Backend]:
+    """A backend with the real engine, in this process: only here the source is registered."""
+    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_a_detector_is_measured_scheduled_proven_and_shown(
+    app: AppTest, service: Service, backend: Backend, tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path / "set", shapes_detector.picture_files(NUM_PICTURES))
+    spec = RunSpec(
+        model=ModelSpec(library="shapes", name="ssd", task="detection"),
+        data=DataSpec(kind="folder", path=str(folder)),
+        sensitivity=SensitivitySpec(levels=(0.5, 0.7), num_samples=NUM_MEASURED, device="cpu"),
+    )
+    run_id = finish(service, backend, spec)
+    result = service.result(run_id)
+    assert result.has_labels
+    assert result.metric == "detection_kl"
+    assert result.method == "replay"
+    assert all(item.status is Status.MEASURED for item in result.measurements)
+    assert min(result.agreement.values()) > 0.8  # Spearman of nine layers
+    assert f"{NUM_PICTURES} pictures with boxes." in result.notes
+    schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
+    validated = validate(result, schedule, repair=True, data_roots=(tmp_path,))
+    proven = {change.metric: change for change in validated.result.changes}
+    assert proven["map"].baseline > 0.3
+    for name in ("map", "map50", "objects_f1", "agreement_map", "agreement_map50"):
+        assert proven[name].num_samples == NUM_PICTURES - NUM_MEASURED
+        assert proven[name].ci_low <= proven[name].delta <= proven[name].ci_high
+    assert METRICS["objects_f1"].kept_text(proven["objects_f1"]).endswith(")")
+    changed = validated.changed
+    assert changed is not None
+    assert changed.sentence.startswith("Of ")
+    assert changed.pictures[0].drawn
+    assert {title for title, _ in changed.pictures[0].drawn} == {"original", "compressed", "label"}
+    for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+        open_page(app, f"pages/{page}.py", run=run_id)
+        assert not app.exception, page
+
+
+@pytest.mark.slow
+def test_the_command_line_measures_deploys_and_reports_a_detector(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_folder(tmp_path / "set", shapes_detector.picture_files(NUM_PICTURES))
+    run, file = tmp_path / "run", tmp_path / "detector.onnx"
+    given = ["--data", str(folder), "--samples", str(NUM_MEASURED), "--compression", "quantization", "--levels", "8,4"]
+    assert main(["analyze", "--model", "shapes/ssd", "--task", "detection", *given, "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["deploy", "--run", str(run), "--all-int8", "--out", str(file)]) == 0
+    deployed = json.loads(capsys.readouterr().out)
+    assert file.is_file()
+    assert "agreement_map" in json.dumps(deployed)
+    assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
+    report = (tmp_path / "report.html").read_text()
+    assert METRICS["detection_kl"].label in report
