@@ -50,8 +50,8 @@ class BoxReader(AnnotationReader):
         import torch
 
         boxes = geometry.boxes(annotation.in_pixels(geometry.size))
-        kept = ((boxes[:, 2:] - boxes[:, :2]) >= _LEAST_SIDE).all(axis=1)
-        named = tuple(name for name, keeps in zip(annotation.names, kept, strict=True) if keeps)
+        kept = ((boxes[:, 2:] - boxes[:, :2]) >= _LEAST_SIDE).all(axis=1).nonzero()[0]
+        named = tuple(annotation.names[place] for place in kept.tolist())
         return {
             "boxes": torch.from_numpy(boxes[kept]).float().reshape(-1, 4),
             "labels": torch.from_numpy(annotation.labels[kept]),
