@@ -223,18 +223,22 @@ def _likely(opened: OpenedOnnx) -> list[str]:
 
 
 def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> bool:
-    outputs = tuple(torch.zeros(shape) for shape in shapes)
     try:
-        task.check_output(outputs[0] if len(outputs) == 1 else outputs, images)
+        task.check_output(_like_outputs(shapes), images)
     except UnsupportedModel:
         return False
     return True
 
 
+def _like_outputs(shapes: Sequence[tuple[int, ...]]) -> object:
+    """Return zeros in the shapes of outputs as a network returns them; they take no memory."""
+    outputs = tuple(torch.zeros(()).expand(shape) for shape in shapes)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
 def _num_outputs(task: Task, opened: OpenedOnnx) -> int:
     """Return the width of what the task measures, for images of the file's own batch."""
-    outputs = tuple(torch.zeros(shape) for shape in _shapes(opened))
-    raw = outputs[0] if len(outputs) == 1 else outputs
+    raw = _like_outputs(_shapes(opened))
     task.check_output(raw, opened.input_shape[0])
     return task.num_outputs(task.output(raw))
 
