@@ -10,8 +10,9 @@ from typing import Any
 
 from senseapp.cli.output import candidate_json, changes_json, number, phases
 from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
+from senseapp.descriptions import sources
 from senseapp.metrics import MetricChange
-from senseapp.records.deployment import small_form
+from senseapp.records.deployment import CHECKPOINT, ONNX, small_form
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.schedule_tasks import Verification
@@ -23,14 +24,14 @@ EPILOG = """\
 CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, no smaller for zeros or fewer bits.
 A small file of the same weights lies beside it: .sparse.safetensors.gz with zeros compressed, or .int.safetensors.gz
 with quantized weights as integers and their scales. Where channels are removed, the network itself is written as .pt2
-and .onnx. Of an uploaded ONNX file that file is always written, edited, as .onnx, and "notes" list what differs in it.
-One JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run
-has not measured on where there are enough; "file_bytes" has the size of each file on the disk, and "read_with" the
-lines of Python that read the small one. With --repair, the better of repaired and not is written; "delivered" says
-which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as many zeros, and
-layers that read removed channels new ones, that make up for what was lost, fitted to a few dozen images of the run
-without labels; "steps" has what each step loses on images that it was not fitted to, and on how many: a step that did
-worse than others on the first half of them was given up.
+and .onnx. Of an uploaded ONNX file that file is always written, edited, as .onnx, and "notes" list what differs in it;
+CHECKPOINT may end in .onnx then. One JSON line says the metric before, after, and of a uniform schedule of equal cost,
+on images that the run has not measured on where there are enough; "file_bytes" has the size of each file on the disk,
+and "read_with" the lines of Python that read the small one. With --repair, the better of repaired and not is written;
+"delivered" says which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as
+many zeros, and layers that read removed channels new ones, that make up for what was lost, fitted to a few dozen
+images of the run without labels; "steps" has what each step loses on images that it was not fitted to, and on how
+many: a step that did worse than others on the first half of them was given up.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors
@@ -57,7 +58,10 @@ def run(arguments: argparse.Namespace) -> None:
     partner = partner_of(arguments, result)
     from senseapp.reconstruct.write import check_suffix  # torch loads here
 
-    check_suffix(arguments.out.suffix)
+    out = arguments.out
+    if out.suffix == ONNX.suffix and result.spec.model.library == sources.ONNX.name:
+        out = out.with_suffix(CHECKPOINT.suffix)  # the edited file lies beside it
+    check_suffix(out.suffix)
     from senseapp.prove.deliver import weights_candidates
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.prove import prove
@@ -72,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
         evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
         proven = prove(evaluator, schedule, repair=task.repair, rounds=task.rounds, adapting=task.adapting)
         progress("Writing the compressed model")
-        files, notes = write_compressed(proven.applied, arguments.out, proven.example, uploaded=evaluator.onnx)
+        files, notes = write_compressed(proven.applied, out, proven.example, uploaded=evaluator.onnx)
         validation = with_file_sizes(proven.result, files, proven.dense)
         candidates = weights_candidates(evaluator, proven, validation, files, task.key)
     report = _report(result, validation, files, notes) | {"candidates": [candidate_json(each) for each in candidates]}

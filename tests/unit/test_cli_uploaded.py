@@ -32,7 +32,7 @@ def folder(tmp_path_factory, few_digits):
     assert layers
     schedule = folder / "schedule.csv"
     schedule.write_text(
-        "layer,members,compression,level,unit,predicted_damage,locked\nlayer4.0.conv1,layer4.0.conv1,sparsity,0.5,,,no\n"
+        "layer,members,compression,level,unit,predicted_damage,locked\nlayer4.0.conv1,layer4.0.conv1,sparsity,0.5,,0.1,false\n"
     )
     return folder
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory, few_digits):
 def test_apply_writes_the_uploaded_file_with_zeros(folder, capsys):
     out = folder / "small.safetensors"
     options = ["--run", str(folder / "run"), "--schedule", str(folder / "schedule.csv")]
-    assert main(["apply", *options, "--out", str(out)]) == 0
+    assert main(["apply", *options, "--out", str(out.with_suffix(".onnx"))]) == 0
     report = json.loads(capsys.readouterr().out)
     assert str(folder / "small.onnx") in report["files"]
     before, after = (folder / "digits.onnx").read_bytes(), (folder / "small.onnx").read_bytes()
