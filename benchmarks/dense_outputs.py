@@ -21,8 +21,7 @@ from senseapp.data.images import TensorImages
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import num_bytes
 from senseapp.records.spec import SensitivitySpec
-from senseapp.tasks import TASKS
-from tests.toy_segmentation import SEGMENTATION
+from senseapp.tasks import SEGMENTATION
 
 TITLE = "Predictions of dense outputs (`python -m benchmarks.dense_outputs`)"
 CLASSES, SIDE = 21, 520
@@ -45,7 +44,6 @@ class Noise(TensorImages):
 
 def run(num_images: int) -> None:
     """Measure one layer; print the bytes of the predictions, and the highest memory of this process in bytes."""
-    TASKS.register(SEGMENTATION)
     torch.manual_seed(0)
     spec = SensitivitySpec(levels=(0.5, 0.9), num_samples=num_images, device="cpu")
     images = Noise(torch.arange(num_images, dtype=torch.float32)[:, None])

@@ -87,6 +87,7 @@ class Metric(ABC):
         proof_only: whether it is measured of whole schedules and files alone: it moves too little, or takes too much
             to store, for each layer and level.
         counted: what a share is of: ``answers`` or ``labels``, each right or as before; empty where it counts nothing.
+        unchanged: what those that are as before do.
         finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
         kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
     """
@@ -109,6 +110,7 @@ class Metric(ABC):
     value_title: str = ""
     proof_only: bool = False
     counted: str = ""
+    unchanged: str = "stay"
     finding: str = " loses {}"
     kept: str = ""
 

@@ -264,6 +264,7 @@ AGREEMENT = PixelAgreement(
     notable=0.01,
     primary=True,
     counted="pixels",
+    unchanged="keep their class",
     axis_title="Drop in pixels that agree with the original",
     value_title="Pixels that agree with the original",
     finding=" loses {} of pixel agreement",

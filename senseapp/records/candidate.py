@@ -190,7 +190,7 @@ class Candidate:
         if view.needs_labels and view.counted:
             return f"{_of_hundred(loss.value)} of 100 {view.counted} right, {_of_hundred(loss.baseline)} before"
         if view.counted:
-            return f"{_of_hundred(loss.value)} of 100 {view.counted} stay"
+            return f"{_of_hundred(loss.value)} of 100 {view.counted} {view.unchanged}"
         if view.is_share:
             return f"{view.label} {view.value_text(loss.value)}, {view.value_text(loss.baseline)} before"
         return f"{view.change_inside} {view.change_text(loss.delta)}"

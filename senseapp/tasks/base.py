@@ -188,6 +188,7 @@ class Task(ABC):
         several_labels: whether several labels may be true of one image.
         one_tensor: whether :meth:`predictions` are one tensor, which metrics of any task can compare.
         annotations: how annotations lie beside pictures and what they mean; None where pictures have labels.
+        not_compared: why answers of two files are not compared picture by picture; empty where they are.
     """
 
     name: str
@@ -204,6 +205,7 @@ class Task(ABC):
     several_labels: bool = False
     one_tensor: bool = True
     annotations: AnnotationReader | None = None
+    not_compared: str = ""
 
     # ---- outputs
 

@@ -19,6 +19,7 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.spec import DataSpec
 from senseapp.server.layer_tasks import AnswersTask
 from senseapp.server.leaderboard import best_file
+from senseapp.tasks import task_named
 from senseapp.views.frames.files import difference_line, difference_sentence
 from senseapp.views.words import format as fmt
 
@@ -66,6 +67,9 @@ def pictures_view(known: KnownFiles) -> None:
     """Let two of the files be chosen, and show the held-out pictures that they answer differently."""
     st.markdown(md("## Which pictures do two files answer differently?"))
     first, _ = known[0]
+    if reason := task_named(first.spec.model.task).not_compared:
+        st.caption(reason)
+        return
     alike = [(record, files) for record, files in known if _same_images(record.spec.data, first.spec.data)]
     if others := [record.title for record, _ in known if all(record is not other for other, _ in alike)]:
         st.caption(f"Left out, as they were measured on other images than {first.title}: {', '.join(others)}.")

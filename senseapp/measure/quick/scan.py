@@ -189,7 +189,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     outputs: list[Predictions] = []
     num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
-        signs = torch.randint(0, 2, (high - low, *shape), generator=generator) * 2 - 1
+        signs = torch.randint(0, 2, (high - low, *shape), generator=generator, dtype=torch.int8) * 2 - 1
         output, found = _scan_batch(sweep, responses, recorder, signs, low)
         outputs.append(output)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}

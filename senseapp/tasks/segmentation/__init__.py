@@ -238,6 +238,8 @@ SEGMENTATION = Segmentation(
     extra_metrics=(MIOU, ACCURACY, DIVERGENCE, AGREEMENT, MIOU_AGREEMENT),
     one_tensor=False,
     annotations=MASKS,
+    not_compared="A segmentation network answers each pixel, so two files are not compared by their answers to whole "
+    "pictures. Results and Schedule show the pictures that change most, with both masks.",
 )
 
 __all__ = ["SEGMENTATION", "Segmentation", "classes_of", "main_map", "scores_of"]
