@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
 from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, PictureBoxes
 from senseapp.tasks.detection.annotations.coco import find_coco
@@ -50,7 +52,7 @@ class BoxReader(AnnotationReader):
         import torch
 
         boxes = geometry.boxes(annotation.in_pixels(geometry.size))
-        kept = ((boxes[:, 2:] - boxes[:, :2]) >= _LEAST_SIDE).all(axis=1).nonzero()[0]
+        kept = np.flatnonzero(np.all(boxes[:, 2:] - boxes[:, :2] >= _LEAST_SIDE, axis=1))
         named = tuple(annotation.names[place] for place in kept.tolist())
         return {
             "boxes": torch.from_numpy(boxes[kept]).float().reshape(-1, 4),
