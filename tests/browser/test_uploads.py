@@ -30,7 +30,7 @@ TRACE = "code-was-run"
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint as a training program leaves it, without a word on its architecture."""
     torch.manual_seed(0)
-    network = timm.create_model("resnet10t", num_classes=NUM_CLASSES)
+    network = timm.create_model("test_resnet", num_classes=NUM_CLASSES)
     path = tmp_path_factory.mktemp("weights") / "colleague.pth"
     torch.save({"state_dict": network.state_dict(), "epoch": 3}, path)
     return path
@@ -78,7 +78,7 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
     pictures = {f"{name}/{i}.png": png(10 * place + i) for place, name in enumerate("0123") for i in range(3)}
     pictures["0/broken.png"] = b"not a picture"
     offer_checkpoint(page, weights)
-    expect(page.get_by_text("Recognised as timm/resnet10t: every name and shape fits")).to_be_visible()
+    expect(page.get_by_text("Recognised as timm/test_resnet: every name and shape fits")).to_be_visible()
     expect(page.get_by_text("4 classes (the head is built for them")).to_be_visible()
     offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
     expect(page.get_by_text("13 images · 4 classes · from class folders")).to_be_visible()
@@ -141,9 +141,9 @@ def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
 
 
 def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
-    torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "imagenet.pth")
+    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "imagenet.pth")
     offer_checkpoint(page, tmp_path / "imagenet.pth")
-    expect(page.get_by_text("Recognised as timm/resnet10t")).to_be_visible()
+    expect(page.get_by_text("Recognised as timm/test_resnet")).to_be_visible()
     offer_images(page, write_zip(tmp_path / "photos.zip", {"cat/1.png": png(1), "goldfish/1.png": png(2)}))
     expect(page.get_by_text("1 of 2 matched, by the model's class names")).to_be_visible()
     expect(page.get_by_text("Left out, as no class is given for them: cat.")).to_be_visible()
