@@ -136,6 +136,7 @@ class OnnxReport:
         num_class_names: classes that the file names; 0 where it names none.
         notes: sentences on what was changed or left out.
         problem: why these outputs cannot be measured with this task; empty where they can.
+        fitting_task: where there is a problem, the first task that outputs of the file fit; else empty.
     """
 
     spec: ModelSpec
@@ -150,6 +151,7 @@ class OnnxReport:
     num_class_names: int
     notes: tuple[str, ...]
     problem: str = ""
+    fitting_task: str = ""
 
     @property
     def image_size(self) -> tuple[int, int]:

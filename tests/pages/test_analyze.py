@@ -290,11 +290,12 @@ def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest
         "**Images** · Demo: handwritten digits",
         "**Compression** · Sparsity 25, 50, 75 %",
     } <= {text.value for text in analyze.markdown}
-    assert [analyze.button(key=f"block.{name}").label for name in ("model", "images", "compression")] == ["Change"] * 3
-    analyze.button(key="block.images").click().run()
-    assert analyze.button(key="block.images").label == "Done"
+    names = ("model", "images", "compression")
+    assert [analyze.button(key=f"block.{name}.open").label for name in names] == ["Change"] * 3
+    analyze.button(key="block.images.open").click().run()
+    assert analyze.button(key="block.images.fold").label == "Done"
     analyze.button_group(key="analyze.model.source").set_value("Library").run()  # of which nothing is chosen yet
-    assert "block.model" not in {button.key for button in analyze.button}  # it stays open
+    assert not {"block.model.fold", "block.model.open"} & {button.key for button in analyze.button}  # it stays open
 
 
 def test_a_server_folder_outside_the_roots_is_refused(analyze: AppTest, tmp_path: Path, monkeypatch) -> None:

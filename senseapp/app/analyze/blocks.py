@@ -78,23 +78,29 @@ class Block:
 
     def summarise(self, line: str) -> None:
         """Show what is filled in; with nothing to show, something is missing, and the block stays open."""
-        if not (line or self._is_open):
-            self._turn()
+        is_open = self._is_open
+        if not (line or is_open):
+            self._open()
             st.rerun()
         with self._head:
             st.markdown(md("**{}**", self._title) + (f" · {line}" if line else ""))
             if line:
+                # Two buttons, each of which sets a state: a click on what was drawn before the block opened by itself
+                # must not fold it.
                 st.button(
-                    "Done" if self._is_open else "Change",
-                    key=f"block.{self._title.lower()}",
+                    "Done" if is_open else "Change",
+                    key=f"block.{self._title.lower()}.{'fold' if is_open else 'open'}",
                     type="tertiary",
-                    icon=":material/unfold_less:" if self._is_open else ":material/unfold_more:",
-                    on_click=self._turn,
-                    help=f"{'Folds' if self._is_open else 'Shows'} the fields: {self._title.lower()}.",
+                    icon=":material/unfold_less:" if is_open else ":material/unfold_more:",
+                    on_click=self._fold if is_open else self._open,
+                    help=f"{'Folds' if is_open else 'Shows'} the fields: {self._title.lower()}.",
                 )
 
-    def _turn(self) -> None:
-        session().unfolded ^= {self._title}
+    def _open(self) -> None:
+        session().unfolded |= {self._title}
+
+    def _fold(self) -> None:
+        session().unfolded -= {self._title}
 
 
 def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:

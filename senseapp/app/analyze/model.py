@@ -11,7 +11,7 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.checkpoint import choose_checkpoint
 from senseapp.app.analyze.library import search_architecture
-from senseapp.app.analyze.onnx_file import choose_onnx
+from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
@@ -66,7 +66,7 @@ def _choose_task(draft: str) -> str:
         "What it does",
         {name: task.label for name, task in TASKS.items()},
         draft,
-        key="analyze.model.task",
+        key=TASK_KEY,
         help_text="It decides what outputs and labels mean, and which metrics there are. Weights do not tell whether "
         "several labels may be true of an image.",
         width=280,

@@ -18,6 +18,7 @@ from senseapp.records.inputs import OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.views.words import format as fmt
 
+TASK_KEY = "analyze.model.task"
 _TYPES = ["onnx", "pt2", "pt", "pth"]
 """All but the first are refused with the lines that export them."""
 _SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 416, 448, 512, 640, 800, 1024)
@@ -34,10 +35,17 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     )
     if path is None:
         return None
+    guessed = f"analyze.model.guessed.{path.parent.name}"
+    if held := st.session_state.get(guessed):
+        st.session_state[guessed] = ""  # once: from then on the choice is the person's
+        st.session_state[TASK_KEY] = held
     file = ModelSpec(library="onnx", checkpoint=str(path), task=choose_task())
     usual = _report(file, path)
     if usual is None:
         return None
+    if usual.fitting_task and guessed not in st.session_state:
+        st.session_state[guessed] = usual.fitting_task
+        st.rerun()
     model = replace(file, outputs=_choose_outputs(usual, draft, path), img_size=_choose_size(usual, draft, path))
     report = usual if _is_usual(model, usual) else _report(model, path, keep=True)
     if report is None:

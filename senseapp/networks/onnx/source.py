@@ -19,7 +19,7 @@ from senseapp.networks.sources.building import check_side
 from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
-from senseapp.tasks import Task, task_named
+from senseapp.tasks import TASKS, Task, task_named
 
 _MOST_BYTES = 2**31 - 1  # of one protobuf message
 _NUM_IMAGENET_CLASSES = 1000
@@ -61,12 +61,12 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
 
     The errors are the same, but for outputs that do not fit the task: the report says so, and others can be chosen.
     """
-    opened, task, problem, num_outputs = _read(spec), task_named(spec.task), "", 0
+    opened, task, problem, num_outputs, fitting = _read(spec), task_named(spec.task), "", 0, ""
     try:
         opened = _fitted(opened, spec)
         num_outputs = _num_outputs(task, opened)
     except UnsupportedModel as error:
-        problem = str(error)
+        problem, fitting = str(error), _fitting_task(opened)
     prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
     return OnnxReport(
         spec=spec,
@@ -84,6 +84,7 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         num_class_names=len(class_names_in(opened.metadata, num_outputs)),
         notes=tuple(_notes(opened, spec)),
         problem=problem,
+        fitting_task=fitting,
     )
 
 
@@ -199,10 +200,23 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
         if _is_read(task, [shapes[name] for name in names], images):
             return names
+    fitting = _fitting_task(opened)
+    advice = f"Choose the task {fitting}, which they fit" if fitting else "Choose another task"
     raise UnsupportedModel(
-        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. Choose another "
-        "task, or export the network with such an output."
+        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. {advice}, or "
+        "export the network with such an output."
     )
+
+
+def _fitting_task(opened: OpenedOnnx) -> str:
+    """Return the first task that can read the usual outputs, together or one alone; empty where none can."""
+    shapes = {each.name: each.shape for each in opened.candidates}
+    for names in (opened.outputs, *((name,) for name in _likely(opened))):
+        given = [shapes[name] for name in names]
+        for task in TASKS.values():
+            if _is_read(task, given, opened.input_shape[0]):
+                return task.name
+    return ""
 
 
 def listed_outputs(candidates: Sequence[OutputCandidate]) -> str:
