@@ -104,11 +104,22 @@ def test_the_size_of_images_is_chosen_where_the_file_leaves_it_free(analyze: App
     assert started(analyze, service).img_size == 64
 
 
-def test_outputs_that_do_not_fit_the_task_are_said_and_others_can_be_chosen(analyze: AppTest) -> None:
-    content = file_of([*HEAD], {"w": weights(3, 3, 3, 3)}, outputs=["c"])
-    upload(analyze, content)
+def test_the_task_is_guessed_from_the_outputs_once(analyze: AppTest, service: Service) -> None:
+    upload(analyze, file_of([*HEAD], {"w": weights(3, 3, 3, 3)}, outputs=["c"]))  # classes of pixels
+    assert not analyze.warning
+    assert analyze.selectbox(key="analyze.model.task").value == "segmentation"
+    analyze.selectbox(key="analyze.model.task").set_value("classification").run()
+    wait_for_card(analyze)
     assert "No output of the file is one of" in analyze.warning[0].value
-    assert "“c” (1, 3, 8, 8)" in analyze.warning[0].value
+    assert "“c” (1, 3, 8, 8). Choose the task segmentation" in analyze.warning[0].value
+    assert analyze.button(key="analyze.run").disabled
+
+
+def test_outputs_that_fit_no_task_are_said(analyze: AppTest) -> None:
+    upload(
+        analyze, file_of([*HEAD, node("ReduceSum", "f", "s", keepdims=0)], {"w": weights(3, 3, 3, 3)}, outputs=["s"])
+    )
+    assert "Choose another task, or export" in analyze.warning[0].value
     assert analyze.button(key="analyze.run").disabled
 
 
