@@ -178,6 +178,14 @@ class FractionScale(LevelScale):
     bounds: ClassVar[tuple[float, float]] = (0.0, 0.99)
     rule: ClassVar[str] = "above 0 % and below 100 %"
 
+    def parse(self, text: str, *, what: str) -> tuple[float, ...]:
+        """Read percents; levels that are all below 1 % are most likely meant as shares, and are refused."""
+        numbers = parse_numbers(text, what=what)
+        if all(0 < number < 1 for number in numbers):
+            meant = ",".join(f"{100 * number:g}" for number in numbers)
+            raise InvalidSpec(f"{what} are percents, and {text!r} would be below 1 %. For these shares write {meant}.")
+        return tuple(self.from_shown(number) for number in numbers)
+
     def allows(self, level: float) -> bool:
         """Return whether ``level`` lies strictly between 0 and 1."""
         return 0.0 < level < 1.0

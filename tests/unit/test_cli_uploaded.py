@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory, few_digits):
     folder = tmp_path_factory.mktemp("uploaded")
     write_export(folder / "digits.onnx", load_demo_model().module, side=32, channels=1)
-    options = ["--compression", "sparsity", "--levels", "0.5", "--layers", "layer4*", "--samples", "64"]
+    options = ["--compression", "sparsity", "--levels", "50", "--layers", "layer4*", "--samples", "64"]
     model = ["--model", "onnx", "--checkpoint", str(folder / "digits.onnx"), "--data", "demo"]
     assert main(["analyze", *model, *options, "--out", str(folder / "run")]) == 0
     layers = json.loads((folder / "run" / "result.json").read_text())
