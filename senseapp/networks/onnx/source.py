@@ -199,7 +199,7 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
     images = opened.input_shape[0]
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
         if _is_read(task, [shapes[name] for name in names], images):
-            return names
+            return names[: _num_read(task, [shapes[name] for name in names], images)]
     fitting = _fitting_task(opened)
     advice = f"Choose the task {fitting}, which they fit" if fitting else "Choose another task"
     raise UnsupportedModel(
@@ -242,6 +242,14 @@ def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> bool
     except UnsupportedModel:
         return False
     return True
+
+
+def _num_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> int:
+    """Return 1 where ``task`` measures nothing but the first of several outputs, else all."""
+    if len(shapes) > 1 and _is_read(task, shapes[:1], images):
+        whole, alone = (task.output(_like_outputs(some)) for some in (shapes, shapes[:1]))
+        return 1 if whole.shape == alone.shape else len(shapes)
+    return len(shapes)
 
 
 def _like_outputs(shapes: Sequence[tuple[int, ...]]) -> object:
