@@ -31,8 +31,8 @@ parts of the key."""
 def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: Mapping[str, str]) -> str:
     """Return one hash over everything that decides the numbers of a run: weights, images, settings, versions.
 
-    Paths and file names are not included. Runs with equal keys and equal :func:`arithmetic_of` have equal numbers, bit
-    for bit, for each layer and level that both measure.
+    Paths and file names are not included, but for the name of an ONNX file, which is its title. Runs with equal keys
+    and equal :func:`arithmetic_of` have equal numbers, bit for bit, for each layer and level that both measure.
     """
     digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), engine_digest()]).encode())
     digest.update(f"{model.title} {model.preprocessing!r} {model.module!r}".encode())

@@ -39,7 +39,9 @@ def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> 
     at_rest(page)
     outputs(page).locator("input").click()
     page.get_by_role("option", name="half · 1 × 6").click()
-    at_rest(page)
+    expect(
+        page.get_by_text("Read from the file: input images 1 × 3 × 16 × 16, any number of images · output half")
+    ).to_be_visible()
     expect(page.get_by_text("Of several outputs")).to_have_count(0)
     page.screenshot(path=tmp_path / "analyze.png", full_page=True)
     offer_images(page, write_zip(tmp_path / "photos.zip", pictures))

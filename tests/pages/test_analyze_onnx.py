@@ -86,10 +86,10 @@ def test_an_output_is_chosen_and_is_part_of_the_run_and_of_the_address(analyze: 
         "features · 1 × 3",
         "shares · 1 × 3",
     ]
-    assert "“shares” is a Softmax; the network returns “f”" in texts(analyze)
+    assert "output `f` 1 × 3" in texts(analyze)
     box.set_value(("features",)).run()  # type: ignore[attr-defined]
     wait_for_card(analyze)
-    assert "is a Softmax" not in texts(analyze)
+    assert "output `features` 1 × 3" in texts(analyze)
     model = started(analyze, service)
     assert model.outputs == ("features",)
 

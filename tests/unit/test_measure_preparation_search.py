@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from senseapp.measure import preparation_search
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from tests.onnx_graphs import file_of, node
 
 CLASSES, OWN_SIDE, NATIVE = 10, 64, 24
 SHADES = [(20 + 22 * index, 60, 250 - 22 * index) for index in range(CLASSES)]
@@ -199,3 +202,20 @@ def test_settings_of_older_runs_are_read_as_given():
         assert name in old
         old = old.replace(name, "")
     assert loads(old, RunSpec).data.preparation == "given"
+
+
+@pytest.mark.parametrize("side", [64, "size"], ids=["fixed size", "free size"])
+def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path, side):
+    """The file itself is read, once for every size; it says nothing of its preparation."""
+    colours = (np.array(SHADES) / 255 - 0.5) / 0.5
+    weight, bias = (400 * colours).astype(np.float32), (-200 * (colours**2).sum(1)).astype(np.float32)
+    nodes = [node("GlobalAveragePool", "x", "p"), node("Flatten", "p", "f"), node("Gemm", "f w b", "y", transB=1)]
+    path = tmp_path / "shades.onnx"
+    path.write_bytes(file_of(nodes, {"w": weight, "b": bias}, shape=("n", 3, side, side)))
+    spec = replace(asked(pictures), model=ModelSpec(library="onnx", checkpoint=str(path)))
+    choice = choose_preparation(spec)
+    assert choice.chosen.title == "mean and std 0.5"
+    assert choice.chosen.correct == choice.chosen.num_images
+    assert any(trial.title == "mean and std of ImageNet" for trial in choice.trials)
+    assert choice.spec.model == spec.model
+    assert choice.spec.data.std == (0.5,) * 3

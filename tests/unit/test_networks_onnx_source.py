@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from senseapp.networks.network import images_per_pass
 from senseapp.networks.onnx.source import examine_onnx
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
+from senseapp.tasks import CLASSIFICATION, TASKS
 from tests.onnx_files import exported, fixed_to, write_export
 from tests.onnx_graphs import model_of, node, weights
 from tests.small_models import NUM_CLASSES, small_network
@@ -97,6 +98,32 @@ def test_of_several_outputs_the_one_like_answers_is_measured_and_the_others_are_
     assert chosen.onnx is not None
     assert chosen.onnx.outputs == ("features",)
     assert not any("several outputs" in note for note in chosen.notes)
+
+
+class MainOutput(type(CLASSIFICATION)):  # type: ignore[misc]
+    """Reads the first of several outputs, as tasks with auxiliary heads do."""
+
+    def output(self, model_output: object) -> torch.Tensor:
+        return super().output(self._main(model_output))
+
+    def check_output(self, model_output: object, num_images: int) -> None:
+        super().check_output(self._main(model_output), num_images)
+
+    def _main(self, model_output: object) -> object:
+        return model_output[0] if isinstance(model_output, tuple) else model_output
+
+
+def test_outputs_that_the_task_does_not_read_are_left_out_with_a_word(tmp_path: Path) -> None:
+    settings = {each.name: getattr(CLASSIFICATION, each.name) for each in fields(CLASSIFICATION)}
+    TASKS.register(MainOutput(**settings | {"name": "main", "extra_metrics": ()}))
+    try:
+        more = [node("Identity", "f", "scores"), node("Relu", "c", "auxiliary")]
+        path = classifier(tmp_path / "a.onnx", *more, outputs=("scores", "auxiliary"))
+        report = examine_onnx(spec_of(path, task="main"))
+    finally:
+        del TASKS["main"]
+    assert report.outputs == ("scores",)
+    assert "“scores” is measured, not “auxiliary”" in report.notes[0]
 
 
 def test_a_file_without_an_output_of_the_task_lists_those_that_it_has(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     if report is None:
         return None
     st.caption(_found(report))
-    for note in report.notes:
-        st.caption(md(":material/info: {}", note))
     if report.problem:
+        for note in report.notes:  # else they are on the card of the model
+            st.caption(md(":material/info: {}", note))
         st.warning(report.problem, icon=":material/help:")
         return None
     return model

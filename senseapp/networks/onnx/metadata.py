@@ -15,17 +15,20 @@ CLASSES, PREPARATION = "senseapp.classes", "senseapp.preparation"
 LONGEST_NAMES = 2_000_000
 """Characters of all class names together that a file carries."""
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it
+_LINES = "character"  # of others: one name a line
 _LONGEST_NAME = 200
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 
 
 def class_names_in(metadata: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """Return ``count`` class names, by output; empty where the file has none, or another number.
+    r"""Return ``count`` class names, by output; empty where the file has none, or another number.
 
     >>> class_names_in({"names": "{0: 'cat', 1: 'dog'}"}, 2)
     ('cat', 'dog')
+    >>> class_names_in({"character": "cat\ndog"}, 2)
+    ('cat', 'dog')
     """
-    for key, read in ((CLASSES, json.loads), (_NAMES, ast.literal_eval)):
+    for key, read in ((CLASSES, json.loads), (_NAMES, ast.literal_eval), (_LINES, str.splitlines)):
         names = _listed(metadata.get(key, ""), read)
         if names and len(names) == count:
             return tuple(name[:_LONGEST_NAME] for name in names)

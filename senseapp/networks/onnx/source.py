@@ -197,7 +197,7 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
     images = opened.input_shape[0]
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
         if _is_read(task, [shapes[name] for name in names], images):
-            return names
+            return names[: _num_read(task, [shapes[name] for name in names], images)]
     raise UnsupportedModel(
         f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. Choose another "
         "task, or export the network with such an output."
@@ -222,18 +222,30 @@ def _likely(opened: OpenedOnnx) -> list[str]:
 
 
 def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> bool:
-    outputs = tuple(torch.zeros(shape) for shape in shapes)
     try:
-        task.check_output(outputs[0] if len(outputs) == 1 else outputs, images)
+        task.check_output(_like_outputs(shapes), images)
     except UnsupportedModel:
         return False
     return True
 
 
+def _num_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> int:
+    """Return 1 where ``task`` measures nothing but the first of several outputs, else all."""
+    if len(shapes) > 1 and _is_read(task, shapes[:1], images):
+        whole, alone = (task.output(_like_outputs(some)) for some in (shapes, shapes[:1]))
+        return 1 if whole.shape == alone.shape else len(shapes)
+    return len(shapes)
+
+
+def _like_outputs(shapes: Sequence[tuple[int, ...]]) -> object:
+    """Return zeros in the shapes of outputs as a network returns them; they take no memory."""
+    outputs = tuple(torch.zeros(()).expand(shape) for shape in shapes)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
 def _num_outputs(task: Task, opened: OpenedOnnx) -> int:
     """Return the width of what the task measures, for images of the file's own batch."""
-    outputs = tuple(torch.zeros(shape) for shape in _shapes(opened))
-    raw = outputs[0] if len(outputs) == 1 else outputs
+    raw = _like_outputs(_shapes(opened))
     task.check_output(raw, opened.input_shape[0])
     return task.num_outputs(task.output(raw))
 
