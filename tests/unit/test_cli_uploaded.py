@@ -32,7 +32,7 @@ def folder(tmp_path_factory, few_digits):
     assert layers
     schedule = folder / "schedule.csv"
     schedule.write_text(
-        "layer,members,compression,level,unit,predicted_damage,locked\nlayer4.0.conv1,layer4.0.conv1,sparsity,0.5,,0.1,false\n"
+        "layer,members,compression,level,unit,predicted_damage,locked\nlayer4.0.conv1,layer4.0.conv1,sparsity,50,percent,0.1,false\n"
     )
     return folder
 

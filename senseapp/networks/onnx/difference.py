@@ -74,7 +74,7 @@ class OnnxDifference:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What differs, for people."""
-        found = [*self._on_tensors(), *self._on_nodes()]
+        found = self.parts
         if not found and self.otherwise_identical:
             return ("The file is the uploaded one, byte for byte.",)
         rest = (
@@ -83,6 +83,11 @@ class OnnxDifference:
             else "Other parts of the file differ as well."
         )
         return (*found, rest)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that differ, for people."""
+        return (*self._on_tensors(), *self._on_nodes())
 
     def _on_tensors(self) -> list[str]:
         found = []

@@ -27,6 +27,8 @@ from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantiz
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
+_AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
+
 
 class UploadedExporter(Exporter):
     """Writes the weights of compressed copies into the uploaded file."""
@@ -100,10 +102,12 @@ class UploadedRuntime(OnnxRuntime):
 
     def changes(self, content: bytes) -> tuple[str, ...]:
         """Return in sentences what differs between the uploaded file and ``content``."""
-        base, notes = self._opened.content, tuple[str, ...]()
-        if self.checked(content) != self.checked(base):
-            base, notes = quantizable(base)
-        return (*notes, *difference(base, content).sentences)
+        uploaded = self._opened.content
+        if self.checked(content) == self.checked(uploaded):
+            return difference(uploaded, content).sentences
+        raised, notes = quantizable(uploaded)
+        found = difference(raised, content)
+        return (*notes, *found.parts, _AS_RAISED if found.otherwise_identical else "Other parts differ as well.")
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node of a float file is, by its name in the copies."""
