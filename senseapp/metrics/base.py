@@ -284,11 +284,15 @@ def powers(baseline: Tensor, worsening: Tensor) -> tuple[Tensor, ...]:
 def number_text(value: float, *, digits: int) -> str:
     """Return ``value`` with at most so many decimals and a true minus sign; what only rounds to zero says so.
 
+    What has no value, such as the precision of a class without an object, is ``unknown``.
+
     >>> [number_text(value, digits=3) for value in (0.0, 0.0004, -0.0004, -0.25, 133.0)]
     ['0', '< 0.001', '> −0.001', '−0.250', '133']
     """
     if value == 0:
         return "0"
+    if math.isnan(value):
+        return "unknown"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     if round(value, digits) == 0:

@@ -22,7 +22,9 @@ def change(metric, before, after, labels=None):
 def test_every_metric_is_registered_under_its_name_and_described():
     multilabel = ["lrap", "bce", "bernoulli_kl", "label_agreement"]
     segmentation = ["miou", "pixel_accuracy", "pixel_kl", "pixel_agreement", "miou_agreement"]
-    assert list(METRICS) == [*CLASS_METRICS, *multilabel, *segmentation]
+    precision = ["map", "map50", "map_small", "map_medium", "map_large"]
+    detection = [*precision, "objects_f1", "agreement_map", "agreement_map50", "detection_kl"]
+    assert list(METRICS) == [*CLASS_METRICS, *multilabel, *segmentation, *detection]
     for name, metric in METRICS.items():
         assert metric.name == name
         assert metric.label

@@ -172,7 +172,8 @@ class ObjectsKept(DetectionRecordMetric):
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
         """Return F1 for each row of ``counts``; 1 where neither model finds anything."""
         there, found, same = (counts @ np.asarray(records, dtype=np.float64).reshape(-1, 3)).T
-        return np.divide(2 * same, there + found, out=np.ones_like(same), where=there + found > 0)
+        values: Floats = np.divide(2 * same, there + found, out=np.ones_like(same), where=there + found > 0)
+        return values
 
     def kept_text(self, change: MetricChange) -> str:
         """Return how many of the original's objects are found as before."""

@@ -99,4 +99,5 @@ def mean_average_precision(tables: dict[int, ClassTable], weights: Floats, rows:
     known = ~np.isnan(each)
     counts = known.sum(axis=0)
     sums = np.where(known, each, 0.0).sum(axis=0)
-    return np.divide(sums, counts, out=np.full(len(weights), np.nan), where=counts > 0)
+    means: Floats = np.divide(sums, counts, out=np.full(len(weights), np.nan), where=counts > 0)
+    return means

@@ -68,8 +68,8 @@ def pair_overlaps(found: Floats, objects: Floats, crowd: NDArray[np.bool_]) -> F
     shared = (high - low).clip(0).prod(axis=2)
     own, other = box_areas(found)[:, None], box_areas(objects)[None]
     whole = np.where(crowd[None], own, own + other - shared)
-    found: Floats = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
-    return found
+    shares: Floats = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

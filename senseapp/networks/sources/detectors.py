@@ -49,10 +49,10 @@ def _clipped(boxes: Tensor, images: Tensor) -> Tensor:
     return torch.minimum(boxes.clamp_min(0), _limits(images))
 
 
-class OpenSSD(_OpenDetector, SSD):
+class OpenSSD(_OpenDetector, SSD):  # type: ignore[misc]  # torchvision has no types
     """SSD and SSDlite."""
 
-    def forward(self, images: Tensor) -> RawHeads:  # type: ignore[override]
+    def forward(self, images: Tensor) -> RawHeads:
         """Return ``boxes`` (N, A, 4) in pixels and ``softmax_logits`` (N, A, K), the first class the background."""
         maps = list(self.features_of(images).values())
         found = self.head(maps)
@@ -63,10 +63,10 @@ class OpenSSD(_OpenDetector, SSD):
         }
 
 
-class OpenRetinaNet(_OpenDetector, RetinaNet):
+class OpenRetinaNet(_OpenDetector, RetinaNet):  # type: ignore[misc]  # torchvision has no types
     """RetinaNet."""
 
-    def forward(self, images: Tensor) -> RawHeads:  # type: ignore[override]
+    def forward(self, images: Tensor) -> RawHeads:
         """Return ``boxes`` (N, A, 4) in pixels and ``sigmoid_logits`` (N, A, K)."""
         maps = list(self.features_of(images).values())
         found = self.head(maps)
@@ -77,10 +77,10 @@ class OpenRetinaNet(_OpenDetector, RetinaNet):
         }
 
 
-class OpenFCOS(_OpenDetector, FCOS):
+class OpenFCOS(_OpenDetector, FCOS):  # type: ignore[misc]  # torchvision has no types
     """FCOS."""
 
-    def forward(self, images: Tensor) -> RawHeads:  # type: ignore[override]
+    def forward(self, images: Tensor) -> RawHeads:
         """Return ``boxes`` (N, A, 4), ``sigmoid_logits`` (N, A, K) and ``centerness_logits`` (N, A, 1)."""
         maps = list(self.features_of(images).values())
         found = self.head(maps)
@@ -131,15 +131,15 @@ class _OpenRCNN(_OpenDetector):
         return _clipped(boxes, images), flat_logits.reshape(len(images), -1), regions
 
 
-class OpenFasterRCNN(_OpenRCNN, FasterRCNN):
+class OpenFasterRCNN(_OpenRCNN, FasterRCNN):  # type: ignore[misc]
     """Faster R-CNN."""
 
 
-class OpenMaskRCNN(_OpenRCNN, MaskRCNN):
+class OpenMaskRCNN(_OpenRCNN, MaskRCNN):  # type: ignore[misc]
     """Mask R-CNN, without its masks."""
 
 
-class OpenKeypointRCNN(_OpenRCNN, KeypointRCNN):
+class OpenKeypointRCNN(_OpenRCNN, KeypointRCNN):  # type: ignore[misc]
     """Keypoint R-CNN, without its keypoints."""
 
 

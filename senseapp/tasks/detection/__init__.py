@@ -175,7 +175,7 @@ def _kept_rows(rows: Tensor, most_bytes: int | None) -> Tensor | None:
 
 DETECTION = Detection(
     name=TASK,
-    label="Detection",
+    label="Detection: boxes with a class",
     model_kind="detection",
     output_title="Boxes",
     label_words=("class", "classes"),

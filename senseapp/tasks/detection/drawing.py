@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from senseapp.tasks.segmentation.drawing import legend, palette
+from senseapp.tasks.segmentation.drawing import Colour, legend
 
 _LEAST_SIDE = 160  # pixels: smaller pictures are enlarged, so that a line is thin beside an object
 _THIN = 80  # of a side, for each pixel of a line
-_OFFSET = 1  # class 0 would be black
+_EDGE = (0, 0, 0)  # on both sides of a line, so that it is seen on any picture
+_TURN = 0.618  # of the circle of hues between one class and the next, so that neighbours differ
 
 
 def boxes_drawn(picture: NDArray[np.uint8], boxes: NDArray[np.float64], labels: Sequence[int]) -> NDArray[np.uint8]:
@@ -25,19 +27,18 @@ def boxes_drawn(picture: NDArray[np.uint8], boxes: NDArray[np.float64], labels: 
     for box, label in zip(np.asarray(boxes).reshape(-1, 4) * factor, labels, strict=True):
         left, top, right, bottom = (float(side) for side in box)
         if right >= left and bottom >= top:
-            draw.rectangle((left, top, right, bottom), outline=_colour(label), width=width)
+            around = left - width, top - width, right + width, bottom + width
+            draw.rectangle(around, outline=_EDGE, width=3 * width)
+            draw.rectangle((left, top, right, bottom), outline=colour_of(label), width=width)
     return np.asarray(image)
 
 
 def box_legend(names: Sequence[tuple[int, str]]) -> bytes:
     """Return the colours of classes as a PNG file; empty without any."""
-    return legend([(_place(label), name) for label, name in names])
+    return legend(names, colour_of)
 
 
-def _colour(label: int) -> tuple[int, int, int]:
-    red, green, blue = palette()[_place(label)].tolist()
-    return red, green, blue
-
-
-def _place(label: int) -> int:
-    return (label + _OFFSET) % 255 or 1
+def colour_of(label: int) -> Colour:
+    """Return the colour of a class: a bright one."""
+    red, green, blue = colorsys.hsv_to_rgb(label * _TURN % 1.0, 0.75, 1.0)
+    return round(255 * red), round(255 * green), round(255 * blue)

@@ -100,7 +100,6 @@ def _one_tensor(values: Tensor, size: tuple[int, int] | None) -> HeadLayout | No
             f"These are final boxes, {count:,} for each image, after non-maximum suppression: they leave nothing to "
             "rank layers by. Cut the graph before it."
         )
-    common = {"anchors_last": anchors_last}
     square = size or _square_of(count, _STRIDES)
     if width > 4 * _BINS and square is not None and _num_cells(square, _STRIDES) == count and _is_any(rows[..., :4]):
         classes = width - 4 * _BINS
@@ -112,7 +111,7 @@ def _one_tensor(values: Tensor, size: tuple[int, int] | None) -> HeadLayout | No
             probabilities=_is_probability(rows[..., 4 * _BINS :]),
             sentence=f"{count:,} cells of strides 8, 16 and 32: distances in {_BINS} steps (DFL) and "
             f"{classes} classes, as of YOLOv8.",
-            **common,
+            anchors_last=anchors_last,
         )
     with_object = not anchors_last and width >= 6
     first = 5 if with_object else 4
@@ -130,7 +129,7 @@ def _one_tensor(values: Tensor, size: tuple[int, int] | None) -> HeadLayout | No
         relative=not on_grid and _is_probability(rows[..., :4]),
         order=(first,),
         sentence=f"{about}, {where}.",
-        **common,
+        anchors_last=anchors_last,
     )
 
 

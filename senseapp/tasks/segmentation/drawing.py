@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from senseapp.metrics.segmentation import VOID
 
+Colour = tuple[int, int, int]
 _SHARE = 0.55  # of the mask in what is seen
 _LINE, _SQUARE, _WIDTH = 18, 12, 640
 _MOST_NAMES = 24
@@ -42,7 +43,12 @@ def overlaid(picture: NDArray[np.uint8], classes: NDArray[np.uint8]) -> NDArray[
     return np.rint((1 - _SHARE) * picture + _SHARE * colours).astype(np.uint8)
 
 
-def legend(names: Sequence[tuple[int, str]]) -> bytes:
+def _of_palette(number: int) -> Colour:
+    red, green, blue = palette()[number].tolist()
+    return red, green, blue
+
+
+def legend(names: Sequence[tuple[int, str]], colour_of: Callable[[int], Colour] = _of_palette) -> bytes:
     """Return a PNG file with the colour and the name of each class; empty without any."""
     shown = [(number, name[:_LONGEST_NAME]) for number, name in names][:_MOST_NAMES]
     if not shown:
@@ -58,8 +64,8 @@ def legend(names: Sequence[tuple[int, str]]) -> bytes:
     image = Image.new("RGB", (_WIDTH, top + _LINE), "white")
     draw = ImageDraw.Draw(image)
     for left, top, number, name in places:
-        colour = tuple(palette()[number].tolist())
-        draw.rectangle((left, top + 3, left + _SQUARE, top + 3 + _SQUARE), fill=colour, outline="grey")
+        place = left, top + 3, left + _SQUARE, top + 3 + _SQUARE
+        draw.rectangle(place, fill=colour_of(number), outline="grey")
         draw.text((left + _LINE, top + 2), name, fill="black", font=font)
     file = io.BytesIO()
     image.save(file, format="PNG")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
 from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, PictureBoxes
 from senseapp.tasks.detection.annotations.coco import find_coco
@@ -50,8 +52,8 @@ class BoxReader(AnnotationReader):
         import torch
 
         boxes = geometry.boxes(annotation.in_pixels(geometry.size))
-        kept = ((boxes[:, 2:] - boxes[:, :2]) >= _LEAST_SIDE).all(axis=1)
-        named = tuple(name for name, keeps in zip(annotation.names, kept, strict=True) if keeps)
+        kept = np.flatnonzero(np.all(boxes[:, 2:] - boxes[:, :2] >= _LEAST_SIDE, axis=1))
+        named = tuple(annotation.names[place] for place in kept.tolist())
         return {
             "boxes": torch.from_numpy(boxes[kept]).float().reshape(-1, 4),
             "labels": torch.from_numpy(annotation.labels[kept]),
