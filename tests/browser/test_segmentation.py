@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests import toy_segmentation
 from tests.browser.analyze_steps import open_block
@@ -48,11 +48,11 @@ def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     expect(page.get_by_text(re.compile(r"Uncompressed, Mean IoU is \d+\.\d % over"))).to_be_visible()
     block = page.locator(".st-key-block_images_open")
     expect(block.get_by_text("As labelled", exact=True).first).to_be_visible()
-    looked_at(page, "analyze")
+    looked_at(page, "analyze", block.get_by_text("As labelled", exact=True).first)
 
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
-    looked_at(page, "results")
+    looked_at(page, "results", page.get_by_role("tab", name="Heat map"))
     page.locator("path[aria-roledescription=bar]").filter(visible=True).first.click(force=True)
     panel = page.locator(".st-key-layer_panel")
     page.get_by_text("75 %", exact=True).first.click()
@@ -60,12 +60,13 @@ def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     expect(panel.get_by_text(re.compile(r"Of 100 pixels, .* keep their class"))).to_be_visible(timeout=RUN_MILLISECONDS)
     expect(panel.get_by_text("Compressed", exact=True).first).to_be_visible()
     expect(panel.get_by_text("Drop of IoU with the masks in 3 classes")).to_be_visible()
+    looked_at(page, "changes", panel.get_by_text("Compressed", exact=True).first)
     panel.get_by_role("button", name="Why this layer?").click()
     expect(panel.get_by_role("heading", name="Why this layer at 75 %?")).to_be_visible(timeout=RUN_MILLISECONDS)
-    looked_at(page, "layer")
 
 
-def looked_at(page: Page, name: str) -> None:
-    """Keep a picture of the whole page where somebody wants to look at it."""
-    if folder := os.environ.get("SENSEAPP_SCREENSHOTS"):
-        page.screenshot(path=str(Path(folder) / f"segmentation-{name}.png"), full_page=True)
+def looked_at(page: Page, name: str, shown: Locator) -> None:
+    """Keep a picture of the page with ``shown`` in sight where somebody wants to look at it."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        shown.scroll_into_view_if_needed()
+        page.screenshot(path=str(Path(folder) / f"segmentation-{name}.png"))

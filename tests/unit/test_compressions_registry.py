@@ -63,7 +63,7 @@ def test_levels_as_people_say_them():
     assert (BITS.text(4.0), BITS.reached_text(4.0)) == ("4 bits", "4 bits")
     assert FRACTION.parse("7, 12.5", what="Levels") == (0.07, 0.125)
     assert FRACTION.parse("0.5, 12.5", what="Levels") == (0.005, 0.125)
-    with pytest.raises(InvalidSpec, match="'0.5,0.75' would be below 1 %. For these shares write 50,75"):
+    with pytest.raises(InvalidSpec, match=r"would be below 1 %\. For these shares write 50,75"):
         FRACTION.parse("0.5,0.75", what="Levels")
     assert BITS.parse("8,3", what="Levels") == (8.0, 3.0)
 

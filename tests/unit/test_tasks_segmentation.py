@@ -396,7 +396,7 @@ def test_pictures_that_change_most_come_first_with_masks_side_by_side(folder: Ca
     assert [title for title, _ in first.drawn] == ["original", "compressed", "label"]
     drawn = [np.asarray(Image.open(io.BytesIO(png))) for _, png in first.drawn]
     assert not np.array_equal(drawn[0], drawn[1])
-    assert Image.open(io.BytesIO(found.legend)).width == 640
+    assert 100 < Image.open(io.BytesIO(found.legend)).width < 300  # three short names
     assert found.measure == "IoU with the masks"
     assert {each.name for each in found.classes} <= set(names)
     assert all(each.low <= each.drop <= each.high for each in found.classes)

@@ -135,7 +135,8 @@ def _show(report: PreviewReport, model: ModelSpec) -> None:
     row = st.container(horizontal=True, gap="small", width=_ROW_PIXELS, key="preview_pictures")
     for picture in report.pictures:
         frame = row.container(width=_THUMBNAIL_PIXELS)
-        frame.image(picture.png, caption=_caption(picture), width="stretch", alt=_description(picture))
+        caption = None if picture.drawn else _caption(picture)
+        frame.image(picture.png, caption=caption, width="stretch", alt=_description(picture))
         for png, what in zip(picture.drawn, ("Prediction", "As labelled"), strict=False):
             frame.image(png, caption=what, width="stretch", alt=f"{picture.name}: {what.lower()} drawn in it")
     for note in report.notes:

@@ -201,6 +201,7 @@ def _leaderboard_columns() -> dict[str, Any]:
 
 
 _PICTURE_WIDTH = 110
+_DRAWN_WIDTH = 92  # three beside each other in the panel of a layer
 _MOST_DRAWN, _GAP = 6, 8
 _DRAWN = {"original": "Original", "compressed": "Compressed", "label": "As labelled"}
 """Titles of the pictures with an answer drawn in them."""
@@ -230,7 +231,8 @@ def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_W
 def _drawn_pictures(found: ChangedAnswers, *, key: str, width: int) -> None:
     """Show the answers of both models drawn into each picture, side by side, the worst first."""
     if found.legend:
-        st.image(found.legend, alt="The colours of the classes")
+        st.image(found.legend, width="content", alt="The colours of the classes")
+    width = _DRAWN_WIDTH if width == _PICTURE_WIDTH else width
     rows = st.container(horizontal=True, gap="medium", key=f"answers.pictures.{key}")
     for picture in found.pictures[:_MOST_DRAWN]:
         block = rows.container(gap="xsmall", width=len(picture.drawn) * (width + _GAP))

@@ -61,7 +61,8 @@ def legend(names: Sequence[tuple[int, str]], colour_of: Callable[[int], Colour] 
             left, top = 0, top + _LINE
         places.append((left, top, number, name))
         left += width
-    image = Image.new("RGB", (_WIDTH, top + _LINE), "white")
+    ends = [left + _LINE + round(font.getlength(name)) for left, _, _, name in places]
+    image = Image.new("RGB", (max(ends) + 1, top + _LINE), "white")
     draw = ImageDraw.Draw(image)
     for left, top, number, name in places:
         place = left, top + 3, left + _SQUARE, top + 3 + _SQUARE

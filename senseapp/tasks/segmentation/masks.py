@@ -21,7 +21,6 @@ from senseapp.tasks.annotations import (
     PictureGeometry,
     pairs_by_stem,
 )
-from senseapp.tasks.segmentation.coco import Shapes, find_coco
 
 _PICTURE_ENDING = "_leftimg8bit"
 _MASK_ENDINGS = (
@@ -40,6 +39,8 @@ class MaskReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures with a mask, by files of their own where there are any."""
+        from senseapp.tasks.segmentation.coco import find_coco  # numpy loads here, which the first page does without
+
         folder = listing.chosen if not listing.chosen.casefold().endswith(".json") else ""
         if listing.chosen and not folder:
             return find_coco(listing) or AnnotationFiles()
@@ -54,6 +55,8 @@ class MaskReader(AnnotationReader):
 
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""
+        from senseapp.tasks.segmentation.coco import Shapes
+
         if isinstance(annotation, Shapes):
             return annotation.placed(geometry)
         return geometry.mask(annotation, fill=VOID)
