@@ -45,7 +45,7 @@ def test_boxes_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     page.get_by_text("Upload images", exact=True).click()
     page.get_by_test_id("stFileUploader").filter(has_text="Images").locator("input[type=file]").set_input_files(archive)
     expect(page.get_by_text("24 images · with boxes")).to_be_visible()
-    expect(page.get_by_text(re.compile(r"Uncompressed, mAP@\.5:\.95 is \d+\.\d % over"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"Uncompressed, mAP.* is \d+\.\d % over"))).to_be_visible()
     looked_at(page, "analyze")
 
     page.get_by_role("button", name="Run", exact=True).click()

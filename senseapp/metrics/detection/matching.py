@@ -94,17 +94,16 @@ def match(boxes: Floats, objects: Objects, thresholds: Sequence[float] | Floats,
     order = np.argsort(left_out, kind="stable")  # objects that count come first
     overlaps = pair_overlaps(boxes, objects.boxes, objects.crowd)[:, order]
     left_out, crowd = left_out[order], objects.crowd[order]
-    shape = len(thresholds), len(boxes)
-    partners = np.full(shape, -1, dtype=np.int64)
-    for row, threshold in enumerate(thresholds):
-        taken = np.zeros(len(order), dtype=bool)
-        for place in range(len(boxes)):
-            chosen = _partner(overlaps[place], min(threshold, _NEAR_ONE), taken & ~crowd, left_out)
-            if chosen >= 0:
-                taken[chosen] = True
-                partners[row, place] = chosen
+    least = np.minimum(np.asarray(thresholds, dtype=np.float64), _NEAR_ONE)
+    partners = np.full((len(least), len(boxes)), -1, dtype=np.int64)
+    taken = np.zeros((len(least), len(order)), dtype=bool)
+    for place in np.flatnonzero(overlaps.max(axis=1, initial=0.0) >= least.min()).tolist():
+        chosen = _partners(overlaps[place], least, taken & ~crowd, left_out)
+        found = np.flatnonzero(chosen >= 0)
+        taken[found, chosen[found]] = True
+        partners[:, place] = chosen
     matched = partners >= 0
-    ignored = np.zeros(shape, dtype=bool)
+    ignored = np.zeros(partners.shape, dtype=bool)
     ignored[matched] = left_out[partners[matched]]
     outside = (box_areas(boxes) < area[0]) | (box_areas(boxes) > area[1])
     return Matches(
@@ -115,13 +114,20 @@ def match(boxes: Floats, objects: Objects, thresholds: Sequence[float] | Floats,
     )
 
 
-def _partner(overlaps: Floats, least: float, taken: NDArray[np.bool_], left_out: NDArray[np.bool_]) -> int:
-    """Return the object that overlaps most, of those that count before those that do not; -1 for none."""
-    for group in (~left_out, left_out):
-        fits = np.where(group & ~taken, overlaps, -1.0)
-        if len(fits) and fits.max() >= least:
-            return int(len(fits) - 1 - fits[::-1].argmax())  # of equals the last, as in pycocotools
-    return -1
+def _partners(
+    overlaps: Floats, least: Floats, taken: NDArray[np.bool_], left_out: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return, for each threshold, the object that overlaps most; -1 for none.
+
+    Objects that count come before those that do not, and of equals the last, as in pycocotools.
+    """
+    fits = np.where(taken | (overlaps < least[:, None]), -1.0, overlaps)  # (thresholds, objects)
+    chosen = np.full(len(least), -1, dtype=np.int64)
+    for group in (left_out, ~left_out):
+        among = np.where(group, fits, -1.0)
+        last = among.shape[1] - 1 - among[:, ::-1].argmax(axis=1)
+        chosen = np.where(among.max(axis=1) >= 0, last, chosen)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,13 @@ def predict(model: str, picture: str) -> list[tuple[str, float]]:
     classes = json.loads(session.get_modelmeta().custom_metadata_map.get("senseapp.classes", "[]"))
     with Image.open(picture) as opened:
         images = prepare(opened, preparation_of(session))
-    scores = session.run(None, {session.get_inputs()[0].name: images})[0][0].astype(np.float64)
+    outputs = session.run(None, {session.get_inputs()[0].name: images})
+    if len(outputs) != 1 or outputs[0].ndim != 2:
+        listed = ", ".join(
+            f"{each.name} {array.shape}" for each, array in zip(session.get_outputs(), outputs, strict=True)
+        )
+        raise SystemExit(f"This network returns no class scores of a picture but {listed}: read them as it needs.")
+    scores = outputs[0][0].astype(np.float64)
     shares = np.exp(scores - scores.max())
     shares /= shares.sum()
     order = np.argsort(-shares)[:_TOP]
