@@ -164,12 +164,12 @@ def main() -> None:
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     there = {(each["name"], each["dynamo"], each["free"]) for each in _rows(asked.rows)}
-    for name in () if asked.summary else asked.only:
-        for dynamo, free in ((False, False), (False, True), (True, False), (True, True)):
-            if (name, dynamo, free) not in there:
-                found = row(name, dynamo=dynamo, free=free)
-                with asked.rows.open("a") as file:
-                    file.write(json.dumps(found) + "\n")
+    forms = ((False, False), (True, True), (True, False), (False, True))
+    for name, (dynamo, free) in () if asked.summary else ((name, form) for form in forms for name in asked.only):
+        if (name, dynamo, free) not in there:
+            found = row(name, dynamo=dynamo, free=free)
+            with asked.rows.open("a") as file:
+                file.write(json.dumps(found) + "\n")
     print(summary(asked.rows))
 
 

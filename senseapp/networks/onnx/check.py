@@ -17,6 +17,7 @@ from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+from senseapp.networks.onnx.read import read_by
 
 TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
@@ -135,10 +136,7 @@ def part_of(model: ModelProto, outputs: Sequence[str]) -> ModelProto:
     for node in reversed(model.graph.node):
         if not wanted.isdisjoint(node.output):
             kept.append(node)
-            wanted.update(node.input)
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    wanted.update(name for each in attribute.g.node for name in each.input)
+            wanted.update(read_by(node))
     part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     part.graph.name = model.graph.name
     part.graph.node.extend(reversed(kept))

@@ -90,9 +90,12 @@ def _behind_barriers(graph: Graph) -> tuple[set[str], Node | None]:
 
 
 def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
-    """Return the values before the barriers, behind which nothing but selection and order of elements lies."""
+    """Return the values before the barriers, behind which nothing but selection and order of elements lies.
+
+    Those that outputs of the file hold already are not among them.
+    """
     makers = graph.producers()
-    given = {each.name for each in graph.inputs}
+    given = {each.name for each in graph.inputs} | (set(graph.outputs) - behind)
     pending = [
         name
         for node in graph.nodes
@@ -111,7 +114,7 @@ def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
         if node.op in _SAME_NUMBERS:
             several = node.op in ("Concat", "Where", "And", "Or") or node.op.startswith(("Greater", "Less"))
             pending.extend(node.inputs if several else node.inputs[:1])
-        elif node.op not in ("Shape", "Size"):
+        elif node.op not in ("Shape", "Size") and not (node.op in _PROBABILITIES and node.inputs[0] in given):
             found[name] = None
     return found
 

@@ -67,14 +67,22 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
 
 def _shape_alone(node: Node, values: Sequence[Value]) -> Tensor | None:
     """Return the output of frequent operators whose shape is plain: torch's own way on the meta device takes longer."""
-    first, rest = values[0], values[1:]
-    if first is None or not first.is_meta or len(node.outputs) > 1 or not first.is_floating_point():
+    first = values[0]
+    if first is None or len(node.outputs) > 1 or not first.is_floating_point():
         return None
-    same = node.op in _SAME_SHAPE
-    if node.op in _ARITHMETIC:
-        second = rest[0]
-        same = second is not None and second.shape == first.shape and second.dtype == first.dtype
-    return torch.empty_like(first, memory_format=torch.contiguous_format) if same else None
+    shape: Sequence[int] | None = first.shape if node.op in _SAME_SHAPE and first.is_meta else None
+    if node.op in _ARITHMETIC and len(values) == 2:
+        second = values[1]
+        alike = second is not None and second.dtype == first.dtype
+        shape = _broadcast(first.shape, second.shape) if alike and second is not None else None
+    return None if shape is None else torch.empty(tuple(shape), dtype=first.dtype, device="meta")
+
+
+def _broadcast(one: Sequence[int], other: Sequence[int]) -> Sequence[int] | None:
+    """Return the shape that both are brought to; None where they do not fit, which torch explains."""
+    short, long = sorted((tuple(one), tuple(other)), key=len)
+    pairs = list(zip((1,) * (len(long) - len(short)) + short, long, strict=True))
+    return [b if a == 1 else a for a, b in pairs] if all(a == b or 1 in (a, b) for a, b in pairs) else None
 
 
 def _run(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:

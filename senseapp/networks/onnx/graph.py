@@ -19,7 +19,7 @@ class Node:
         version: opset version of the default domain, which decides what ``op`` means.
         inputs: names of values; empty where an optional input is absent.
         outputs: names of values; empty where an optional output is not asked for.
-        attributes: numbers, text, lists of them and tensors, by name.
+        attributes: numbers, text, lists of them, tensors and bodies, by name.
         scope: dotted path of the module that the exporter found the node in; None where the file has none.
     """
 
@@ -30,6 +30,15 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A branch of an ``If``: it has no inputs, but reads values of the graph around it by their names."""
+
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Constant] = field(repr=False)
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from senseapp.networks.onnx.graph import Graph, GraphInput, Node
 from senseapp.networks.onnx.operators.elementwise import dtype_of
 
 Values = dict[str, Tensor]
-_USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
+_KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
+USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
 
 
 def start(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
@@ -41,11 +42,30 @@ def arguments(node: Node, values: Mapping[str, Tensor]) -> list[Value]:
     return [values[name] if name else None for name in node.inputs]
 
 
-def advance(nodes: Iterable[Node], values: Values) -> None:
-    """Add to ``values`` what ``nodes`` compute, in order."""
+def advance(nodes: Iterable[Node], values: Values, known: int = 0) -> int:
+    """Add to ``values`` what ``nodes`` compute, in order.
+
+    Args:
+        nodes: in topological order.
+        values: of what they read.
+        known: elements of known values that were computed before.
+
+    Returns ``known`` with those that are computed here.
+
+    Raises:
+        UnsupportedModel: an operator that is not read, or that cannot take its inputs; the message names the node.
+        InvalidCheckpoint: values are larger than any memory.
+    """
     for node in nodes:
         results = evaluate(node, arguments(node, values))
         values.update({name: each for name, each in zip(node.outputs, results, strict=False) if name})
+        known += sum(each.numel() for each in results if isinstance(each, Tensor) and not each.is_meta)
+        if known > _KNOWN:
+            raise InvalidCheckpoint(
+                f"Up to node “{node.name}” ({node.op}) the graph computes {known:.1e} known numbers that no image "
+                "changes, more than any network needs."
+            )
+    return known
 
 
 def infer(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
@@ -105,7 +125,7 @@ def working_size(graph: Graph) -> tuple[int, int]:
         return 1, 1  # is not used
     batch = batch_of(graph) or 1
     first: UnsupportedModel | None = None
-    for length in _USUAL_SIZES:
+    for length in USUAL_SIZES:
         try:
             infer(graph, input_shapes(graph, batch, (length, length)))
         except UnsupportedModel as error:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import onnx
 import torch
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
+from senseapp.networks.onnx.branches import with_branches_taken
 from senseapp.networks.onnx.evaluate import TooLarge, evaluate
-from senseapp.networks.onnx.graph import Constant, Graph, GraphInput, Node
+from senseapp.networks.onnx.graph import Body, Constant, Graph, GraphInput, Node
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import TABLE
-from senseapp.networks.onnx.read import label, opset_of, read_model
+from senseapp.networks.onnx.read import label, opset_of, read_by, read_model
 
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26
@@ -40,9 +40,11 @@ def normalise(content: bytes) -> tuple[Graph, ModelProto]:
     """
     model, notes = read_model(content)
     sort_nodes(model)
-    constants = _stored(model)
+    constants = _stored(model.graph)
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
-    nodes = _named(model)
+    made = {output for each in model.graph.node for output in each.output if output}
+    known = made.union(constants, (each.name for each in inputs))
+    nodes = _named(model.graph.node, opset_of(model), known)
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     graph = Graph(
@@ -52,7 +54,10 @@ def normalise(content: bytes) -> tuple[Graph, ModelProto]:
         constants=constants,
         notes=notes,
     )
-    return folded(graph), model
+    graph = folded(graph)
+    if any(each.op == "If" for each in graph.nodes):
+        graph = folded(with_branches_taken(graph))
+    return graph, model
 
 
 def sort_nodes(model: ModelProto) -> None:
@@ -87,24 +92,10 @@ def sort_nodes(model: ModelProto) -> None:
         model.graph.node.extend(nodes[index] for index in order)
 
 
-def read_by(node: NodeProto) -> set[str]:
-    """Return the values that ``node`` reads, those that its bodies (If, Loop, Scan) read from outside included."""
-    names: set[str] = set()
-    pending = deque([node])
-    while pending:
-        each = pending.popleft()
-        names.update(filter(None, each.input))
-        for attribute in each.attribute:
-            for body in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-                pending.extend(body.node)
-                names.update(output.name for output in body.output)
-    return names
-
-
-def _stored(model: ModelProto) -> dict[str, Constant]:
-    """Return the tensors of the file by name: initializers and Constant nodes, but for text."""
-    constants = {each.name: _constant(each.name, each) for each in model.graph.initializer if _is_numeric(each)}
-    for node in model.graph.node:
+def _stored(graph: GraphProto) -> dict[str, Constant]:
+    """Return the tensors of a graph by name: initializers and Constant nodes, but for text."""
+    constants = {each.name: _constant(each.name, each) for each in graph.initializer if _is_numeric(each)}
+    for node in graph.node:
         if node.op_type == "Constant" and node.output:
             value = _constant_of(node)
             if value is not None:
@@ -138,7 +129,7 @@ def _tensor(tensor: TensorProto) -> Tensor:
         if array.dtype.kind not in "fiub":  # types of ml_dtypes: float8, int4 and others
             array = array.astype("float32" if "float" in str(array.dtype) else "int8")
         return torch.from_numpy(array.copy())
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise InvalidCheckpoint(f"The numbers of “{tensor.name}” in the file are incomplete or damaged.") from error
 
 
@@ -150,14 +141,18 @@ def _input(value: onnx.ValueInfoProto) -> GraphInput:
     return GraphInput(name=value.name, shape=shape, element_type=declared.elem_type)
 
 
-def _named(model: ModelProto) -> tuple[Node, ...]:
-    """Return the nodes but Constants, each with a name of its own: the file's, else its operator and a number."""
-    version = opset_of(model)
-    made = {output for each in model.graph.node for output in each.output if output}
+def _named(stored: Iterable[NodeProto], version: int, known: set[str]) -> tuple[Node, ...]:
+    """Return the nodes but Constants, each with a name of its own: the file's, else its operator and a number.
+
+    Args:
+        stored: of one graph, in its order.
+        version: of the default domain.
+        known: values that the nodes' bodies may read from outside.
+    """
     taken: set[str] = set()
     counters: dict[str, int] = {}
     nodes = []
-    for each in model.graph.node:
+    for each in stored:
         if each.op_type == "Constant":
             continue
         wanted = each.name or each.op_type
@@ -171,13 +166,32 @@ def _named(model: ModelProto) -> tuple[Node, ...]:
                 name=name,
                 op=each.op_type,
                 version=version,
-                inputs=(*each.input, *sorted(read_by(each).difference(each.input) & made)),
+                inputs=(*each.input, *sorted(read_by(each).difference(each.input) & known)),
                 outputs=tuple(each.output),
-                attributes={attribute.name: _value_of(attribute) for attribute in each.attribute},
+                attributes=_attributes(each, version, known),
                 scope=module_path({prop.key: prop.value for prop in each.metadata_props}, each.name),
             )
         )
     return tuple(nodes)
+
+
+def _attributes(node: NodeProto, version: int, known: set[str]) -> dict[str, Any]:
+    found = {each.name: _value_of(each) for each in node.attribute}
+    if node.op_type == "If":
+        bodies = {each.name: each.g for each in node.attribute if each.type == AttributeProto.GRAPH}
+        found.update({name: _body(graph, version, known) for name, graph in bodies.items()})
+    return found
+
+
+def _body(graph: GraphProto, version: int, known: set[str]) -> Body:
+    """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
+    constants = _stored(graph)
+    made = {output for each in graph.node for output in each.output if output}
+    return Body(
+        nodes=_named(graph.node, version, known.union(constants, made)),
+        constants=constants,
+        outputs=tuple(each.name for each in graph.output),
+    )
 
 
 def _value_of(attribute: AttributeProto) -> Any:
@@ -196,7 +210,7 @@ def _value_of(attribute: AttributeProto) -> Any:
             return list(attribute.ints)
         case AttributeProto.STRINGS:
             return [each.decode("utf-8", "replace") for each in attribute.strings]
-    return None  # bodies, which no operator of the table reads
+    return None  # bodies: only those of If are read
 
 
 def folded(graph: Graph) -> Graph:

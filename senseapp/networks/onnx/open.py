@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+
+_LARGEST_INPUT = 1 << 27  # elements; three batches of them are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,9 @@ def _open(
         operation_of(node)  # refuses by name before anything is computed
     size = size or working_size(graph)
     own_batch = batch_of(graph) or 1
-    reference = infer(graph, input_shapes(graph, own_batch, size))
+    shapes = input_shapes(graph, own_batch, size)
+    _check_inputs(shapes)
+    reference = infer(graph, shapes)
     candidates = with_shapes(parts.candidates, reference)
     chosen = tuple(outputs) if outputs is not None else usual_choice(candidates, own_batch)
     _check_choice(chosen, candidates)
@@ -139,6 +144,16 @@ def _open(
         candidates,
         _notes(graph, parts, candidates, chosen),
     )
+
+
+def _check_inputs(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in shapes.items():
+        if math.prod(shape) > _LARGEST_INPUT:
+            lengths = " × ".join(map(str, shape[:8]))
+            raise InvalidCheckpoint(
+                f"The input “{name}” takes {lengths} numbers at once, more than fit in memory beside their network. "
+                "Export it for fewer or smaller images."
+            )
 
 
 def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputCandidate]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 import onnx
@@ -63,6 +63,20 @@ def tensor_in(node: NodeProto) -> TensorProto | None:
 def label(node: NodeProto) -> str:
     """Return how a message names ``node``."""
     return f"node “{node.name or next(iter(node.output), '')}” ({node.op_type})"
+
+
+def read_by(node: NodeProto) -> set[str]:
+    """Return the values that ``node`` reads, those that its bodies (If, Loop, Scan) read from outside included."""
+    names: set[str] = set()
+    pending = deque([node])
+    while pending:
+        each = pending.popleft()
+        names.update(filter(None, each.input))
+        for attribute in each.attribute:
+            for body in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
+                pending.extend(body.node)
+                names.update(output.name for output in body.output)
+    return names
 
 
 def _parsed(content: bytes) -> ModelProto:

@@ -17,8 +17,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, versi
 from senseapp.core.errors import InvalidSpec, first_line_of
 from senseapp.networks.onnx.change import renaming, with_constant, with_numbers
 from senseapp.networks.onnx.check import part_of
-from senseapp.networks.onnx.normalise import read_by, sort_nodes
-from senseapp.networks.onnx.read import opset_of, tensor_in
+from senseapp.networks.onnx.normalise import sort_nodes
+from senseapp.networks.onnx.read import opset_of, read_by, tensor_in
 from senseapp.networks.onnx.wire import (
     GRAPH,
     INITIALIZERS,

@@ -1,0 +1,177 @@
+"""As converters from Caffe, MXNet and Darknet write: old opsets, fixed batches, weights in Constant nodes, no names."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from tests.onnx_styles.writer import Writer
+
+
+def nameless_and_fixed_to_ten() -> bytes:
+    """AlexNet's shape: ten images, weights in Constant nodes, no node names, LRN and Dropout, opset 9."""
+    w = Writer(opset=9, names=None, in_nodes=True, ir=4)
+    x = w.op("Relu", w.conv(w.input([10, 3, 32, 32]), 3, 8, 5, strides=[2, 2]))
+    x = w.op("MaxPool", w.op("LRN", x, size=5, alpha=1e-4, beta=0.75), kernel_shape=[3, 3], strides=[2, 2])
+    x = w.op("Relu", w.conv(x, 8, 16, group=2))
+    x = w.op("Flatten", w.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2]), axis=1)
+    x = w.op("Relu", w.op("Gemm", x, w.weight(12, 144), w.weight(12), transB=1))
+    x = w.op("Dropout", x, ratio=0.5)
+    x = w.op("Gemm", x, w.weight(5, 12), w.weight(5), transB=1)
+    return w.file(w.op("Softmax", x, axis=1))
+
+
+def nodes_in_reverse() -> bytes:
+    """Nodes from the output to the input, a length stored as −1, and an opset import that no node uses."""
+    w = Writer(opset=9, names=None, in_nodes=True, ir=4)
+    x = w.op("Relu", w.conv(w.input([-1, 3, 16, 16]), 3, 8, strides=[2, 2]))
+    x = w.op("Relu", w.norm(w.conv(x, 8, 8, bias=False), 8))
+    x = w.op("Reshape", w.op("GlobalAveragePool", x), w.ints(-1, 8))
+    model = w.model(w.op("Gemm", x, w.weight(8, 4), w.weight(4)))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    nodes = list(model.graph.node)[::-1]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return bytes(model.SerializeToString())
+
+
+def face_proposals() -> bytes:
+    """MTCNN's first network: PRelu with a slope per channel, two outputs, a Softmax over two channels."""
+    w = Writer(opset=9, names="", ir=4)
+    x = w.input([1, 3, 24, 24])
+    for ins, outs in ((3, 8), (8, 12), (12, 16)):
+        x = w.op("PRelu", w.conv(x, ins, outs, pads=[0, 0, 0, 0]), w.weight(outs, 1, 1, scale=0.3))
+    rows = w.op("Transpose", w.conv(x, 16, 2, 1), perm=[0, 2, 3, 1])
+    chances = w.op("Transpose", w.op("Softmax", rows, axis=3), perm=[0, 3, 1, 2])
+    return w.file(chances, w.conv(x, 16, 4, 1))
+
+
+def softmax_over_all_that_follows() -> bytes:
+    """Before opset 13 a Softmax of axis 1 is over channels, rows and columns together."""
+    w = Writer(opset=11, names="prob")
+    x = w.op("Relu", w.conv(w.input([1, 3, 8, 8]), 3, 4))
+    return w.file(w.op("Softmax", w.conv(x, 4, 2, 1), axis=1), w.op("LogSoftmax", x, axis=1))
+
+
+def weights_listed_as_inputs() -> bytes:
+    """Format version 3: every initializer is an input of the graph too; Caffe's BatchNorm and Scale."""
+    w = Writer(opset=7, names="conv", ir=3)
+    x = w.norm(w.conv(w.input([1, 3, 16, 16]), 3, 8, bias=False), 8)
+    x = w.op("Relu", w.op("Add", w.op("Mul", x, w.weight(8, 1, 1, scale=1.0)), w.weight(8, 1, 1)))
+    x = w.op("AveragePool", x, kernel_shape=[16, 16])
+    return w.file(w.op("Gemm", w.op("Flatten", x), w.weight(5, 8), w.weight(5), transB=1))
+
+
+def inception() -> bytes:
+    """Four branches of GoogLeNet: pools with uneven pads, a mean that counts its pads, Sum of three, Concat."""
+    w = Writer(opset=9, names="inception_3a/")
+    x = w.op("Relu", w.conv(w.input([2, 3, 17, 17]), 3, 8))
+    x = w.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1])
+    a, b = w.conv(x, 8, 4, 1), w.conv(w.op("Relu", w.conv(x, 8, 4, 1)), 4, 4, 5)
+    c = w.conv(w.op("MaxPool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), 8, 4, 1)
+    d = w.conv(w.op("AveragePool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1), 8, 4, 1)
+    x = w.op("Concat", w.op("Relu", w.op("Sum", a, b, c)), d, axis=1)
+    x = w.op("AveragePool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1])
+    return w.file(w.op("Gemm", w.op("Flatten", w.op("GlobalMaxPool", x)), w.weight(5, 8), w.weight(5), transB=1))
+
+
+def shuffle() -> bytes:
+    """ShuffleNet: channels are shuffled by Reshape to five axes with the batch of 1 in its target; Split and Concat."""
+    w = Writer(opset=9, names="stage2/")
+    x = w.op("Relu", w.conv(w.input([1, 3, 16, 16]), 3, 8, strides=[2, 2]))
+    for _ in range(2):
+        left, right = w.ops("Split", x, into=[w.fresh("left"), w.fresh("right")], axis=1, split=[4, 4])
+        right = w.op("Relu", w.conv(w.conv(right, 4, 4, group=4), 4, 4, 1))
+        x = w.op("Reshape", w.op("Concat", left, right, axis=1), w.ints(1, 2, 4, 8, 8))
+        x = w.op("Reshape", w.op("Transpose", x, perm=[0, 2, 1, 3, 4]), w.ints(1, 8, 8, 8))
+    x = w.op("Reshape", w.op("GlobalAveragePool", x), w.ints(1, 8))
+    return w.file(w.op("Gemm", x, w.weight(5, 8), w.weight(5), transB=1))
+
+
+def upsample_and_crop() -> bytes:
+    """FCN: Upsample of opset 9, a grouped transposed convolution, a crop by Slice with attributes."""
+    w = Writer(opset=9, names="score-")
+    x = w.op("Relu", w.conv(w.input([1, 3, 20, 20]), 3, 8, strides=[2, 2], pads=[1, 1, 1, 1]))
+    deep = w.conv(w.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), 8, 4, 1)
+    deep = w.op("Upsample", deep, w.const([1, 1, 2, 2], np.float32), mode="nearest")
+    x = w.op("Add", w.conv(x, 8, 4, 1), deep)
+    x = w.op("ConvTranspose", x, w.weight(4, 1, 4, 4), strides=[2, 2], group=4, kernel_shape=[4, 4])
+    return w.file(w.op("Slice", x, axes=[2, 3], starts=[1, 1], ends=[21, 21]))
+
+
+def ssd_with_priors() -> bytes:
+    """SSD: L2 normalisation over channels with a learned scale, Permute and Flatten, priors as constants."""
+    w = Writer(opset=9, names="")
+    x = w.op("Relu", w.conv(w.input([1, 3, 16, 16]), 3, 8, strides=[2, 2]))
+    length = w.op("ReduceL2", x, axes=[1], keepdims=1)
+    x = w.op("Mul", w.op("Div", x, length), w.const(np.full((1, 8, 1, 1), 20), np.float32))
+    place = w.op("Flatten", w.op("Transpose", w.conv(x, 8, 8), perm=[0, 2, 3, 1]))
+    chance = w.op("Flatten", w.op("Transpose", w.conv(x, 8, 6), perm=[0, 2, 3, 1]))
+    chance = w.op("Softmax", w.op("Reshape", chance, w.ints(0, -1, 3)), axis=2)
+    moved = w.op("Mul", w.op("Reshape", place, w.ints(0, -1, 4)), w.const([[[0.1, 0.1, 0.2, 0.2]]], np.float32))
+    return w.file(w.op("Add", moved, w.weight(1, 128, 4)), w.op("Flatten", chance))
+
+
+def mxnet_model_zoo() -> bytes:
+    """MXNet: a norm on the input in place of a mean, LeakyRelu, FullyConnected as Gemm."""
+    w = Writer(opset=8, names="resnetv17_stage1_", ir=3)
+    x = w.op("Relu", w.conv(w.norm(w.input(["N", 3, 16, 16]), 3), 3, 8, strides=[2, 2], bias=False))
+    y = w.conv(w.op("LeakyRelu", w.norm(x, 8), alpha=0.25), 8, 8, bias=False)
+    x = w.op("Flatten", w.op("GlobalAveragePool", w.op("Add", x, y)))
+    return w.file(w.op("Gemm", x, w.weight(5, 8), w.weight(5), transB=1, alpha=1.0, beta=1.0))
+
+
+def darknet_yolo() -> bytes:
+    """YOLO from Darknet: mish in pieces, enlargement by Reshape and Expand, anchors, three heads."""
+    w = Writer(opset=11, names=None)
+
+    def mish(value: str) -> str:
+        return w.op("Mul", value, w.op("Tanh", w.op("Softplus", value)))
+
+    x = mish(w.norm(w.conv(w.input([1, 3, 32, 32]), 3, 8, strides=[4, 4], bias=False), 8))
+    deep = mish(w.norm(w.conv(x, 8, 8, strides=[2, 2], bias=False), 8))
+    large = w.op("Expand", w.op("Reshape", deep, w.ints(1, 8, 4, 1, 4, 1)), w.ints(1, 8, 4, 2, 4, 2))
+    x = w.op("Concat", w.op("Reshape", large, w.ints(1, 8, 8, 8)), x, axis=1)
+    outputs = []
+    for level, channels, side in ((x, 16, 8), (deep, 8, 4)):
+        y = w.op("Reshape", w.conv(level, channels, 14, 1), w.ints(1, 2, 7, side, side))
+        y = w.op("Transpose", y, perm=[0, 1, 3, 4, 2])
+        middle, extent, rest = w.ops("Split", y, into=[w.fresh("part") for _ in range(3)], axis=4, split=[2, 2, 3])
+        rows, columns = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
+        grid = w.const(np.stack([columns, rows], -1)[None, None], np.float32)
+        middle = w.op("Div", w.op("Add", w.op("Sigmoid", middle), grid), w.const(np.float32(side)))
+        extent = w.op("Mul", w.op("Exp", extent), w.weight(1, 2, 1, 1, 2))
+        whole = w.op("Concat", middle, extent, w.op("Sigmoid", rest), axis=4)
+        outputs.append(w.op("Reshape", whole, w.ints(1, 2 * side * side, 7)))
+    return w.file(w.op("Concat", *outputs, axis=1))
+
+
+def no_declared_batch() -> bytes:
+    """An input whose batch is an empty dimension, and value infos of formulas as lengths."""
+    w = Writer(opset=9, names=None)
+    x = w.op("Relu", w.conv(w.input([None, 3, 16, 16]), 3, 8, strides=[2, 2]))
+    x = w.op("Relu", w.conv(x, 8, 8))
+    model = w.model(w.op("GlobalAveragePool", x))
+    lengths = ["N", 8, "floor(H/2 - 1) + 1", "floor(W/2 - 1) + 1"]
+    model.graph.value_info.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, lengths))
+    model.graph.doc_string = "converted"
+    return bytes(model.SerializeToString())
+
+
+STYLES = {
+    f"Caffe and others: {name}": make
+    for name, make in {
+        "nameless and fixed to ten": nameless_and_fixed_to_ten,
+        "nodes in reverse": nodes_in_reverse,
+        "face proposals": face_proposals,
+        "Softmax over all that follows": softmax_over_all_that_follows,
+        "weights listed as inputs": weights_listed_as_inputs,
+        "inception": inception,
+        "shuffle": shuffle,
+        "Upsample and crop": upsample_and_crop,
+        "SSD with priors": ssd_with_priors,
+        "MXNet's zoo": mxnet_model_zoo,
+        "Darknet's YOLO": darknet_yolo,
+        "no declared batch": no_declared_batch,
+    }.items()
+}
