@@ -134,7 +134,8 @@ def run(arguments: argparse.Namespace) -> None:
     assert candidate.deployment is not None
     files = {out: folder.candidate_file(candidate).read_bytes()}
     files[out.with_suffix(".README.txt")] = candidate.deployment.readme(out.name).encode()
-    kit = runtime_named(settings.runtime).kit(out.name, files[out]) if arguments.kit else {}
+    is_edited = evaluator.onnx is not None
+    kit = runtime_named(settings.runtime).kit(out.name) if arguments.kit and not is_edited else {}
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)

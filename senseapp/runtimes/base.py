@@ -185,8 +185,8 @@ class Runtime(ABC):
         """Return the class names that a file of :meth:`described` carries; empty where it has none."""
         return ()
 
-    def kit(self, name: str, content: bytes) -> dict[str, str]:
-        """Return files, by name, that run the file called ``name`` on a picture; none where it does not say how."""
+    def kit(self, name: str) -> dict[str, str]:
+        """Return files, by name, that run the file called ``name`` on a picture; not for edited uploaded files."""
         return {}
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:

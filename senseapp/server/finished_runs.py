@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from senseapp.core.errors import NotFound
 from senseapp.core.files import storage_errors
+from senseapp.descriptions import sources
 from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
@@ -141,9 +142,12 @@ class Work:
         from senseapp.runtimes.base import runtime_named  # torch loads here
 
         content = self.candidate_file(run_id, candidate)
+        record = self._store.record(self._store.readable(run_id, self._owner))
+        is_edited = record.spec.model.library == sources.ONNX.name
+        kit = {} if is_edited else runtime_named(candidate.runtime.name).kit(name)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.write(content, name)
-            for beside, text in runtime_named(candidate.runtime.name).kit(name, content.read_bytes()).items():
+            for beside, text in kit.items():
                 archive.writestr(beside, text)
             if candidate.deployment is not None:
                 archive.writestr("README.txt", candidate.deployment.readme(name))

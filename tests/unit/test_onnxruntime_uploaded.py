@@ -250,7 +250,6 @@ def test_images_come_in_the_order_and_type_that_the_file_declares(whole: bool) -
     deployed = deploy(evaluator, original_source(evaluator, runtime), settings("int8"))
     assert difference(opened.content, deployed.content).otherwise_identical
     assert f"image, {'uint8' if whole else 'float32'}, is (N, 8, 8, 3)" in deployed.record.preparation
-    assert runtime.kit("net.onnx", deployed.content) == {}
 
 
 def test_a_pruned_file_is_the_uploaded_one_with_fewer_channels(tmp_path) -> None:
@@ -273,3 +272,23 @@ def test_a_pruned_file_is_the_uploaded_one_with_fewer_channels(tmp_path) -> None
     deployed = deploy(evaluator, source, settings("int8"))
     assert difference(source.network, deployed.content).otherwise_identical
     assert set(difference(source.network, deployed.content).added_nodes) == {"QuantizeLinear", "DequantizeLinear"}
+
+
+def test_half_precision_is_deployed_as_it_was_uploaded() -> None:
+    model = onnx.load_from_string(a_file())
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(half(tensor))
+    opened, evaluator = evaluator_for(model.SerializeToString())
+    proven = prove(evaluator, schedule_of(evaluator, "sparsity", 0.5), repair=True)
+    source = proven_source(evaluator, evaluator.runtime("onnxruntime"), proven)
+    deployed = deploy(evaluator, source, settings("float"))
+    assert difference(opened.content, deployed.content).otherwise_identical
+    assert "x, float16, is (N, 3, 8, 8)" in deployed.record.preparation
+    assert "half precision" in " ".join(deployed.record.notes)
+    images = torch.rand(2, 3, 8, 8).half()
+    expected = proven.applied.model(images.float()).softmax(1).detach()
+    np.testing.assert_allclose(run(deployed.content, images)[0], expected, atol=5e-3)
+    with pytest.raises(InvalidSpec, match="float16"):
+        deploy(evaluator, source, settings("int8"))

@@ -24,7 +24,7 @@ from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
-from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, has_preparation, kit_files, with_metadata
+from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
@@ -82,9 +82,9 @@ class OnnxRuntime(Runtime):
         """Return the class names in the file's metadata."""
         return class_names_of(content)
 
-    def kit(self, name: str, content: bytes) -> dict[str, str]:
+    def kit(self, name: str) -> dict[str, str]:
         """Return a script and a notebook that run a file of :meth:`described`."""
-        return kit_files(name) if has_preparation(content) else {}
+        return kit_files(name)
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node belongs to, by the names that torch's exporter leaves."""

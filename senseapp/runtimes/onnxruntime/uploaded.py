@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,6 +11,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
@@ -126,19 +127,19 @@ class UploadedRuntime(OnnxRuntime):
     @contextmanager
     def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Iterator[Quantizer]:
         """Yield onnxruntime's quantizer of a copy of the part that is measured."""
-        with super().quantizer(self._plain_of(content), self._arranged(calibration)) as quantizer:
+        with super().quantizer(self._int8_copy(content), self._arranged(calibration)) as quantizer:
             yield quantizer
 
     @contextmanager
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
         """Yield the same, fitted to images."""
         fitting = replace(fitting, batches=self._arranged(fitting.batches))
-        with super().fitted_quantizer(self._plain_of(content), fitting) as quantizer:
+        with super().fitted_quantizer(self._int8_copy(content), fitting) as quantizer:
             yield quantizer
 
     def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes:
         """Return the copy as onnxruntime's quantizer writes it."""
-        return super().own_int8(self._plain_of(content), self._arranged(calibration))
+        return super().own_int8(self._int8_copy(content), self._arranged(calibration))
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""
@@ -178,8 +179,15 @@ class UploadedRuntime(OnnxRuntime):
         """Return the seconds of each layer's kernels in a copy."""
         return super().time_products(self._plain_of(content), owners, threads=threads, batch=batch)
 
+    def _int8_copy(self, content: bytes) -> bytes:
+        """Return the copy that is quantized; raises InvalidSpec where no int8 file can be made."""
+        quantizable(content)
+        return self._plain_of(content)
+
     def _plain(self, content: bytes) -> bytes:
-        return plain_copy(quantizable(content)[0], self._opened.outputs, self._opened.input_shape)
+        with suppress(InvalidSpec):  # layers are named and timed in float where no int8 file can be made
+            content = quantizable(content)[0]
+        return plain_copy(content, self._opened.outputs, self._opened.input_shape)
 
     def _arranged(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Return batches as calls of the file take them."""

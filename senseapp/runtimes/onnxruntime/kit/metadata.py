@@ -11,7 +11,6 @@ import onnx
 
 from senseapp.networks.loaded import Preprocessing
 
-_PREPARATION = "senseapp.preparation"
 _LONGEST_NAMES = 2_000_000
 """Characters of all class names together that a file carries."""
 
@@ -25,7 +24,7 @@ def with_metadata(network: bytes, *, preprocessing: Preprocessing | None, class_
     model = onnx.load_from_string(network)
     found: dict[str, str] = {}
     if preprocessing is not None:
-        found[_PREPARATION] = json.dumps(
+        found["senseapp.preparation"] = json.dumps(
             {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}, allow_nan=False
         )
     names = json.dumps(list(class_names))
@@ -44,11 +43,6 @@ def class_names_of(network: bytes) -> tuple[str, ...]:
     model = onnx.load_from_string(network)
     found = {entry.key: entry.value for entry in model.metadata_props}
     return tuple(json.loads(found.get("senseapp.classes", "[]")))
-
-
-def has_preparation(network: bytes) -> bool:
-    """Return whether an ONNX file says how a picture becomes its input, which files of :func:`kit_files` read."""
-    return any(entry.key == _PREPARATION for entry in onnx.load_from_string(network).metadata_props)
 
 
 def kit_files(name: str) -> dict[str, str]:
