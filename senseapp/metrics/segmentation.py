@@ -26,6 +26,8 @@ VOID = 255
 MOST_POSITIONS = 8192
 """Of an image, at which class probabilities are compared; outputs are upsampled from fewer in most networks."""
 
+_COMPARED_TOGETHER = 8  # images, which bounds the memory
+
 
 def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
     """Return the columns of class scores (N, C, H, W), of which ``most_bytes`` may be kept for each image."""
@@ -140,8 +142,12 @@ class PixelDivergence(SegmentationMetric):
 
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return :func:`powers` of each image's mean divergence, in nats."""
+        from torch import cat
+
         before, after = log_probabilities_of(baseline_output), log_probabilities_of(output)
-        divergence = pixel_divergence(before, after).mean(1)
+        parts = [slice(low, low + _COMPARED_TOGETHER) for low in range(0, len(before), _COMPARED_TOGETHER)]
+        means = [pixel_divergence(before[part], after[part]).mean(1) for part in parts]
+        divergence = cat(means) if means else before.new_zeros(0)
         divergence = unbounded(divergence).clamp_min(0).masked_fill(before.isnan().flatten(1).any(1), math.nan)
         return powers(divergence.new_zeros(divergence.shape), divergence)
 
