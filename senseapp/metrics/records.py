@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from senseapp.metrics.predictions import Predictions
 
-_RESAMPLES = 1000
+_DRAWS = 400
 _SEED = 0
 
 Record = Sequence[float]
@@ -31,7 +31,12 @@ class RecordMetric(Metric):
     """A metric that is computed from one record for each image; the records of shards follow each other.
 
     Moments are (N, then for each image the length and the numbers of its record before, and those of its record after).
+
+    Attributes:
+        draws: of the bootstrap.
     """
+
+    draws: int = _DRAWS
 
     @abstractmethod
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
@@ -88,7 +93,7 @@ class RecordMetric(Metric):
         if not moments[0]:
             raise InvalidInput("An interval needs at least one image.")
         before, after = sides_of(moments)
-        drawn = drawn_counts(len(before))
+        drawn = drawn_counts(len(before), self.draws)
         deltas = self.values_of(before, drawn) - self.values_of(after, drawn)
         deltas = deltas * (1 if self.higher_is_better else -1)
         return percentiles(deltas, len(before), confidence)
@@ -97,11 +102,11 @@ class RecordMetric(Metric):
         return before - after if self.higher_is_better else after - before
 
 
-def drawn_counts(number: int) -> NDArray[np.float64]:
+def drawn_counts(number: int, draws: int) -> NDArray[np.float64]:
     """Return how often each of ``number`` images comes in each draw of a bootstrap, (draws, number)."""
     import numpy as np
 
-    counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=_RESAMPLES)
+    counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=draws)
     return counts.astype(np.float64)
 
 

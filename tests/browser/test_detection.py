@@ -64,5 +64,5 @@ def test_boxes_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
 
 def looked_at(page: Page, name: str) -> None:
     """Keep a picture of the whole page where somebody wants to look at it."""
-    if folder := os.environ.get("SENSEAPP_SCREENSHOTS"):
+    if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=str(Path(folder) / f"detection-{name}.png"), full_page=True)

@@ -12,27 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
-from senseapp.metrics.detection.average_precision import average_precisions, mean_average_precision, tables_of
-from senseapp.metrics.detection.detections import LEAST_SCORE, SURE_SCORE, detections_of, objects_of
-from senseapp.metrics.detection.matching import (
-    AREAS,
-    THRESHOLDS,
-    Floats,
-    Objects,
-    match_image,
-    packed,
-)
+from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import Record, RecordMetric, drawn_counts, percentiles, sides_of
 from senseapp.metrics.rows import unbounded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from senseapp.metrics.detection.matching import Floats, Objects
     from senseapp.metrics.predictions import Predictions
 
 TASK = "detection"
@@ -69,12 +59,16 @@ class DetectionDivergence(Metric):
 class DetectionRecordMetric(RecordMetric):
     """A metric of detections against objects: annotated ones, or those that the original model is sure of."""
 
+    draws: int = 1000
+
     @abstractmethod
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return the record of one image."""
 
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
         """Return the record of one image against its annotated objects."""
+        from senseapp.metrics.detection.detections import detections_of
+
         return self.image_record(detections_of(predictions.parts["candidates"][index]), annotated(targets[index]))
 
     def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
@@ -89,6 +83,8 @@ class DetectionRecordMetric(RecordMetric):
         """Return the number of images and the records of each, before and after."""
         if self.needs_labels:
             return super().moments(baseline_output, output, targets)
+        from senseapp.metrics.detection.detections import detections_of, objects_of
+
         self.check(baseline_output, output, None)
         found = [float(len(output))]
         for index in range(len(output)):
@@ -105,6 +101,8 @@ class DetectionRecordMetric(RecordMetric):
 
 def annotated(target: Any) -> Objects:
     """Return the objects of one image, as the task's annotations say them."""
+    from senseapp.metrics.detection.matching import Objects
+
     return Objects.of(target["boxes"], target["labels"], target.get("crowd"), target.get("areas"))
 
 
@@ -117,11 +115,13 @@ class AveragePrecision(DetectionRecordMetric):
         area: which objects count: one of ``AREAS``, in pixels of the network's input.
     """
 
-    thresholds: tuple[float, ...] = tuple(THRESHOLDS.tolist())
+    thresholds: tuple[float, ...] = THRESHOLDS
     area: str = "all"
 
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return the matches of each class."""
+        from senseapp.metrics.detection.matching import match_image, packed
+
         return packed(match_image(detections, objects, area=self.area, thresholds=self.thresholds))
 
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
@@ -129,14 +129,22 @@ class AveragePrecision(DetectionRecordMetric):
 
         Without any object it is unknown, NaN; but of the original model's own boxes there is then none to lose, 1.
         """
+        import numpy as np
+
+        from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
+
         found = mean_average_precision(tables_of(records, len(self.thresholds)), counts)
         return found if self.needs_labels else np.where(np.isnan(found), 1.0, found)
 
     def of_classes(self, moments: Moments, confidence: float) -> tuple[ClassPrecision, ...]:
         """Return what each class that has an object loses, with intervals of one bootstrap."""
+        import numpy as np
+
+        from senseapp.metrics.detection.average_precision import average_precisions, tables_of
+
         before, after = (tables_of(side, len(self.thresholds)) for side in sides_of(moments))
         number = int(moments[0])
-        drawn = np.concatenate([np.ones((1, number)), drawn_counts(number)])
+        drawn = np.concatenate([np.ones((1, number)), drawn_counts(number, self.draws)])
         found = []
         for label, table in before.items():
             if not table.num_objects.sum():
@@ -165,12 +173,16 @@ class ObjectsKept(DetectionRecordMetric):
 
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return how many objects there are, how many are found, and how many of these are the same."""
+        from senseapp.metrics.detection.matching import match_image
+
         sure = detections[detections[:, 0] >= SURE_SCORE]
         matched = sum(int(each.right.sum()) for each in match_image(sure, objects, thresholds=(_FOUND,)))
         return (float(len(objects.labels)), float(len(sure)), float(matched))
 
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
         """Return F1 for each row of ``counts``; 1 where neither model finds anything."""
+        import numpy as np
+
         there, found, same = (counts @ np.asarray(records, dtype=np.float64).reshape(-1, 3)).T
         values: Floats = np.divide(2 * same, there + found, out=np.ones_like(same), where=there + found > 0)
         return values
@@ -191,6 +203,8 @@ def objects_text(change: MetricChange) -> str:
 
 def object_counts(moments: Moments) -> tuple[int, int, int]:
     """Return the objects of the original model, those of the compressed one, and how many are the same."""
+    import numpy as np
+
     _, after = sides_of(moments)
     there, found, same = np.asarray(after, dtype=np.float64).reshape(-1, 3).sum(axis=0).astype(int).tolist()
     return there, found, same

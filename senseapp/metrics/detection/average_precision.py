@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.metrics.detection.matching import THRESHOLDS, Floats, unpacked
+from senseapp.metrics.detection.matching import Floats, unpacked
+from senseapp.metrics.detection.rules import THRESHOLDS
 from senseapp.metrics.records import Record
 
 RECALLS: Floats = np.linspace(0.0, 1.0, 101)

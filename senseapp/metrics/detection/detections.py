@@ -6,18 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from senseapp.metrics.detection.matching import MOST_DETECTIONS, Floats, Objects
+from senseapp.metrics.detection.matching import Floats, Objects
 from senseapp.metrics.detection.rows import BOX, RowKind, blocks, class_scores, scores
+from senseapp.metrics.detection.rules import LEAST_SCORE, MOST_DETECTIONS, SAME_BOX, SURE_SCORE
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_SCORE = 0.02
-"""Of a detection that average precision counts."""
-SURE_SCORE = 0.3
-"""Of a detection that is shown, and that counts as an object of the original model."""
-SAME_BOX = 0.5
-"""Overlap, as IoU, above which non-maximum suppression keeps the higher score of two boxes of one class."""
 _MOST_CANDIDATES = 1000
 
 

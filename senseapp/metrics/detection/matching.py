@@ -14,19 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.metrics.detection.rules import AREAS, MOST_DETECTIONS, THRESHOLDS
+
 Floats: TypeAlias = NDArray[np.float64]
 
-THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)
-"""Overlaps, as IoU, at which average precision is averaged."""
-AREAS = {
-    "all": (0.0, 1e10),
-    "small": (0.0, 32.0**2),
-    "medium": (32.0**2, 96.0**2),
-    "large": (96.0**2, 1e10),
-}
-"""Ranges of areas, in square pixels of the network's input."""
-MOST_DETECTIONS = 100
-"""Of one image and class, those of the highest scores."""
 _NEAR_ONE = 1 - 1e-10
 
 

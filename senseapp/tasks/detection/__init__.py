@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
+from senseapp.metrics.detection.rules import SURE_SCORE
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.base import AnswerChanges, FittedAnnotations, ScanDirections, Task, refuse_output
 from senseapp.tasks.detection.annotations import BOXES
@@ -109,7 +110,7 @@ class Detection(Task):
 
     def output_text(self, output: Any, names: Sequence[str]) -> str:
         """Return the classes of the sure detections."""
-        from senseapp.metrics.detection.detections import SURE_SCORE, detections_of
+        from senseapp.metrics.detection.detections import detections_of
 
         labels = detections_of(output["candidates"], SURE_SCORE)[:, 1].astype(int).tolist()
         return self._counted(labels, names)
@@ -126,7 +127,7 @@ class Detection(Task):
 
     def drawn(self, picture: NDArray[np.uint8], output: Any) -> NDArray[np.uint8]:
         """Return the picture with the sure detections."""
-        from senseapp.metrics.detection.detections import SURE_SCORE, detections_of
+        from senseapp.metrics.detection.detections import detections_of
         from senseapp.tasks.detection.drawing import boxes_drawn
 
         found = detections_of(output["candidates"], SURE_SCORE)
@@ -140,7 +141,7 @@ class Detection(Task):
 
     def legend(self, outputs: Sequence[Any], names: Sequence[str]) -> bytes:
         """Return the colours of the classes that are detected."""
-        from senseapp.metrics.detection.detections import SURE_SCORE, detections_of
+        from senseapp.metrics.detection.detections import detections_of
         from senseapp.tasks.detection.drawing import box_legend
 
         found = {int(row[1]) for each in outputs for row in detections_of(each["candidates"], SURE_SCORE)}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
-from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, PictureBoxes
-from senseapp.tasks.detection.annotations.coco import find_coco
-from senseapp.tasks.detection.annotations.voc import read_voc
-from senseapp.tasks.detection.annotations.yolo import find_names, is_boxes_name, read_yolo
+
+if TYPE_CHECKING:
+    from senseapp.tasks.detection.annotations.boxes import PictureBoxes
 
 _LEAST_SIDE = 1.0  # pixel of the network's input that is left of a box; of smaller ones nothing can be seen
 
@@ -23,6 +20,8 @@ class BoxReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""
+        from senseapp.tasks.detection.annotations.coco import find_coco
+
         whole = sorted(path for path in listing.others if path.casefold().endswith(".json"))
         if listing.chosen and listing.chosen not in whole:
             return self._of_files(listing, tuple(whole), within=listing.chosen)
@@ -33,6 +32,8 @@ class BoxReader(AnnotationReader):
 
     def _of_files(self, listing: Listing, choices: tuple[str, ...], within: str = "") -> AnnotationFiles:
         """Return the file of each picture that has one of its own, below the folder ``within``."""
+        from senseapp.tasks.detection.annotations.yolo import find_names, is_boxes_name
+
         files = [path for path in listing.others if not within or path.startswith(within.rstrip("/") + "/")]
         for suffix in (".xml", ".txt"):
             own = [path for path in files if path.casefold().endswith(suffix) and is_boxes_name(path)]
@@ -45,10 +46,14 @@ class BoxReader(AnnotationReader):
 
     def read(self, content: bytes) -> PictureBoxes:
         """Return the boxes in a text file as YOLO writes it, or in an XML file as Pascal VOC does."""
+        from senseapp.tasks.detection.annotations.voc import read_voc
+        from senseapp.tasks.detection.annotations.yolo import read_yolo
+
         return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content)
 
     def place(self, annotation: PictureBoxes, geometry: PictureGeometry) -> Any:
         """Return the boxes in pixels of the network's input; those of which less than a pixel is left are left out."""
+        import numpy as np
         import torch
 
         boxes = geometry.boxes(annotation.in_pixels(geometry.size))
@@ -72,5 +77,3 @@ def _paired(pictures: Sequence[str], files: Sequence[str]) -> dict[str, str]:
 
 
 BOXES = BoxReader(words=("boxes", "boxes"))
-
-__all__ = ["BOXES", "MOST_BOXES", "BoxReader", "PictureBoxes"]
