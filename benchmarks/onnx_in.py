@@ -60,7 +60,16 @@ class _OneOutput(nn.Module):
 
 
 def network_of(name: str) -> tuple[nn.Module, int]:
-    """Return an untrained network and the side of its images."""
+    """Return an untrained network, no weight of which is all 0, and the side of its images."""
+    model, side = _network_of(name)
+    with torch.no_grad():
+        for each in model.parameters():
+            if each.ndim > 1 and not each.any():
+                each.normal_(std=0.02)
+    return model, side
+
+
+def _network_of(name: str) -> tuple[nn.Module, int]:
     torch.manual_seed(0)
     if name in TIMM:
         model = timm.create_model(name, pretrained=False, num_classes=10).eval()

@@ -221,6 +221,8 @@ BY_HAND: dict[str, tuple[Callable[[], bytes], str]] = {
     "strides of 0": (lambda: _conv_with(strides=[0, 0]), "“y”|Conv"),
     "gaps of 10^12": (lambda: _conv_with(dilations=[10**12, 10**12]), "“y”|Conv"),
     "a million pads": (lambda: _conv_with(pads=[1] * 10**6), "pads"),
+    "line breaks in text": (
+        lambda: file_of([node("Pad", "x s", "y", mode="a\nb\x07")], {"s": np.array([0, 0, 1, 1] * 2)}), "“a b ?”"),
     "letters of an Einsum": (lambda: file_of([node("Einsum", "x", "y", equation="a" * 10**5)], {}), "“y”"),
 }  # fmt: skip
 """How each is made, and what its refusal says (a regular expression)."""
@@ -259,7 +261,7 @@ def _changed_bytes(content: bytes, rng: random.Random) -> bytes:
     found = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         place, length = rng.randrange(len(found)), rng.choice((1, 2, 8, 64))
-        match rng.randrange(5):
+        match rng.choice((0, 0, 0, 1, 1, 1, 2, 3, 4)):
             case 0:
                 found[place] = rng.randrange(256)
             case 1:

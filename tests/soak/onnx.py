@@ -68,7 +68,9 @@ def _answer(content: bytes, writing: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 5))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries say what they think of such files
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # libraries say what they think of such files
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
         try:
             opened = open_onnx(content)
             told = f"opened: {len(opened.network.steps)} steps"

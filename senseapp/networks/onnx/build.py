@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from senseapp.networks.onnx.evaluate import is_scalar
-from senseapp.networks.onnx.graph import Constant, Graph, Node
+from senseapp.networks.onnx.graph import Graph, Node
 from senseapp.networks.onnx.infer import Values
+from senseapp.networks.onnx.known import Growing, with_plain_targets, without_known
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
@@ -21,7 +22,6 @@ from senseapp.networks.onnx.modules import (
     Given,
     OnnxNetwork,
     Operation,
-    PerImage,
     Read,
     Scope,
     Slot,
@@ -81,27 +81,8 @@ def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNet
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    return _Builder(graph=_without_known(graph, facts), facts=facts).build()
-
-
-def _without_known(graph: Graph, facts: Sequence[tuple[int, Values]]) -> Graph:
-    """Turn values that are known and the same at every batch into constants; drop what only led to them."""
-    constants = dict(graph.constants)
-    nodes = []
-    for node in graph.nodes:
-        found = {name: _same([values[name] for _, values in facts if name in values]) for name in node.outputs if name}
-        if all(each is not None for each in found.values()):
-            constants.update({name: Constant(value=each) for name, each in found.items() if each is not None})
-        else:
-            nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), constants=constants)
-
-
-def _same(values: Sequence[Tensor]) -> Tensor | None:
-    first = values[0] if values else None
-    if first is None or any(each.is_meta for each in values):
-        return None
-    return first if all(torch.equal(first, each) for each in values[1:]) else None
+    graph = with_plain_targets(without_known(graph, facts), facts)
+    return _Builder(graph=graph, facts=facts).build()
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
@@ -120,10 +101,12 @@ class _Builder:
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
-    makers: dict[str, Node] = field(default_factory=dict)
+    growing: Growing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.growing = Growing(facts=self.facts, makers=self.graph.producers())
 
     def build(self) -> BuiltNetwork:
-        self._simplify_numbers()
         layers = self._layers()
         for node, call in reversed(self._calls(layers)):
             if isinstance(call, Layer):
@@ -295,77 +278,12 @@ class _Builder:
         tensors.append(name)
         return len(tensors) - 1
 
-    def _simplify_numbers(self) -> None:
-        """Give Reshape a constant target with −1 for the batch, and drop what only computed numbers for it.
-
-        One that flattens each image gets 0 for the batch and −1 for the rest, which also holds with fewer channels.
-        """
-        constants = dict(self.graph.constants)
-        nodes = []
-        for node in self.graph.nodes:
-            if node.op == "Reshape":
-                known = node.inputs[1] in constants
-                target = [0, -1] if self._flattens(node) else None if known else self._target(node.outputs[0])
-                if target is not None:
-                    name = f"{node.name} target"
-                    constants[name] = Constant(value=torch.tensor(target, dtype=torch.int64))
-                    node = replace(node, inputs=(node.inputs[0], name), attributes={})  # 0 copies a length
-            nodes.append(node)
-        graph = replace(self.graph, nodes=tuple(nodes), constants=constants)
-        self.graph = graph.needed_for(graph.outputs)
-
-    def _flattens(self, node: Node) -> bool:
-        """Return whether a Reshape makes one row of each image, whatever their number."""
-        shapes = [(values[node.inputs[0]].shape, values[node.outputs[0]].shape) for _, values in self.facts]
-        return all(len(new) == 2 and old[:1] == new[:1] for old, new in shapes)
-
-    def _target(self, name: str) -> list[int] | None:
-        """Return the lengths of ``name``, −1 for the one that grows with the batch; None where several do."""
-        shapes = [values[name].shape for _, values in self.facts]
-        lengths = [each[0] if len(set(each)) == 1 else -1 for each in zip(*shapes, strict=True)]
-        return lengths if lengths.count(-1) <= 1 else None
-
     def _counted(self, name: str, tensors: list[str]) -> Counted | None:
-        """Return how the numbers in ``name`` follow from the batch; None where they do not simply grow with it."""
-        known = [(count, values[name]) for count, values in self.facts]
-        if any(each.is_meta or each.is_floating_point() for _, each in known):
+        found = self.growing.growth(name)
+        if found is None:
             return None
-        columns = zip(*([int(number) for number in each.reshape(-1).tolist()] for _, each in known), strict=True)
-        numbers: list[int | PerImage] = []
-        for column in columns:
-            factor, rest = divmod(column[0], known[0][0])
-            if len(set(column)) == 1:
-                numbers.append(column[0])
-            elif not rest and all(number == factor * count for (count, _), number in zip(known, column, strict=True)):
-                numbers.append(PerImage(factor))
-            else:
-                return None
-        source = self._source(name)
-        if source is None:
-            return None
-        index = self._position(source[0], tensors)
-        scalar = known[0][1].ndim == 0
-        return Counted(numbers=tuple(numbers), scalar=scalar, index=index, axis=source[1], unit=source[2])
-
-    def _source(self, name: str) -> tuple[str, int, int] | None:
-        """Return the tensor whose shape ``name`` was computed from, its axis that grows, and by how much an image."""
-        self.makers = self.makers or self.graph.producers()
-        pending, seen = [name], set()
-        while pending:
-            node = self.makers.get(pending.pop())
-            if node is None or node.name in seen:
-                continue
-            seen.add(node.name)
-            if node.op not in ("Shape", "Size"):
-                pending.extend(node.inputs)
-                continue
-            shapes = [(count, values[node.inputs[0]].shape) for count, values in self.facts]
-            for axis, length in enumerate(shapes[0][1]):
-                unit, rest = divmod(length, shapes[0][0])
-                grows = all(shape[axis] == unit * count for count, shape in shapes)
-                if unit and not rest and grows and shapes[0][1][axis] != shapes[-1][1][axis]:
-                    return node.inputs[0], axis, unit
-        return None
+        index = self._position(found.source, tensors)
+        return Counted(numbers=found.numbers, scalar=found.scalar, index=index, axis=found.axis, unit=found.unit)
 
     def _use(self, name: str) -> None:
         """Make sure that the network can read the constant ``name``, from a layer that holds it or on its own."""

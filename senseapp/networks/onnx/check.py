@@ -106,7 +106,8 @@ def by_onnxruntime(
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         content = part_of(model, names).SerializeToString()
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
         parts = [session.run(list(names), feed) for feed in _feeds(session, inputs, batch)]
     except Exception as error:  # onnxruntime's own errors share no base
         raise InvalidCheckpoint(f"onnxruntime cannot run the file: {first_line_of(error)}.") from error

@@ -20,6 +20,7 @@ from senseapp.core.errors import (
     first_line_of,
     is_about_memory,
 )
+from senseapp.core.texts import printable_text
 from senseapp.networks.onnx.batch import freed
 from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
 from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
@@ -100,8 +101,11 @@ def open_onnx(
         opened = _open(content, outputs, size, images)
         opened.network.origin = _origin(content, opened)
         return opened
-    except SenseError:
-        raise
+    except SenseError as error:
+        said = printable_text(str(error))  # names and other text of the file may hold line breaks
+        if said == str(error):
+            raise
+        raise type(error)(said) from error
     except Exception as error:  # a malformed graph fails in any step, in errors of any library
         if is_about_memory(error):
             raise OutOfMemory("The file's network needs more memory than there is.") from error
