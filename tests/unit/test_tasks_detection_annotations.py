@@ -18,7 +18,7 @@ from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import TASKS
-from senseapp.tasks.detection.annotations.coco import parsed_json
+from senseapp.tasks.coco import parsed_json
 from senseapp.tasks.detection.annotations.voc import read_voc
 from senseapp.tasks.detection.annotations.yolo import names_in_yaml, read_yolo
 from senseapp.tasks.detection.classes import fit_classes

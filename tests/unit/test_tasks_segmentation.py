@@ -319,9 +319,9 @@ RUNS = {"size": [SIDE, SIDE], "counts": [SIDE * SIDE]}
 REFUSED: list[tuple[object, str]] = [
     ([], 'a COCO file has the keys "images" and "annotations"'),
     ({"images": 3, "annotations": []}, '"images" must be a list'),
-    ({"images": [{"id": 1}], "annotations": []}, "a picture needs an id and a file_name"),
+    ({"images": [{"id": 1}], "annotations": []}, "a picture without file_name"),
     (coco(runs=False) | {"annotations": {}}, '"annotations" must be a list'),
-    (coco(runs=False) | {"annotations": [5]}, "an annotation needs an image_id"),
+    (coco(runs=False) | {"annotations": [5]}, "an annotation without image_id"),
     (coco(runs=False) | {"categories": [{"id": 999}]}, "class numbers are from 0 to 254, got '999'"),
 ]
 LEFT_OUT: list[tuple[dict[str, Any], str]] = [

@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.core.texts import plural, printable
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import AnnotationFiles, Listing, PictureGeometry
-from senseapp.tasks.detection.annotations.coco import parsed_json
+from senseapp.tasks.coco import CocoFile, find_coco
 
-_MOST_FILES = 8
-_MOST_PICTURES = 500_000
 _MOST_OBJECTS = 5_000  # of one picture
 _MOST_CORNERS = 200_000  # of the polygons of one picture
 _FINER = 4  # in each direction, polygons are filled on a finer grid than that of the network's input
@@ -65,94 +62,23 @@ class Shapes:
         return found
 
 
-def find_coco(listing: Listing) -> AnnotationFiles | None:
-    """Return the masks of the first file that lists pictures which are there; None where none does.
-
-    Raises:
-        ValueError: a file that a person chose, or all that look like it, are damaged.
-    """
-    paths = sorted(path for path in listing.others if path.casefold().endswith(".json"))
-    if listing.chosen:
-        ordered = [listing.chosen]
-    else:
-        ordered = sorted(paths, key=lambda path: (not any(part in path.casefold() for part in _FIRST), path))
-    damaged: list[ValueError] = []
-    for path in ordered[:_MOST_FILES]:
-        try:
-            found = _read(listing, path, choices=tuple(paths))
-        except ValueError as error:
-            damaged.append(ValueError(f"{printable(path)}: {error}"))
-            continue
-        if found is not None and (found.parsed or listing.chosen):
-            return found
-    if damaged:
-        raise damaged[0]
-    return None
+def find_shapes(listing: Listing) -> AnnotationFiles | None:
+    """Return the masks of the first file that lists pictures which are there; see :func:`find_coco`."""
+    return find_coco(listing, lambda file: _shapes_of(file, listing), first=_FIRST, class_number=_class_number)
 
 
-def _read(listing: Listing, path: str, *, choices: tuple[str, ...]) -> AnnotationFiles | None:
-    content = parsed_json(listing.read(path))
-    if not isinstance(content, Mapping) or not {"images", "annotations"} <= content.keys():
-        if listing.chosen:
-            raise ValueError('a COCO file has the keys "images" and "annotations"')
+def _shapes_of(file: CocoFile, listing: Listing) -> AnnotationFiles | None:
+    if not any("segmentation" in each for found in file.objects.values() for each in found):
         return None
-    names, objects = _images(content["images"]), _objects(content["annotations"])
-    if not any("segmentation" in each for found in objects.values() for each in found):
-        return None
-    categories = _categories(content.get("categories", []))
-    rest = VOID if 0 in categories else 0
-    pictures = listing.named(list(names.values()), beside=path)
-    parsed = {
-        picture: Shapes(shapes=tuple(objects.get(number, ())), rest=rest)
-        for number, picture in zip(names, pictures, strict=True)
-        if picture is not None
-    }
-    lost = len(names) - len(parsed)
-    notes = [f"{printable(path)} lists {plural(lost, 'picture')} that are not there."] if lost else []
-    notes.append(
-        "Category ids are class numbers; pixels without an annotation are "
-        + ("void: no class is known of them." if rest == VOID else "of class 0, the background.")
-    )
-    return AnnotationFiles(
-        parsed=parsed,
-        names=tuple(categories.get(number, "") for number in range(max(categories, default=-1) + 1)),
-        notes=tuple(notes),
-        choices=choices,
-    )
-
-
-def _images(value: object) -> dict[int | str, str]:
-    """Return the name of each picture by its id."""
-    if not isinstance(value, list) or len(value) > _MOST_PICTURES:
-        raise ValueError(f'"images" must be a list of up to {_MOST_PICTURES:,} pictures')
-    found: dict[int | str, str] = {}
-    for each in value:
-        number, name = (each.get("id"), each.get("file_name")) if isinstance(each, Mapping) else (None, None)
-        if not isinstance(name, str) or not isinstance(number, int | str):
-            raise ValueError("a picture needs an id and a file_name that is a text")
-        if number in found:
-            raise ValueError(f"two pictures with the id {str(number)[:40]!r}")
-        found[number] = name
-    return found
-
-
-def _objects(value: object) -> dict[int | str, list[Mapping[str, Any]]]:
-    """Return the annotations of each picture, by its id, as they are written."""
-    if not isinstance(value, list):
-        raise ValueError('"annotations" must be a list')
-    found: dict[int | str, list[Mapping[str, Any]]] = {}
-    for each in value:
-        number = each.get("image_id") if isinstance(each, Mapping) else None
-        if not isinstance(number, int | str):
-            raise ValueError("an annotation needs an image_id")
-        found.setdefault(number, []).append(each)
-    return found
-
-
-def _categories(value: object) -> dict[int, str]:
-    if not isinstance(value, list):
-        raise ValueError('"categories" must be a list')
-    return {_class_number(each.get("id")): str(each.get("name", "")) for each in value if isinstance(each, Mapping)}
+    most = max(map(len, file.objects.values()), default=0)
+    if most > _MOST_OBJECTS:
+        raise ValueError(f"a picture with {most:,} objects, and up to {_MOST_OBJECTS:,} are taken")
+    rest = VOID if 0 in file.names else 0
+    present, notes = file.present(listing)
+    parsed = {path: Shapes(shapes=tuple(file.objects.get(number, ())), rest=rest) for path, number in present.items()}
+    unmarked = "void: no class is known of them." if rest == VOID else "of class 0, the background."
+    said = f"Category ids are class numbers; pixels without an annotation are {unmarked}"
+    return AnnotationFiles(parsed=parsed, names=file.class_names, notes=(*notes, said))
 
 
 def _class_number(value: object) -> int:

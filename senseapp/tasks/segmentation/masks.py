@@ -39,14 +39,14 @@ class MaskReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures with a mask, by files of their own where there are any."""
-        from senseapp.tasks.segmentation.coco import find_coco  # numpy loads here, which the first page does without
+        from senseapp.tasks.segmentation.coco import find_shapes  # numpy loads here, which the first page does without
 
         folder = listing.chosen if not listing.chosen.casefold().endswith(".json") else ""
         if listing.chosen and not folder:
-            return find_coco(listing) or AnnotationFiles()
+            return find_shapes(listing) or AnnotationFiles()
         pairs, others = _mask_files(listing.pictures, folder)
         if not pairs and not folder:
-            found = find_coco(listing)
+            found = find_shapes(listing)
             if found is not None:
                 return found
         choices = sorted({path.rpartition("/")[0] for path in others} - {""})

@@ -20,12 +20,12 @@ class BoxReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""
-        from senseapp.tasks.detection.annotations.coco import find_coco
+        from senseapp.tasks.detection.annotations.coco import find_boxes
 
         whole = sorted(path for path in listing.others if path.casefold().endswith(".json"))
         if listing.chosen and listing.chosen not in whole:
             return self._of_files(listing, tuple(whole), within=listing.chosen)
-        found = find_coco(listing, [listing.chosen] if listing.chosen else whole)
+        found = find_boxes(listing)
         if found is not None or listing.chosen:
             return found or AnnotationFiles(choices=tuple(whole))
         return self._of_files(listing, tuple(whole))
