@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torchvision
 
 from senseapp.core.errors import UnknownModel
 from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE
@@ -14,6 +15,7 @@ from senseapp.networks.sources.catalogue import (
     CATALOGUE_FILE,
     POPULAR,
     closest_names,
+    family_refusal,
     find_entry,
     load_catalogue,
     parse_model,
@@ -129,6 +131,9 @@ def test_a_model_is_named_in_text(text, spec):
         ("resnet18", "Both libraries have 'resnet18'. Write timm/resnet18 or torchvision/resnet18"),
         ("resnet19", "Neither timm nor torchvision"),
         ("timm/nope", "timm has no architecture named 'nope'"),
+        ("torchvision/raft_large", "'raft_large' of torchvision is an optical-flow network"),
+        ("r3d_18", "'r3d_18' of torchvision is a video network"),
+        ("torchvision/quantized_resnet18", "choose the same network without “quantized_”"),
         ("keras/resnet50", "demo, auto, onnx, timm/NAME or torchvision/NAME"),
         ("", "Neither"),
     ],
@@ -159,3 +164,10 @@ def test_what_gives_features_is_told_from_what_names_classes():
     assert find_entry("timm", "focalnet_large_fl3").classifies  # 21,842 classes
     assert not find_entry("timm", "vit_small_patch14_dinov2").classifies
     assert not find_entry("timm", "resnet50_clip").classifies  # an embedding
+
+
+def test_every_family_of_torchvision_is_in_the_catalogue_or_refused_with_its_reason() -> None:
+    listed = {entry.name for entry in load_catalogue() if entry.library == "torchvision"}
+    left = [name for name in torchvision.models.list_models() if name not in listed and not family_refusal(name)]
+    assert left == []
+    assert not [name for name in listed if family_refusal(name)]

@@ -10,7 +10,7 @@ import streamlit as st
 from senseapp.app.common.notices import complain
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_here
-from senseapp.networks.sources.catalogue import CatalogueEntry, find_entry, suggest, tasks_in_catalogue
+from senseapp.networks.sources.catalogue import CatalogueEntry, family_refusal, find_entry, suggest, tasks_in_catalogue
 from senseapp.tasks import CLASSIFICATION, task_named
 from senseapp.views.words import format as fmt
 
@@ -150,6 +150,8 @@ def _list(text: str, filters: _Filters, chosen: str, key: str) -> str | None:
 
 
 def _nothing(text: str, filters: _Filters) -> str:
+    if refused := family_refusal(text):
+        return refused
     named = f" called {text!r}" if text else ""
     if not filters.offline and not filters.most_millions and filters.task == _ANY:
         return f"No network of timm or torchvision is{named}. Try a shorter part of the name, such as resnet."

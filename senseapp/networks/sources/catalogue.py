@@ -209,8 +209,32 @@ def closest_names(name: str, *, library: str = "", count: int = 3) -> tuple[str,
     return tuple(sorted(titles, key=lambda title: (-titles[title], title))[:count])
 
 
+_NOT_MEASURED = {
+    (
+        "mc3_",
+        "mvit_",
+        "r2plus1d_",
+        "r3d_",
+        "s3d",
+        "swin3d_",
+    ): "a video network: it takes clips, not images",
+    ("raft_",): "an optical-flow network: it takes pairs of pictures",
+    ("quantized_",): "quantized already: choose the same network without “quantized_”, which is measured in all bits",
+}
+"""Families of torchvision that are not in the catalogue, by how their names begin, and why."""
+
+
+def family_refusal(name: str) -> str:
+    """Return one sentence on an architecture of torchvision that is not measured; empty for all others."""
+    known = name.strip().lower().removeprefix("torchvision/")
+    found = (why for starts, why in _NOT_MEASURED.items() if known.startswith(starts))
+    return next((f"{known!r} of torchvision is {why}." for why in found), "")
+
+
 def unknown_model(name: str, *, library: str = "") -> UnknownModel:
-    """Return the error, with the closest names."""
+    """Return the error, with the reason where the architecture is one that is not measured, else the closest names."""
+    if library != "timm" and (refused := family_refusal(name)):
+        return UnknownModel(refused)
     where = f"{library} has no architecture" if library else "Neither timm nor torchvision has an architecture"
     closest = ", ".join(closest_names(name, library=library))
     return UnknownModel(f"{where} named {name!r}. The closest names are {closest}.")
