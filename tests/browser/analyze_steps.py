@@ -10,7 +10,7 @@ from tests.browser.waiting import at_rest
 def open_block(page: Page, title: str) -> None:
     """Show the fields of the block of this title, such as ``Images``."""
     at_rest(page)
-    page.locator(".st-key-block-" + title.lower()).get_by_role("button", name="Change").click()
+    page.locator(f".st-key-block-{title.lower()}-open").get_by_role("button", name="Change").click()
     expect(page.locator(f".st-key-block_{title.lower()}_open")).to_be_visible()
 
 
