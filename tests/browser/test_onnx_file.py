@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import onnx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.analyze_steps import open_block
+from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_uploads import offer_images, run_to_results, uploader
 from tests.browser.waiting import at_rest
 from tests.onnx_files import exported, with_half
@@ -52,6 +55,42 @@ def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> 
     expect(page.get_by_role("heading", name="colleague.onnx · sparsity")).to_be_visible()
     at_rest(page)
     page.screenshot(path=tmp_path / "results.png", full_page=True)
+
+
+def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "colleague.onnx"
+    path.write_bytes(exported(small_network(seed=0)))
+    pictures = {f"{i:02d}.png": png(i) for i in range(24)}
+    offer_graph(page, path)
+    expect(page.get_by_text("1 × 3 × 16 × 16, any number of images")).to_be_visible()
+    offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
+    run_to_results(page)
+    page.get_by_role("link", name="Make a schedule").click()
+    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    verify(page)
+    open_part(page, "File that runs")
+    page.get_by_text("Float", exact=True).click()
+    at_rest(page)
+    page.get_by_role("button", name="Make the file and measure it").click()
+    button = page.get_by_role("button", name=re.compile(r"^Get the .*ONNX"))
+    expect(button.first).to_be_visible(timeout=PROOF_MILLISECONDS)
+    expect(page.get_by_text(re.compile(r"^.*The uploaded file with \d+ changed tensor")).first).to_be_visible()
+    at_rest(page)
+    page.screenshot(path=tmp_path / "delivered.png", full_page=True)
+    with page.expect_download() as download:
+        button.first.click()
+    file = tmp_path / "delivered.onnx"
+    download.value.save_as(file)
+    uploaded, delivered = onnx.load(path), onnx.load(file)
+    onnx.checker.check_model(delivered, full_check=True)
+    weights_of = [{each.name: each for each in model.graph.initializer} for model in (uploaded, delivered)]
+    kept = weights_of[0].keys() & weights_of[1].keys()
+    assert any(weights_of[0][name] != weights_of[1][name] for name in kept)
+    for model in (uploaded, delivered):  # tensors that layers shared may be two now: only their names differ in nodes
+        del model.graph.initializer[:]
+        for each in model.graph.node:
+            del each.input[1:]
+    assert uploaded == delivered
 
 
 def test_a_file_that_cannot_be_measured_gets_its_sentence(page: Page, tmp_path: Path) -> None:

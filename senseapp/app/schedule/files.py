@@ -255,13 +255,16 @@ def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
         if against:
             st.warning(against, icon=":material/warning:")
         file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
-        if each.deployment is not None and len(each.deployment.figures) > 2:
+        if each.deployment is None:
+            continue
+        if len(each.deployment.figures) > 2:
             with st.expander(
                 md("Beside all of it in int8 and {}", each.runtime.own_default), icon=":material/table_rows:"
             ):
                 _measured(each.deployment, f"{run_id}.{place}")
-    for note in delivery.notes:
-        st.caption(md(":material/info: {}", note))
+        else:
+            _notes(each.deployment.notes)
+    _notes(delivery.notes)
     if running:
         other_files(run_id, delivery.candidates, running[0])
 
@@ -315,7 +318,11 @@ def _measured(record: Deployment, run_id: str) -> None:
                 md(", ").join(map(code, record.in_float)),
             )
         )
-    for note in record.notes:
+    _notes(record.notes)
+
+
+def _notes(notes: Sequence[str]) -> None:
+    for note in notes:
         st.caption(md(":material/info: {}", note))
 
 
