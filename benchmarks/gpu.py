@@ -239,7 +239,8 @@ def main(arguments: list[str]) -> int:
     held = [_attempted(partial(measured, *case, given.device)) for case in (_TINY if given.tiny else _LARGE)]
     print("\n| network | measured | figures | difference from the processor | time |\n" + "|---" * 5 + "|")
     for name in _KINDS[: 1 if given.tiny else len(_KINDS) if not given.large else 0]:
-        held += [_attempted(partial(agreement, name, 160, 16, spec)) for spec in _settings(given.device)]
+        side, count = (64, 4) if given.tiny else (160, 16)
+        held += [_attempted(partial(agreement, name, side, count, spec)) for spec in _settings(given.device)]
     print(f"\n{torch.cuda.get_device_name() if given.device != 'cpu' else 'processor'}, "
           f"{time.perf_counter() - started:.0f} s in all")  # fmt: skip
     return 0 if all(held) else 1

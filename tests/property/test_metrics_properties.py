@@ -26,10 +26,14 @@ def scored_images(draw):
     return before, after, torch.randint(num_classes, (num_images,), generator=generator)
 
 
+OF_SCORES = sorted(name for name, metric in METRICS.items() if metric.task in ("", "classification", "multilabel"))
+"""Those that compare (N, K); metrics of pixels and boxes have tests of their own."""
+
+
 @st.composite
 def metrics_and_images(draw):
-    """A metric of any task, scores before and after, and targets of that task."""
-    metric, (before, after, labels) = draw(st.sampled_from(sorted(METRICS))), draw(scored_images())
+    """A metric of scores, scores before and after, and targets of its task."""
+    metric, (before, after, labels) = draw(st.sampled_from(OF_SCORES)), draw(scored_images())
     if METRICS[metric].task == "multilabel":  # any truths: 0, 1 or unknown, the first one known
         values = torch.tensor([0.0, 1.0, math.nan])
         seed = draw(st.integers(0, 2**31))

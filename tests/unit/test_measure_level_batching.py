@@ -370,5 +370,5 @@ def test_removed_channels_never_go_together() -> None:
 
 
 def test_what_is_resumed_here_fits_the_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.measure.sweep._memory_bytes", lambda device: 1)
+    monkeypatch.setattr("senseapp.measure.sweep.memory_bytes", lambda device: 1)
     assert swept(small_network(), images_for(8), SPARSITY, 3)[0].context.layout.levels_per_pass == 1
