@@ -12,26 +12,20 @@ from playwright.sync_api import Page, expect
 
 from tests import shapes_detector
 from tests.browser.analyze_steps import open_block
-from tests.browser.servers import ROOT, Server, serving
+from tests.browser.servers import Server, serving, with_source
 from tests.pictures import write_zip
 
 pytestmark = pytest.mark.browser
 
 RUN_MILLISECONDS = 240_000
-ENTRY_POINT = "[senseapp.sources]\nshapes = tests.shapes_detector:SOURCE\n"
+SOURCE = "shapes = tests.shapes_detector:SOURCE"
 """The network comes from another package; the task is senseapp's own."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with a small trained detector."""
-    folder = tmp_path_factory.mktemp("detection")
-    installed = folder / "shapes-1.0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(ENTRY_POINT)
-    path = os.pathsep.join((str(folder), str(ROOT)))
-    with serving(Server(folder, {"PYTHONPATH": path})) as started:
+    with serving(with_source(tmp_path_factory.mktemp("detection"), SOURCE)) as started:
         yield started
 
 

@@ -12,26 +12,20 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests import toy_segmentation
 from tests.browser.analyze_steps import open_block
-from tests.browser.servers import ROOT, Server, serving
+from tests.browser.servers import Server, serving, with_source
 from tests.pictures import write_zip
 
 pytestmark = pytest.mark.browser
 
 RUN_MILLISECONDS = 240_000
-ENTRY_POINT = "[senseapp.sources]\ntoy_segmenters = tests.toy_segmentation:SOURCE\n"
+SOURCE = "toy_segmenters = tests.toy_segmentation:SOURCE"
 """The network comes from another package; the task is senseapp's own."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with a small network that finds red and green."""
-    folder = tmp_path_factory.mktemp("segmentation")
-    installed = folder / "toys-1.0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(ENTRY_POINT)
-    path = os.pathsep.join((str(folder), str(ROOT)))
-    with serving(Server(folder, {"PYTHONPATH": path})) as started:
+    with serving(with_source(tmp_path_factory.mktemp("segmentation"), SOURCE)) as started:
         yield started
 
 

@@ -8,6 +8,7 @@ does. The modules and the names of their weights stay as they are.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -34,6 +35,12 @@ class _OpenDetector:
         found = cast(Any, self).backbone(images)
         return OrderedDict([("0", found)]) if isinstance(found, Tensor) else found
 
+    def heads_of(self, images: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        """Return what the heads of a one-stage network say of each anchor, and the anchors, (A, 4) in pixels."""
+        network = cast(Any, self)
+        maps = list(self.features_of(images).values())
+        return network.head(maps), network.anchor_generator(_listed(images), maps)[0]
+
 
 def _listed(images: Tensor) -> ImageList:
     height, width = images.shape[-2:]
@@ -54,9 +61,7 @@ class OpenSSD(_OpenDetector, SSD):  # type: ignore[misc]  # torchvision has no t
 
     def forward(self, images: Tensor) -> RawHeads:
         """Return ``boxes`` (N, A, 4) in pixels and ``softmax_logits`` (N, A, K), the first class the background."""
-        maps = list(self.features_of(images).values())
-        found = self.head(maps)
-        anchors = self.anchor_generator(_listed(images), maps)[0]
+        found, anchors = self.heads_of(images)
         return {
             "boxes": _clipped(_decoded(self.box_coder, found["bbox_regression"], anchors), images),
             "softmax_logits": found["cls_logits"],
@@ -68,9 +73,7 @@ class OpenRetinaNet(_OpenDetector, RetinaNet):  # type: ignore[misc]  # torchvis
 
     def forward(self, images: Tensor) -> RawHeads:
         """Return ``boxes`` (N, A, 4) in pixels and ``sigmoid_logits`` (N, A, K)."""
-        maps = list(self.features_of(images).values())
-        found = self.head(maps)
-        anchors = self.anchor_generator(_listed(images), maps)[0]
+        found, anchors = self.heads_of(images)
         return {
             "boxes": _clipped(_decoded(self.box_coder, found["bbox_regression"], anchors), images),
             "sigmoid_logits": found["cls_logits"],
@@ -82,9 +85,7 @@ class OpenFCOS(_OpenDetector, FCOS):  # type: ignore[misc]  # torchvision has no
 
     def forward(self, images: Tensor) -> RawHeads:
         """Return ``boxes`` (N, A, 4), ``sigmoid_logits`` (N, A, K) and ``centerness_logits`` (N, A, 1)."""
-        maps = list(self.features_of(images).values())
-        found = self.head(maps)
-        anchors = self.anchor_generator(_listed(images), maps)[0]
+        found, anchors = self.heads_of(images)
         deltas = found["bbox_regression"]
         return {
             "boxes": _clipped(self.box_coder.decode(deltas, anchors.expand(len(deltas), -1, -1)), images),
