@@ -52,6 +52,7 @@ def a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(resu
         expect(frame).to_have_count(1)
     at_rest(results)
     results.get_by_role("button", name="Close").click()
+    expect(results.get_by_role("button", name="Close")).to_have_count(0)
     at_rest(results)
     expect(results.locator('[data-testid="stVegaLiteChart"] path[stroke-width="2"]')).to_have_count(0)
 

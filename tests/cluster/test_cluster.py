@@ -134,9 +134,10 @@ def test_the_simulator_agrees_with_measured_times(joined: Offer) -> None:
         return began, time.time()
 
     task = ray.remote(num_cpus=1)(work)
-    spans = ray.get([task.remote(seconds) for seconds in planned])
+    spans = sorted(ray.get([task.remote(seconds) for seconds in planned]))
     took = [end - began for began, end in spans]
-    measured = max(end for _, end in spans) - min(began for began, _ in spans)
-    simulated = makespan(took, 2)
-    assert measured >= simulated - max(took)  # tasks may be begun in a slightly other order
-    assert measured <= simulated + max(took) + 0.5 * len(planned)  # and each needs a moment to begin
+    first = spans[0][0]
+    measured = max(end for _, end in spans) - first
+    assert measured >= makespan(took, 2) - max(took)  # tasks may be begun in a slightly other order
+    # A busy machine begins tasks late. From when each could begin, the simulator gives the end: two at once, not more.
+    assert makespan(took, 2, ready=[began - first for began, _ in spans]) == pytest.approx(measured, abs=0.05)
