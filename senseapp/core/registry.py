@@ -59,9 +59,10 @@ class Registry(MutableMapping[str, NamedT]):
         Raises:
             InvalidSpec: there is none; the message lists the existing names.
         """
-        if name not in self:
-            raise InvalidSpec(f"The {self._noun} must be one of {', '.join(self)}, got {name!r}.")
-        return self[name]
+        try:
+            return self[name]
+        except KeyError:
+            raise InvalidSpec(f"The {self._noun} must be one of {', '.join(self)}, got {name!r}.") from None
 
     def register(self, item: NamedT) -> None:
         """Add ``item`` at the end; one of the same name is replaced."""

@@ -195,9 +195,8 @@ class FractionScale(LevelScale):
         import numpy as np
 
         steps = next(steps for steps in _TIDY_STEPS if steps * len(measured) <= _GRID_POINTS or steps == 1)
-        gaps = zip([self.untouched, *measured], measured, strict=False)
-        between = np.concatenate([np.linspace(low, high, steps + 1)[:-1] for low, high in gaps])
-        return (*map(tidy_level, between), measured[-1])
+        between = np.linspace([self.untouched, *measured[:-1]], measured, steps, endpoint=False, axis=1)
+        return (*map(tidy_level, between.ravel().tolist()), measured[-1])
 
     def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
         """Follow a monotone cubic through zero."""

@@ -83,7 +83,8 @@ def curves_of(result: RunResult, metric: str | None = None) -> CurveSet:
     for item in result.shown:
         by_layer.setdefault(item.layer, []).append(item)
     curves, left_alone, without_value = [], [], []
-    place = {layer.name: index for index, layer in enumerate(result.profile.layers)}
+    layers = result.profile.layers
+    place = {layer.name: index for index, layer in enumerate(layers)}
     for layer in sorted(by_layer, key=lambda name: place.get(name, len(place))):
         items = by_layer[layer]
         members = items[0].members or (layer,)
@@ -97,7 +98,7 @@ def curves_of(result: RunResult, metric: str | None = None) -> CurveSet:
                     layer=layer,
                     members=members,
                     compression=config.kind,
-                    num_params=sum(result.profile.layer(member).num_params for member in members),
+                    num_params=sum(layers[place[member]].num_params for member in members),
                     points=cleaned(finite),
                     continuous=config.only_level is None,
                 )

@@ -143,8 +143,10 @@ class LayerCurve:
 
         Savings are linear in the level; for damage see :meth:`~senseapp.compressions.LevelScale.damage`.
         """
-        damages = self.scale.damage(tuple((point.level, point.damage) for point in self.points), levels).tolist()
-        return tuple(self._choice(level, damage) for level, damage in zip(levels, damages, strict=True))
+        compression = self.description
+        measured = tuple((point.level, point.damage) for point in self.points)
+        damages = compression.scale.damage(measured, levels).tolist()
+        return tuple(self._choice(compression, level, damage) for level, damage in zip(levels, damages, strict=True))
 
     def choice(self, level: float) -> Choice:
         """Return the choice of one level; see :meth:`choices`."""
@@ -152,10 +154,9 @@ class LayerCurve:
 
     def saving(self, level: float, kind: BudgetKind) -> float:
         """Return the saving of ``level``, without predicting its damage."""
-        return self._choice(level, 0.0).saving(kind)
+        return self._choice(self.description, level, 0.0).saving(kind)
 
-    def _choice(self, level: float, damage: float) -> Choice:
-        compression = self.description
+    def _choice(self, compression: CompressionDescription, level: float, damage: float) -> Choice:
         if level == compression.scale.untouched:
             return Choice(num_params=self.num_params)
         part = Part(compression=self.compression, level=level, damage=damage)

@@ -14,7 +14,7 @@ import streamlit as st
 from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
-from senseapp.app.common.state import pick
+from senseapp.app.common.state import pick, session
 from senseapp.core.markdown import md
 from senseapp.core.texts import safe_cell
 from senseapp.records.measurement import RunResult
@@ -207,7 +207,7 @@ def figure(
             if large:
                 st.altair_chart(chart, key=key, alt=alt_text, height="stretch")
             elif run_id or on_pick:
-                taken = on_pick or (lambda: _take_pick(key, run_id))
+                taken = _unless_forgotten(on_pick or (lambda: _take_pick(key, run_id)))
                 st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
             else:
                 st.altair_chart(chart, key=key, alt=alt_text)
@@ -226,6 +226,20 @@ def _legend_html(legend: Sequence[LegendEntry]) -> str:
         for entry in legend
     )
     return f'<div role="note" aria-label="Colours" style="font-size:0.8rem;line-height:1.4">{"".join(entries)}</div>'
+
+
+def _unless_forgotten(take: Callable[[], None]) -> Callable[[], None]:
+    """Return ``take`` for a chart of this round of picks only.
+
+    A page that asks for its progress just after the pick was dropped sends the click on the chart of before once more.
+    """
+    drawn_in = session().pick_round
+
+    def taken() -> None:
+        if session().pick_round == drawn_in:
+            take()
+
+    return taken
 
 
 def _take_pick(key: str, run_id: str) -> None:
