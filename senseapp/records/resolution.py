@@ -208,8 +208,9 @@ def opening_level(result: RunResult, metric: str, levels: Collection[float] = ()
     scale, wanted = result.compression.scale, set(levels or result.levels)
     found: dict[float, list[tuple[float, float, float]]] = {level: [] for level in wanted}
     for item in result.shown:
-        change = item.change(metric) if item.level in wanted and item.status is Status.MEASURED else None
-        if change is not None:
+        if item.level not in found or item.status is not Status.MEASURED:
+            continue
+        if (change := item.change(metric)) is not None:
             known = change.has_interval and not item.estimated
             ends = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
             found[item.level].append((ends[0], change.delta, ends[1]))
