@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.scheduling import LongestFirst, rank
 
@@ -28,6 +29,8 @@ _HOME = tempfile.mkdtemp(prefix="senseapp-tests-")  # of this worker
 for _name in [name for name in os.environ if name.startswith(("SENSEAPP_", "STREAMLIT_"))]:
     del os.environ[_name]
 os.environ |= dict.fromkeys(_THREADS, "1") | {"SENSEAPP_HOME": _HOME}
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")  # no example fails because the machine is busy
 
 
 def pytest_unconfigure() -> None:
