@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ from senseapp.measure.replay import (
     find_replay_obstacle,
     plain_note,
     replayed,
+    same,
 )
 from senseapp.metrics.predictions import Predictions, equal, joined, stored
 from senseapp.networks.network import Abilities, images_per_pass
@@ -266,10 +268,27 @@ class MeasurementContext:
             for prefix in prefixes:
                 replay.advance(prefix, position)
 
-    def resume(self, replay: Replay, prefixes: Sequence[Prefix]) -> Predictions:
-        """Return the predictions of the prefixes' images, computed from their position on, float32 on the CPU."""
+    def resume(
+        self, replay: Replay, prefixes: Sequence[Prefix], *, unchanged: frozenset[int] = frozenset()
+    ) -> Predictions:
+        """Return the predictions of the prefixes' images, computed from their position on, float32 on the CPU.
+
+        Calls that are ``unchanged`` are computed once: see :meth:`Replay.resume`.
+        """
         with replay.installed():
-            return self._gather(replay.resume, prefixes)
+            return self._gather(partial(replay.resume, unchanged=unchanged), prefixes)
+
+    def is_unchanged(self, replay: Replay, prefix: Prefix, calls: frozenset[int]) -> bool:
+        """Return whether a pass that takes ``calls`` as unchanged gives the same output, bit for bit, as one without.
+
+        The first keeps their outputs, where earlier passes have not.
+        """
+        with (
+            replay.installed(),
+            torch.inference_mode(),
+            precision_context(self.layout.precision, self.device),
+        ):
+            return same(replay.resume(prefix, unchanged=calls), replay.resume(prefix))
 
     @contextmanager
     def _timed(self, num_images: int) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,9 @@ from senseapp.compressions.base import Applied, Compressor, Prepared, WeightComp
 from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
+from senseapp.measure.data_flow import UnchangedCalls, unchanged_calls
 from senseapp.measure.level_batching import LevelBatch
-from senseapp.measure.plan import PlannedTarget, representative_positions
+from senseapp.measure.plan import PlannedTarget, recorded_bytes, representative_positions
 from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
 from senseapp.measure.replay import Replay, plain_note
 from senseapp.metrics.predictions import Predictions
@@ -55,6 +57,10 @@ class Measurer:
     compressor: Compressor
     planned: Sequence[PlannedTarget]
     notes: list[str]
+    _flow: UnchangedCalls = field(default_factory=UnchangedCalls)
+    _follows_flow: bool = True
+    _checked: Counter[int] = field(default_factory=Counter)
+    _witness: list[Prefix] = field(default_factory=list)  # of one image
     _level_batch: LevelBatch | None = None
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
@@ -114,11 +120,20 @@ class Measurer:
         """
         for span, of_span in groupby(jobs, key=lambda job: job.span):
             prefixes = self._recorded.pop(span, None) or self.context.prefixes(*span)
+            self._flow = self._flow_of(span)
             for group in self._grouped(of_span):
                 started = time.perf_counter()
                 results, prefixes = self._measure_group(group, prefixes, baseline)
                 seconds = (time.perf_counter() - started) / len(group)
                 yield from (replace(result, seconds=seconds) for result in results)
+
+    def _flow_of(self, span: Span) -> UnchangedCalls:
+        if not self._follows_flow or self.context.replay_obstacle:
+            return UnchangedCalls()
+        context = self.context
+        return unchanged_calls(
+            context.trace, self.planned, num_images=span[1] - span[0], budget_bytes=recorded_bytes(context.device)
+        )
 
     def _grouped(self, jobs: Iterable[MeasurementJob]) -> Iterator[list[MeasurementJob]]:
         """Yield groups of consecutive jobs of one target, at most the levels per pass; full groups at once."""
@@ -236,6 +251,7 @@ class Measurer:
                     self.context.layout = usual
                     return result, self.context.prefixes(*job.span)
                 self._halve_passes()
+                self._flow, self._follows_flow = UnchangedCalls(), False  # which takes memory
                 prefixes = self.context.prefixes(*job.span)
             else:
                 self._note_smaller_passes(usual.micro_batch)
@@ -244,8 +260,11 @@ class Measurer:
     def _attempt(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> JobResult:
         item, replay = self.planned[job.index], Replay(self.context.model, self.context.trace)
         self._advance(replay, prefixes, item.position)
+        if self._flow.to_check(job.index, self._checked[job.index]):
+            self._witness = self._witness or self.context.prefixes(0, 1)
+            self._advance(replay, self._witness, item.position)
         with self.compressor.compress(item.target, job.level) as applied:
-            output = self._pass(replay, prefixes, job.span)
+            output = self._pass(replay, prefixes, job)
         return JobResult(
             job=job,
             seconds=0.0,
@@ -263,17 +282,39 @@ class Measurer:
             self.context.replay_obstacle = str(mismatch)
             self.notes.append(plain_note(self.context.replay_obstacle))
 
-    def _pass(self, replay: Replay, prefixes: Kept, span: Span) -> Predictions:
+    def _pass(self, replay: Replay, prefixes: Kept, job: MeasurementJob) -> Predictions:
         if self.context.replay_obstacle:
-            return self.context.outputs(*span)
+            return self.context.outputs(*job.span)
         try:
-            return self.context.resume(replay, prefixes)
+            return self._resume(replay, prefixes, job)
         except ReplayMismatch:  # the compressed model makes other calls
-            return self.context.outputs(*span)
+            return self.context.outputs(*job.span)
         except Exception as error:
             if is_about_memory(error):
                 raise
-            return self.context.outputs(*span)  # shows whether the compressed model fails or only its replay
+            return self.context.outputs(*job.span)  # shows whether the compressed model fails or only its replay
+
+    def _resume(self, replay: Replay, prefixes: Kept, job: MeasurementJob) -> Predictions:
+        unchanged = self._flow[job.index]
+        if unchanged:
+            try:
+                if not self._flow.to_check(job.index, self._checked[job.index]) or self._is_unchanged(replay, job):
+                    return self.context.resume(replay, prefixes, unchanged=unchanged)
+                self._leave_flow(prefixes, "what does not depend on a layer changes with it")
+            except ReplayMismatch as mismatch:
+                self._leave_flow(prefixes, str(mismatch))
+        return self.context.resume(replay, prefixes)
+
+    def _is_unchanged(self, replay: Replay, job: MeasurementJob) -> bool:
+        self._checked[job.index] += 1
+        return self.context.is_unchanged(replay, self._witness[0], self._flow[job.index])
+
+    def _leave_flow(self, prefixes: Kept, reason: str) -> None:
+        """Compute every call after a changed layer again from here on."""
+        self._flow, self._follows_flow = UnchangedCalls(), False
+        for prefix in prefixes:
+            prefix.forget_shared()
+        self.notes.append(f"Parallel branches were computed again for each level, which takes longer: {reason}.")
 
     def _halve_passes(self) -> None:
         layout = self.context.layout

@@ -237,6 +237,14 @@ def memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
+_MOST_RECORDED_BYTES = 384 * 2**20
+
+
+def recorded_bytes(device: torch.device) -> int:
+    """Return how many bytes of outputs may be kept besides what prefixes need; of two kinds, each."""
+    return min(_MOST_RECORDED_BYTES, memory_bytes(device) // 32)
+
+
 def clock_of(device: torch.device) -> Callable[[], float]:
     """Return the clock for timing passes: on the CPU, this process's CPU time, unaffected by other processes."""
     if device.type == "cpu":

@@ -35,7 +35,8 @@ class Prefix:
     """Kept outputs of one batch: of the calls that ended before :attr:`position` and whose parent has not ended.
 
     An output that only skipped calls read is kept as a shape without storage. A whole pass over the batch may have
-    recorded the outputs of calls after the position; see :meth:`record`.
+    recorded the outputs of calls after the position, see :meth:`record`; and passes that continued from the position
+    those of calls that do not depend on what was changed then, see :meth:`share`.
     """
 
     def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
@@ -44,6 +45,7 @@ class Prefix:
         self._inputs = inputs
         self._outputs: dict[int, Any] = {}
         self._recorded: dict[int, Any] = {}
+        self._shared: dict[int, Any] = {}
 
     @property
     def num_images(self) -> int:
@@ -64,12 +66,29 @@ class Prefix:
         self._recorded[index] = self._held(index, output, needed=needed)
 
     def recorded(self, index: int) -> bool:
-        """Return whether a whole pass has recorded the output of call ``index``."""
-        return index in self._recorded
+        """Return whether an earlier pass has left the output of call ``index``."""
+        return index in self._recorded or index in self._shared
 
     def take(self, index: int) -> Any:
         """Remove and return the recorded output of call ``index``; the caller may write into it."""
-        return self._recorded.pop(index)
+        return self._recorded.pop(index) if index in self._recorded else self._shared.pop(index)
+
+    def share(self, index: int, output: Any) -> None:
+        """Keep the output of call ``index``, after the position, for later passes that leave it unchanged."""
+        self._shared[index] = self._held(index, output, needed=True)
+
+    def shares(self, index: int) -> bool:
+        """Return whether the output of call ``index`` was kept by :meth:`share`."""
+        return index in self._shared
+
+    def shared(self, index: int) -> Any:
+        """Return the shared output of call ``index``, as a copy if the model writes into it later."""
+        output = self._shared[index]
+        return map_tensors(output, torch.clone) if self._trace.calls[index].overwritten else output
+
+    def forget_shared(self) -> None:
+        """Release what :meth:`share` has kept."""
+        self._shared.clear()
 
     def output(self, index: int) -> Any:
         """Return the kept output of call ``index``, as a copy if the model writes into it later."""
@@ -89,6 +108,8 @@ class Prefix:
                 self._outputs[index] = map_tensors(self._outputs[index], _placeholder)
         for index in [index for index in self._recorded if calls[index].end < position]:
             del self._recorded[index]
+        for index in [index for index in self._shared if calls[index].start < position]:
+            del self._shared[index]
         if self._trace.input_last_needed < position:
             self._inputs = _placeholder(self._inputs)
 

@@ -35,11 +35,13 @@ class _Pass:
 
     Attributes:
         stop: the event to stop at, keeping outputs on the way; None to run to the end.
+        unchanged: calls that start at the prefix's position or later and do not depend on what changed.
     """
 
     prefix: Prefix
     stop: int | None = None
     record: Mapping[int, bool] | None = None
+    unchanged: frozenset[int] = frozenset()
     next_call: int = 0
 
 
@@ -77,12 +79,19 @@ class Replay:
         except _Reached:
             prefix.reached(position)
 
-    def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
+    def resume(
+        self, prefix: Prefix, *, unchanged: frozenset[int] = frozenset(), entry: Callable[..., Any] | None = None
+    ) -> Any:
         """Return the model's output, computing only what starts at ``prefix.position`` or later.
 
-        ``entry`` is the wrapped forward of the model, for a caller that is already inside a call of the model.
+        Of these, calls that are ``unchanged`` are computed once and kept: see
+        :func:`senseapp.measure.data_flow.unchanged_calls`. ``entry`` is the wrapped forward of the model, for a caller
+        that is already inside a call of the model.
+
+        Raises:
+            ReplayMismatch: calls come in another order than in the traced pass; with ``unchanged`` all of them count.
         """
-        return self._run(_Pass(prefix), entry)
+        return self._run(_Pass(prefix, unchanged=unchanged), entry)
 
     def _run(self, run: _Pass, entry: Callable[..., Any] | None = None) -> Any:
         self._pass = run
@@ -111,11 +120,22 @@ class Replay:
             return self._advance_over(call, run, run.stop, compute)
         if run.record is not None:
             return self._record_call(call, run, run.record, compute)
-        if call.start >= run.prefix.position:
+        if call.index in run.unchanged:
+            return self._unchanged_call(call, run, compute)
+        if call.start >= run.prefix.position and not run.unchanged:
             self._pass = None  # from here on every call runs as usual
         else:
             run.next_call += 1
         return compute()
+
+    def _unchanged_call(self, call: Call, run: _Pass, compute: Callable[[], Any]) -> Any:
+        run.next_call = call.after
+        if not run.prefix.shares(call.index):
+            self._pass = None  # the calls inside run as usual
+            output = compute()
+            self._pass = run
+            run.prefix.share(call.index, output)
+        return run.prefix.shared(call.index)
 
     def _advance_over(self, call: Call, run: _Pass, stop: int, compute: Callable[[], Any]) -> Any:
         if call.start >= stop:

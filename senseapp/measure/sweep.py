@@ -25,6 +25,7 @@ from senseapp.measure.plan import (
     chunk_spans,
     memory_bytes,
     plan_targets,
+    recorded_bytes,
     representative_positions,
     usual_layout,
 )
@@ -45,7 +46,6 @@ _SETTLE_FROM = 64  # images before the first look whether ranks have settled
 _MOST_IN_ONE_PASS = 256  # images, where the run sets no limit
 _MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations; an eighth of the memory where that is less
 _NOTABLE_BYTES = 100_000_000  # of outputs: more than that is said in the notes
-_MOST_RECORDED_BYTES = 384 * 2**20  # of recorded outputs, for the joint damage of layers; or 1/32 of the memory
 
 
 def measure(
@@ -207,7 +207,7 @@ class Sweep:
         """Return how many bytes of the baseline's outputs may be recorded besides the prefixes."""
         if self.spec.mode == "quick":  # estimates need no prefix
             return 0
-        return min(_MOST_RECORDED_BYTES, memory_bytes(self.context.device) // 32)
+        return recorded_bytes(self.context.device)
 
     def bytes_per_image(self) -> int:
         """Return the most bytes that one image and its kept outputs take."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import OperationMode, storage_of, version_of
+from senseapp.networks.dependence import Dependence
 from senseapp.networks.products import Origins, Product, products_of
 from senseapp.records.profile import INPUT, FlowNode
 
@@ -71,6 +72,8 @@ class Call:
         alone: whether its only argument is one tensor.
         passes_on: whether the output is the first argument itself.
         overwritten: whether later code writes into the output, so that replay must return copies.
+        depends: the modules that its output depends on, as bits of :attr:`CallTrace.dependence`.
+        macs: multiply-accumulates in it and the calls inside it, for the whole traced batch.
         output_bytes: of the output's tensors, for the whole traced batch.
         input_shape, output_shape: of its first tensors, batch axis included; empty where there is none.
     """
@@ -86,6 +89,8 @@ class Call:
     alone: bool = False
     passes_on: bool = False
     overwritten: bool = False
+    depends: int = 0
+    macs: int = 0
     output_bytes: int = 0
     input_shape: tuple[int, ...] = ()
     output_shape: tuple[int, ...] = ()
@@ -119,6 +124,7 @@ class CallTrace:
         other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
         flow: the network as a graph of the modules that own the weights of products.
         used_by_others: parameters in ``uses`` that other images use, and the traced ones do not.
+        dependence: names the bits of :attr:`Call.depends`.
     """
 
     calls: list[Call]
@@ -130,6 +136,7 @@ class CallTrace:
     other_macs: dict[str, int] = field(default_factory=dict)
     flow: tuple[FlowNode, ...] = ()
     used_by_others: set[str] = field(default_factory=set)
+    dependence: Dependence = field(default_factory=Dependence)
 
     @property
     def macs(self) -> int:
@@ -224,6 +231,7 @@ class _Watcher:
     copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter of which it is a conversion
     other_macs: dict[str, int] = field(default_factory=dict)
     flow: DataFlow = field(default_factory=DataFlow)
+    dependence: Dependence = field(default_factory=Dependence)
 
     def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -244,6 +252,7 @@ class _Watcher:
         shape = _first_shape(arguments)
         call = Call(index=len(self.calls), module=name, parent=parent, start=self.events, input_shape=shape)
         call.source = self._source(arguments)
+        call.depends = self.dependence.bit_of(name)
         self.events += 1
         self.calls.append(call)
         self.stack.append(call.index)
@@ -262,6 +271,7 @@ class _Watcher:
 
     def _end(self, call: Call, output: Any) -> None:
         self._close(call)
+        call.depends |= self.dependence.of(tensors_in(output))
         call.output_shape = _first_shape(output)
         call.passes_on = isinstance(output, Tensor) and call.source >= 0 and call.source == self._source(output)
         for tensor in tensors_in(output):
@@ -282,7 +292,13 @@ class _Watcher:
                 self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
                 if len(tensors) == 1 and results and results[0].numel() == tensor.numel():
                     self.copies.setdefault(storage_of(results[0]), name)  # its reads are reads of the parameter
+        inside = [self.calls[index] for index in self.stack]
+        depends = self.dependence.follow(func, [call.module for call in inside], tensors, results)
+        for call in inside:
+            call.depends |= depends
         products = products_of(func, arguments, output)
+        for call in inside:
+            call.macs += sum(product.macs for product in products)
         owners = [name.rpartition(".")[0] for product in products for name in self._count(product, innermost)]
         self.flow.follow(func.overloadpacket.__name__, owners, tensors, results)
         self.origins.follow(func, tensors, results, product=bool(products))
@@ -328,6 +344,7 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
     watcher = _Watcher()
     for name, parameter in model.named_parameters():
         watcher.origins.add_parameter(name, parameter)
+        watcher.dependence.add(name.rpartition(".")[0], parameter)
     inputs = map_tensors(inputs, torch.clone)
     given = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
     for tensor, _ in given:
@@ -352,6 +369,7 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
         input_overwritten=any(version_of(tensor) != version for tensor, version in given),
         other_macs=watcher.other_macs,
         flow=tuple(watcher.flow.nodes),
+        dependence=watcher.dependence,
     )
 
 
