@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -29,6 +30,45 @@ from senseapp.core.errors import InvalidInput
 _STEPS = 60  # of bisection in an interval of length 1 or 2
 _QUANTILES = 512  # of the direction of changes, over which its distribution is averaged
 _MOST_IMAGES = 2**40
+_FIRST = 0.75  # of the error: most searches end at the first file that is tested
+
+
+@dataclass(slots=True, kw_only=True)
+class TestSequence:
+    """Tests that follow each other, of which any is wrong with at most the probability ``error``.
+
+    Neither their number nor where they end is fixed in advance. The first test has three quarters of the error, test
+    number i later error / (4 i (i - 1)), and each that of the test before it where that one passed: where tests go from
+    mild to strong, nearly all of the error. What is tested may depend on outcomes of earlier tests, not on the images
+    otherwise.
+
+    Source: Tian and Ramdas (2021), Online control of the familywise error rate, Statistical Methods in Medical Research
+    30, section 3 (online fallback); Angelopoulos, Bates, Candès, Jordan and Lei (2025), Learn then Test: Calibrating
+    predictive algorithms to achieve risk control, Annals of Applied Statistics 19 (tests of candidates by bounds).
+
+    >>> tests = TestSequence(error=0.08)
+    >>> [tests.test(lambda error: round(error, 3) >= 0.06), round(tests.next_error, 3)]
+    [True, 0.07]
+    """
+
+    __test__ = False  # no test of pytest
+
+    error: float
+    done: int = 0
+    passed_on: float = 0.0
+
+    @property
+    def next_error(self) -> float:
+        """The probability with which the next test may be wrong."""
+        share = 1 / (4 * self.done * (self.done + 1)) if self.done else _FIRST
+        return share * self.error + self.passed_on
+
+    def test(self, holds: Callable[[float], bool]) -> bool:
+        """Return whether the next test passes: whether what is claimed ``holds`` but for such an error."""
+        error = self.next_error
+        passes = holds(error)
+        self.done, self.passed_on = self.done + 1, error if passes else 0.0
+        return passes
 
 
 def _check(images: int, confidence: float) -> None:
@@ -175,6 +215,23 @@ def images_needed(share: float, confidence: float = 0.95, changed: int = 0) -> i
     [299, 59, 153]
     """
     return _fewest(lambda images: upper_bound_of_share(changed, images, confidence) <= share, max(1, changed), share)
+
+
+@lru_cache(maxsize=4096)
+def most_changed_within(share: float, images: int, confidence: float = 0.95) -> int | None:
+    """Return how many of ``images`` may change at most for ``share`` to be promised; None where none may.
+
+    >>> [most_changed_within(0.05, images) for images in (58, 59, 200)]
+    [None, 0, 4]
+    """
+    _check(images, confidence)
+    if upper_bound_of_share(0, images, confidence) > share:
+        return None
+    low, high = 0, images + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if upper_bound_of_share(middle, images, confidence) <= share else (low, middle)
+    return low
 
 
 @lru_cache(maxsize=4096)
