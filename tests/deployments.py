@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from senseapp.metrics import MetricChange
+from senseapp.metrics import MetricChange, change_of
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 
@@ -20,6 +21,21 @@ def a_change(metric: str, delta: float, *, baseline: float = 1.0, half: float = 
         ci_high=delta + half,
         num_samples=200,
     )
+
+
+def a_counted_change(changed: int, images: int, *, better: int = 0, metric: str = "agreement") -> MetricChange:
+    """Return the change of so many answers for the worse and ``better`` ones for the better, of images right before."""
+    net, all_changed = float(changed - better), float(changed + better)
+    return change_of(metric, (float(images), float(images), net, all_changed, net))
+
+
+def a_judged_candidate(
+    changed: int, images: int = 500, *, better: int = 0, metric: str = "agreement", **parts
+) -> Candidate:
+    """Return a candidate of which held-out images changed so many answers."""
+    found = a_candidate(metric=metric, **parts)
+    changes = (a_counted_change(changed, images, better=better, metric=metric),)
+    return replace(found, figures=replace(found.figures, changes=changes))
 
 
 def some_figures(seconds: float, share: float, size: int, *, lost: float = 0.0, kl: float = 0.0) -> RuntimeFigures:

@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.output import candidate_json, changes_json, number, phases
-from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
+from senseapp.cli.run_arguments import (
+    add_adapting,
+    add_promise,
+    add_run_arguments,
+    partner_of,
+    promise_from,
+    schedule_at,
+)
 from senseapp.descriptions import sources
 from senseapp.metrics import MetricChange
 from senseapp.records.deployment import CHECKPOINT, ONNX, small_form
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import RepairStep, ValidationResult
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.schedule_tasks import Verification, promised_after
 from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"
@@ -31,7 +38,8 @@ and "read_with" the lines of Python that read the small one. With --repair, the 
 "delivered" says which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as
 many zeros, and layers that read removed channels new ones, that make up for what was lost, fitted to a few dozen
 images of the run without labels; "steps" has what each step loses on images that it was not fitted to, and on how
-many: a step that did worse than others on the first half of them was given up.
+many: a step that did worse than others on the first half of them was given up. With --promise, nothing is written
+unless the upper bound of the loss on held-out images is within it.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors
@@ -48,12 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repair", action="store_true", help="win accuracy back without training, where measured to do so"
     )
     add_adapting(parser)
+    add_promise(parser, written="the weights")
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Apply, measure, write, and print one JSON line."""
-    result = RunFolder(arguments.run_folder).load_result()
+    folder = RunFolder(arguments.run_folder)
+    result = folder.load_result()
     schedule = schedule_at(arguments.schedule, result)
     partner = partner_of(arguments, result)
     from senseapp.reconstruct.write import check_suffix  # torch loads here
@@ -62,9 +72,10 @@ def run(arguments: argparse.Namespace) -> None:
     if out.suffix == ONNX.suffix and result.spec.model.library == sources.ONNX.name:
         out = out.with_suffix(CHECKPOINT.suffix)  # the edited file lies beside it
     check_suffix(out.suffix)
-    from senseapp.prove.deliver import weights_candidates
+    from senseapp.prove.deliver import require_kept, weights_candidates
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.prove import prove
+    from senseapp.prove.recommend import check_promise, judged_by
     from senseapp.reconstruct.write import with_file_sizes, write_compressed
 
     other = partner.compression if partner is not None else None
@@ -74,7 +85,14 @@ def run(arguments: argparse.Namespace) -> None:
     with phases() as progress:
         progress("Loading the model and the images")
         evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
-        proven = prove(evaluator, schedule, repair=task.repair, rounds=task.rounds, adapting=task.adapting)
+        promise = promise_from(arguments, judged_by(evaluator))
+        if promise is not None:
+            check_promise(evaluator, promise)
+        proven = prove(
+            evaluator, schedule, repair=task.repair, rounds=task.rounds, adapting=task.adapting, veto=promise is None
+        )
+        if promise is not None:
+            require_kept(evaluator, proven, promised_after(folder.candidates(), promise))
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, out, proven.example, uploaded=evaluator.onnx)
         validation = with_file_sizes(proven.result, files, proven.dense)

@@ -9,14 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from senseapp.cli.output import ProgressObserver, changes_json, figures_json, phases
-from senseapp.cli.run_arguments import add_adapting, add_run_arguments, add_runtime, loss_from, partner_of, schedule_at
+from senseapp.cli.output import ProgressObserver, changes_json, figures_json, number, phases, promise_json
+from senseapp.cli.run_arguments import (
+    add_adapting,
+    add_promise,
+    add_run_arguments,
+    add_runtime,
+    loss_from,
+    partner_of,
+    promise_from,
+    schedule_at,
+)
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
+from senseapp.records.promise import refusal, verdicts
 from senseapp.server.schedule_tasks import DeliverTask
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
@@ -32,7 +42,8 @@ the file takes at most --time times as long as all of it in int8; layers of more
 original in float, for all-int8 and for the runtime's own default: every metric with its interval, on held-out images
 where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
 the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
-FILE.README.txt says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
+With --promise, no file is written unless the upper bound of its loss on held-out images is within it. FILE.README.txt
+says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
 file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
 uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
 own.
@@ -76,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tolerable loss, in points where shares of answers count; where the schedule's weights lose more, adapted "
         "ones are tried too",
     )
+    add_promise(parser, written="the file")
     parser.add_argument("--kit", action="store_true", help="write predict.py and a notebook that run it on a picture")
     add_runtime(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, ends in .onnx")
@@ -124,6 +136,9 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.allowed is not None:
             allowed = loss_from(arguments.allowed, judged_by(evaluator), flag="--allowed")
             task = replace(task, allowed_drop=allowed)
+        promise = promise_from(arguments, judged_by(evaluator))
+        if promise is not None:
+            task = replace(task, allowed_drop=promise.most, promise=promise)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
         roundings = explain(evaluator, apart, runtime=evaluator.runtime(settings.runtime)) if arguments.explain else []
@@ -131,6 +146,8 @@ def run(arguments: argparse.Namespace) -> None:
     if not wanted:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
     (candidate,) = wanted
+    if promise is not None and (missing := refusal(verdicts(folder.candidates(), promise)[candidate.file], promise)):
+        raise InvalidSpec(f"No file was written. {missing}")
     assert candidate.deployment is not None
     files = {out: folder.candidate_file(candidate).read_bytes()}
     files[out.with_suffix(".README.txt")] = candidate.deployment.readme(out.name).encode()
@@ -143,6 +160,7 @@ def run(arguments: argparse.Namespace) -> None:
         replace_file(path, content)
     explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
     report = _report(candidate, candidate.deployment, files) | explained
+    report |= promise_json(promise, folder.candidates())
     if arguments.kit and not kit:
         report["notes"].append(_NO_KIT)
     print(json.dumps(report, allow_nan=False))
@@ -154,6 +172,8 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
         "form": candidate.form,
         "reconstruction": candidate.reconstruction,
         "pays": candidate.pays,
+        "upper_bound": number(candidate.bound),
+        "bound": candidate.bound_text,
         **{name: figures_json(figures) for name, figures in deployed.figures.items()},
         "simulated": changes_json(deployed.simulated),
         "in_float": list(deployed.in_float),

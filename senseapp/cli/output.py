@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
@@ -16,6 +16,7 @@ from senseapp.metrics import MetricChange
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import RuntimeFigures
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
+from senseapp.records.promise import Promise, shortfall, verdicts
 
 
 def number(value: float) -> float | None:
@@ -50,9 +51,27 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "held_out": candidate.held_out,
         "images": candidate.images,
         "pays": candidate.pays,
+        "upper_bound": number(candidate.bound),
+        "bound": candidate.bound_text,
         **figures_json(candidate.figures),
         "original_bytes": candidate.original.file_bytes,
         "notes": list(candidate.notes),
+    }
+
+
+def promise_json(promise: Promise | None, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """Return what was promised and which files of a run keep it, or why none does; nothing without a promise."""
+    if promise is None:
+        return {}
+    found = verdicts(candidates, promise)
+    return {
+        "promise": {
+            "most": promise.most,
+            "metric": promise.metric or (candidates[0].metric if candidates else ""),
+            "certainty": promise.confidence,
+            "files": {name: {"upper_bound": number(each.bound), "kept": each.holds} for name, each in found.items()},
+            "missing": shortfall(candidates, promise),
+        }
     }
 
 

@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from senseapp.cli.output import ProgressObserver, candidate_json, phases
-from senseapp.cli.run_arguments import loss_from, run_folder
+from senseapp.cli.output import ProgressObserver, candidate_json, phases, promise_json
+from senseapp.cli.run_arguments import add_promise, loss_from, promise_from, run_folder
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.candidate import offered, recommended
+from senseapp.records.promise import kept
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal
 from senseapp.server.outputs import write_target_file
@@ -23,12 +24,15 @@ SUMMARY = "Find the smallest good model: prove what loses no more than is tolera
 EPILOG = """\
 Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
 is as apply writes it; FILE receives the schedule as JSON. One JSON line says what was found; where nothing can be
-saved for the loss that is allowed, neither file is written. The recommendation stays in the run's folder, so that
-reports show it.
+saved for the loss that is allowed, neither file is written. With --promise the upper bound of the loss on held-out
+images decides, with all that was tried on them accounted for; where no file keeps it, "missing" says how many images
+that takes and what can be promised with those there are. The recommendation stays in the run's folder, so that reports
+show it.
 
 examples:
   python -m senseapp recommend --run runs/demo --schedule targets.json --out compressed.safetensors
   python -m senseapp recommend --run runs/demo --allowed 0.5 --schedule targets.json --out compressed.safetensors
+  python -m senseapp recommend --run runs/demo --promise 2 --schedule targets.json --out compressed.safetensors
 """
 
 
@@ -41,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="tolerable loss, in points where shares of answers count (1; without labels 5, of the original's answers)",
     )
+    add_promise(parser, written="a file")
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON file to write")
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
     parser.add_argument("--goal", choices=get_args(Goal), help="what the file that --best writes is chosen for")
@@ -56,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.reconstruct.write import check_suffix, write_compressed  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.prove.recommend import judged_by, recommend
+    from senseapp.prove.recommend import judged_by
 
     files: tuple[Path, ...] = ()
     with phases() as progress:
@@ -65,10 +70,9 @@ def run(arguments: argparse.Namespace) -> None:
         allowed = arguments.allowed
         if allowed is not None:
             allowed = loss_from(allowed, judged_by(evaluator), flag="--allowed")
-        task = RecommendationTask(run_id="", allowed_drop=allowed)
-        task.keep_original(evaluator, context)
-        found = recommend(evaluator, allowed_drop=allowed)
-        record = task.keep_scheduled(found, evaluator, context)
+        promise = promise_from(arguments, judged_by(evaluator))
+        task = RecommendationTask(run_id="", allowed_drop=allowed, promise=promise)
+        record, found = task.search(evaluator, context)
         task.keep(folder, record)
         if found.proven is not None and record.validation is not None:
             progress("Writing the compressed model")
@@ -76,16 +80,18 @@ def run(arguments: argparse.Namespace) -> None:
                 found.proven.applied, arguments.out, found.proven.example, uploaded=evaluator.onnx
             )
             write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
-    best = recommended(folder.candidates(), goal=arguments.goal or result.spec.goal, allowed_drop=record.allowed_drop)
+    candidates, goal = folder.candidates(), arguments.goal or result.spec.goal
+    best = recommended(candidates, goal=goal, allowed_drop=record.allowed_drop, promise=promise)
     if best is not None and arguments.best is not None:
         with storage_errors(f"the folder of {arguments.best.name}"):
             arguments.best.parent.mkdir(parents=True, exist_ok=True)
             target = arguments.best.with_name(arguments.best.name + best.suffix)
             replace_file(target, folder.candidate_file(best).read_bytes())
         files = (*files, target)
-    offers = [candidate_json(each) for each in offered(folder.candidates())]
+    offers = [candidate_json(each) for each in offered(candidates if promise is None else kept(candidates, promise))]
     report = _report(record, files, arguments.schedule)
     report |= {"recommended": candidate_json(best) if best is not None else None, "candidates": offers}
+    report |= promise_json(promise, candidates)
     print(json.dumps(report, allow_nan=False))
 
 

@@ -29,6 +29,7 @@ from senseapp.descriptions import (
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.metrics import metric_named
 from senseapp.records.measurement import RunResult
+from senseapp.records.promise import Promise, check_promisable
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec, patterns_in
 from senseapp.server.model_cards import require_same_model
@@ -277,6 +278,35 @@ def loss_from(number: float, metric: str, *, flag: str) -> float:
             file=sys.stderr,
         )
     return number / view.factor
+
+
+def add_promise(parser: argparse.ArgumentParser, *, written: str) -> None:
+    """Add ``--promise`` and ``--certainty``; ``written`` is what is not written where the promise cannot be kept."""
+    parser.add_argument(
+        "--promise",
+        metavar="[METRIC=]X",
+        help=f"write {written} only where new images lose at most X points with --certainty, by the upper bound on "
+        "held-out images; METRIC, such as agreement, in place of the one that people judge the model by",
+    )
+    parser.add_argument("--certainty", type=float, default=95.0, metavar="P", help="of --promise, in percent (95)")
+
+
+def promise_from(arguments: argparse.Namespace, usual_metric: str) -> Promise | None:
+    """Return what ``--promise`` asks for, of ``usual_metric`` unless it names one; None without it.
+
+    Raises:
+        InvalidSpec: it is no number of points, or of a metric of which nothing can be promised.
+    """
+    if arguments.promise is None:
+        return None
+    metric, _, number = arguments.promise.rpartition("=")
+    try:
+        points = float(number)
+    except ValueError:
+        raise InvalidSpec(f"--promise is a number of points, or METRIC=X, got {arguments.promise!r}.") from None
+    check_promisable(metric or usual_metric)
+    most = loss_from(points, metric or usual_metric, flag="--promise")
+    return Promise(most=most, metric=metric, confidence=arguments.certainty / 100)
 
 
 def add_adapting(parser: argparse.ArgumentParser) -> None:

@@ -90,6 +90,7 @@ class Metric(ABC):
         unchanged: what those that are as before do.
         finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
         kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
+        resampled: whether its interval and its bound take a bootstrap, and so up to a minute.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Metric(ABC):
     unchanged: str = "stay"
     finding: str = " loses {}"
     kept: str = ""
+    resampled: bool = False
 
     @property
     def tolerable(self) -> float:
@@ -162,6 +164,20 @@ class Metric(ABC):
         from senseapp.metrics.intervals import mean_interval
 
         return mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return what ``delta`` is at most on new images with this one-sided confidence, from 0.75.
+
+        Unless a metric knows better, it is the upper end of the two-sided interval with twice the error. Of shares, one
+        more image on which all is lost is counted, and at least what images without any change leave open. NaN where
+        the interval is unknown.
+        """
+        high, count = self.interval(moments, 2 * confidence - 1)[1], int(moments[0])
+        if not self.is_share or math.isnan(high):
+            return high
+        from senseapp.metrics.bounds import upper_bound_of_share
+
+        return min(1.0, max((count * high + 1) / (count + 1), upper_bound_of_share(0, count, confidence)))
 
     def change(self, moments: Moments, confidence: float = 0.95) -> MetricChange:
         """Return the change and its interval of nominal coverage ``confidence`` for the sums of :meth:`moments`.

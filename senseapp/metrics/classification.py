@@ -68,8 +68,13 @@ class TopAccuracy(ClassificationMetric):
         """Return Tango's interval of a difference of paired shares."""
         from senseapp.metrics.intervals import discordant_interval
 
-        changed, excess = round(moments[3]), round(moments[2])
-        return discordant_interval((changed + excess) // 2, (changed - excess) // 2, int(moments[0]), confidence)
+        return discordant_interval(*_worse_and_better(moments), int(moments[0]), confidence)
+
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return the bound of a difference of paired shares."""
+        from senseapp.metrics.bounds import upper_bound_of_net_share
+
+        return upper_bound_of_net_share(*_worse_and_better(moments), int(moments[0]), confidence)
 
     def unchanged_upper_end(self, num_images: int) -> float:
         """Return the upper end of Tango's interval, in closed form where nothing has changed: z² / (n + z²).
@@ -80,6 +85,12 @@ class TopAccuracy(ClassificationMetric):
         0.161
         """
         return _Z**2 / (num_images + _Z**2)
+
+
+def _worse_and_better(moments: Moments) -> tuple[int, int]:
+    """Return how many images are right before only, and how many after only."""
+    changed, excess = round(moments[3]), round(moments[2])
+    return (changed + excess) // 2, (changed - excess) // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +116,12 @@ class Agreement(ClassificationMetric):
         from senseapp.metrics.intervals import proportion_interval
 
         return proportion_interval(round(moments[2]), int(moments[0]), confidence)
+
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return the exact binomial bound."""
+        from senseapp.metrics.bounds import upper_bound_of_share
+
+        return upper_bound_of_share(round(moments[2]), int(moments[0]), confidence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,12 @@ class RankingPrecision(MultilabelMetric):
         before, after = (average_precision(logits, targets) for logits in (baseline_output, output))
         return powers(before, before - after)
 
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return the bound of a mean of differences of each image."""
+        from senseapp.metrics.bounds import upper_bound_of_sums
+
+        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3]), -1, 1, confidence)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryCrossEntropy(MultilabelMetric):
@@ -131,6 +137,12 @@ class LabelAgreement(MultilabelMetric):
         sums = (moments[2], moments[3], moments[4])
         low, high = nonnegative_mean_interval(int(moments[0]), sums, confidence)
         return low, min(1.0, high)
+
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return the bound of a mean of shares of each image."""
+        from senseapp.metrics.bounds import upper_bound_of_sums
+
+        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3]), 0, 1, confidence)
 
 
 def average_precision(logits: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments
@@ -37,6 +38,7 @@ class RecordMetric(Metric):
     """
 
     draws: int = _DRAWS
+    resampled: bool = True
 
     @abstractmethod
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
@@ -98,8 +100,38 @@ class RecordMetric(Metric):
         deltas = deltas * (1 if self.higher_is_better else -1)
         return percentiles(deltas, len(before), confidence)
 
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return a percentile of a paired bootstrap over the images and one more, on which all is lost.
+
+        Without that image, images that all stay as they are would promise that no other one changes. Of a share of
+        images it is the usual bound, up to whole numbers: Clopper and Pearson's is the same percentile of Dirichlet in
+        place of multinomial weights.
+
+        Source: Gaffke (2005), Three test statistics for a nonparametric one-sided hypothesis on the mean of a
+        nonnegative variable, Mathematical Methods of Statistics 14, for means; Hesterberg (2015), as in
+        :meth:`interval`, for the percentile.
+        """
+        if not self.is_share:
+            return super().upper_bound(moments, confidence)
+        losses = _losses_with_the_worst(self, tuple(moments))
+        return percentiles(losses, int(moments[0]), 2 * confidence - 1, method="higher")[1]
+
     def _worsening(self, before: float, after: float) -> float:
         return before - after if self.higher_is_better else after - before
+
+
+@lru_cache(maxsize=2)  # for bounds of several confidences; moments can be large
+def _losses_with_the_worst(metric: RecordMetric, moments: tuple[float, ...]) -> NDArray[np.float64]:
+    """Return what is lost in each draw of the images and one more, on which all is lost, (draws,)."""
+    before, after = sides_of(moments)
+    number = len(before)
+    if not number:
+        raise InvalidInput("A bound needs at least one image.")
+    drawn = drawn_counts(number + 1, metric.draws)
+    worst, counts = drawn[:, -1] / (number + 1), drawn[:, :-1]
+    deltas = metric.values_of(before, counts) - metric.values_of(after, counts)
+    losses: NDArray[np.float64] = (1 - worst) * deltas * (1 if metric.higher_is_better else -1) + worst
+    return losses
 
 
 def drawn_counts(number: int, draws: int) -> NDArray[np.float64]:
@@ -110,14 +142,19 @@ def drawn_counts(number: int, draws: int) -> NDArray[np.float64]:
     return counts.astype(np.float64)
 
 
-def percentiles(deltas: NDArray[np.float64], number: int, confidence: float) -> Interval:
-    """Return the expanded percentile interval of the finite ones of ``deltas``, from draws of ``number`` images."""
+def percentiles(
+    deltas: NDArray[np.float64], number: int, confidence: float, *, method: Literal["linear", "higher"] = "linear"
+) -> Interval:
+    """Return the expanded percentile interval of the finite ones of ``deltas``, from draws of ``number`` images.
+
+    ``method`` says what lies between two draws: a mean of them, or the higher one.
+    """
     import numpy as np
 
     known = deltas[np.isfinite(deltas)]
     if not len(known):
         return math.nan, math.nan
-    low, high = np.quantile(known, _expanded(number, confidence))
+    low, high = np.quantile(known, _expanded(number, confidence), method=method)
     return float(low), float(high)
 
 

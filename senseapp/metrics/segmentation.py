@@ -184,6 +184,12 @@ class PixelAgreement(SegmentationMetric):
         low, high = nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
         return low, min(1.0, high)
 
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return the bound of a mean of shares of each image."""
+        from senseapp.metrics.bounds import upper_bound_of_sums
+
+        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3]), 0, 1, confidence)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PixelAccuracy(SegmentationMetric):

@@ -12,10 +12,12 @@ from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.deploy import Deployed, Source, deploy
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.prove import Proof
+from senseapp.prove.prove import Promised, Proof
 from senseapp.records.answers import FileAnswers
-from senseapp.records.candidate import Candidate, Form
+from senseapp.records.candidate import Candidate, Form, judged_by, own_bounds
 from senseapp.records.deployment import CHECKPOINT, DeploySettings, Median, RuntimeFigures, model_file, small_form
+from senseapp.records.measurement import change_in
+from senseapp.records.promise import refusal, verdict_of
 from senseapp.records.schedule import ValidationResult
 from senseapp.runtimes.base import ratio
 
@@ -33,6 +35,7 @@ def weights_candidates(
         key: of the proof, which names the files in a run's folder.
     """
     changes, notes = _changes_of_weights(evaluator, proven)
+    bounds = own_bounds(changes)
     before, after = proven.seconds
     original = RuntimeFigures(
         changes=(),
@@ -51,6 +54,8 @@ def weights_candidates(
             original=original,
             held_out=evaluator.images.held_out,
             notes=notes,
+            tried=validation.tried,
+            bounds=bounds,
         )
         for path in files
         if (form := _form_of(path, files[0])) is not None
@@ -64,6 +69,15 @@ def weights_answers(evaluator: ScheduleEvaluator, proven: Proof) -> FileAnswers 
         outputs = evaluator.judged(replace(proven.applied, rounded_inputs=()), proof).outputs
     before = evaluator.judge(proof).original.outputs
     return file_answers(before, outputs, proof, task=evaluator.task, names=evaluator.class_names)
+
+
+def require_kept(evaluator: ScheduleEvaluator, proven: Proof, promised: Promised) -> None:
+    """Raise InvalidSpec unless the weights of a proof keep a promise; made of them, this is a further test of it."""
+    promise, changes = promised.promise, _changes_of_weights(evaluator, proven)[0]
+    metric = promise.metric or judged_by(changes)
+    verdict = verdict_of(change_in(changes, metric) if evaluator.images.held_out else None, promise, promised.tests)
+    if not verdict.holds:
+        raise InvalidSpec(f"No file was written. {refusal(verdict, promise)}")
 
 
 def _form_of(path: Path, plain: Path) -> Form | None:

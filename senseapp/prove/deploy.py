@@ -22,7 +22,7 @@ from senseapp.prove.int8_files import Int8Search
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
 from senseapp.records.answers import FileAnswers
-from senseapp.records.candidate import Candidate, Form
+from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio
@@ -39,6 +39,7 @@ class Source:
         simulated: what the proof measured of these weights in torch; empty without a schedule.
         bits: by layer, of each weight on a grid; empty where the schedule says nothing of bits.
         notes: sentences a person should read.
+        tried: how many alternatives, this one included, held-out images compared; 0 where that is unknown.
     """
 
     network: bytes
@@ -47,6 +48,7 @@ class Source:
     simulated: tuple[MetricChange, ...] = ()
     bits: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    tried: int = 1
 
 
 def original_source(evaluator: ScheduleEvaluator, runtime: Runtime) -> Source:
@@ -95,6 +97,7 @@ def _source(network: bytes, proof: ValidationResult) -> Source:
         reconstruction=proof.reconstruction,
         simulated=proof.kept_changes,
         bits=bits_of(proof.schedule),
+        tried=proof.tried,
         notes=(
             *((proof.delivered_reason,) if proof.delivered_reason else ()),
             *(note for note in proof.notes if note.startswith(LEFT_OUT)),
@@ -132,6 +135,8 @@ class Deployed:
             original=self.record.figures["original"],
             held_out=held_out,
             deployment=self.record,
+            tried=source.tried,
+            bounds=own_bounds(self.record.figures["file"].changes),
         )
 
 

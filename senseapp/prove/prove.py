@@ -13,6 +13,7 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.steps import ignore_progress
 from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, primary_among
+from senseapp.metrics.bounds import TestSequence
 from senseapp.metrics.predictions import Predictions
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
@@ -23,6 +24,7 @@ from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import latency, pass_seconds, sizes_of
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.measurement import RunResult, change_in, loss_with_interval
+from senseapp.records.promise import Promise, verdict_of
 from senseapp.records.recommendation import saving_text
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult
 from senseapp.solve.trade_off import schedule_for, true_figures
@@ -72,6 +74,7 @@ def prove(
     repair: bool,
     rounds: int = 3,
     adapting: Adapting = "off",
+    veto: bool = True,
 ) -> Proof:
     """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
 
@@ -80,9 +83,10 @@ def prove(
 
     Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
     again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
-    images have no part in that. If the run measured layers with adapted weights, so is that damage.
+    images have no part in that. If the run measured layers with adapted weights, so is that damage. Without
+    ``veto``, the proof images choose nothing, so that a bound of the loss needs no correction.
     """
-    return MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting).proven()
+    return MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting, veto=veto).proven()
 
 
 def prove_within(
@@ -93,17 +97,45 @@ def prove_within(
     rounds: int = 3,
     adapting: Adapting = "off",
     allowed_drop: float | None = None,
+    promised: Promised | None = None,
 ) -> Proof:
     """Prove ``schedule``; where it loses more than ``allowed_drop``, with adapted weights too, and return the better.
 
-    ``allowed_drop`` is in the unit of the metric that people judge the model by; None tries nothing more.
+    ``allowed_drop`` is in the unit of the metric that people judge the model by; None tries nothing more. What is
+    ``promised`` decides in place of it: adapted weights are a further test.
     """
-    first = MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting)
-    if allowed_drop is None or adapting != "off" or first.loss <= allowed_drop:
+
+    def measured_with(adapting: Adapting) -> MeasuredSchedule:
+        return MeasuredSchedule.of(
+            evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting, veto=promised is None
+        )
+
+    first = measured_with(adapting)
+    if promised is not None:
+        is_enough = promised.holds(first) or adapting != "off"
+    else:
+        is_enough = allowed_drop is None or adapting != "off" or first.loss <= allowed_drop
+    if is_enough:
         return first.proven()
     evaluator.progress("This loses more than is tolerated: adapting the weights")
-    second = MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting="minutes")
-    return min((second, first), key=lambda each: each.loss).proven()
+    second = measured_with("minutes")
+    tried = first.found.tried + second.found.tried
+    if promised is not None and promised.holds(second):
+        return second.proven(tried=tried)
+    return min((second, first), key=lambda each: each.loss).proven(tried=tried)
+
+
+@dataclass(slots=True, kw_only=True)
+class Promised:
+    """A promise, and the tests of it on the proof images so far."""
+
+    promise: Promise
+    tests: TestSequence
+
+    def holds(self, measured: MeasuredSchedule) -> bool:
+        """Test a measured schedule, and return whether it keeps the promise."""
+        change = change_in(measured.found.best, self.promise.metric or measured.judged_by)
+        return verdict_of(change if measured.evaluator.images.held_out else None, self.promise, self.tests).holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +166,7 @@ class MeasuredSchedule:
         repair: bool,
         rounds: int = 3,
         adapting: Adapting = "off",
+        veto: bool = True,
     ) -> MeasuredSchedule:
         """Refine ``schedule``, apply it and measure it; see :func:`prove`."""
         evaluator.progress("Compressing all layers at once")
@@ -144,7 +177,7 @@ class MeasuredSchedule:
         applied = evaluator.reconstruction.apply(final)
         evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
         found = measured(
-            evaluator, applied, final.metric, repair=repair, images=evaluator.images.proof, adapting=adapting
+            evaluator, applied, final.metric, repair=repair, images=evaluator.images.proof, adapting=adapting, veto=veto
         )
         return cls(
             evaluator=evaluator,
@@ -158,14 +191,21 @@ class MeasuredSchedule:
         )
 
     @property
+    def judged_by(self) -> str:
+        """The metric that people judge the model by."""
+        return primary_among([change.metric for change in self.found.best]) or self.schedule.metric
+
+    @property
     def loss(self) -> float:
-        """What it loses in the metric that people judge the model by; infinite where that is no number."""
-        names = [change.metric for change in self.found.best]
-        change = change_in(self.found.best, primary_among(names) or self.schedule.metric)
+        """What it loses in :attr:`judged_by`; infinite where that is no number."""
+        change = change_in(self.found.best, self.judged_by)
         return change.delta if change is not None and not math.isnan(change.delta) else math.inf
 
-    def proven(self) -> Proof:
-        """Compare answers, sizes and times with the uncompressed model's, and with a uniform schedule of equal cost."""
+    def proven(self, *, tried: int = 0) -> Proof:
+        """Compare answers, sizes and times with the uncompressed model's, and with a uniform schedule of equal cost.
+
+        ``tried`` is how many alternatives the proof images compared, where others came before this one.
+        """
         evaluator, final, applied, found = self.evaluator, self.schedule, self.applied, self.found
         proof, adapted = evaluator.images.proof, _predicts_adapted(evaluator, self.adapting)
         before, outputs = evaluator.judge(proof).original.outputs, evaluator.judged(applied, proof).outputs
@@ -193,6 +233,7 @@ class MeasuredSchedule:
                 uniform_delivered=uniform.delivered if uniform else "",
                 adapting=self.adapting,
                 steps=found.steps,
+                tried=tried or found.tried,
                 predicted=final.predicted_damage,
                 rounds=self.used,
                 sizes=sizes,

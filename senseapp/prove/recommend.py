@@ -3,23 +3,27 @@
 Whole schedules, of least damage and uniform, are measured on the curves' images over the range that was measured; where
 the loss passes what is allowed, the range is halved a few times. The strongest schedule that held is then proven on
 held-out images. They have a veto: where they see a larger loss, the next milder one is proven, and at
-last some that are milder than all that was measured.
+last some that are milder than all that was measured. A loss that is promised is tested on them: each schedule that they
+refuse is a test, and leaves the next one less of the error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.descriptions import BudgetKind
-from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.metrics.bounds import most_changed_within, upper_bound_of_share
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.prove import MeasuredSchedule, Proof
+from senseapp.prove.prove import MeasuredSchedule, Promised, Proof
 from senseapp.prove.strongest import Trials, couplings_of
 from senseapp.records.measurement import RunResult, change_in
+from senseapp.records.promise import Promise, check_promisable, too_few
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import Limits, ResourceBudget, Schedule, TriedTarget
+from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule, TriedTarget
 from senseapp.solve.curve_set import curves_of
 from senseapp.solve.trade_off import schedule_for, trade_off
 
@@ -50,24 +54,30 @@ class Recommended:
     proven: Proof | None
 
 
-def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None) -> Recommended:
+def recommend(
+    evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None, promised: Promised | None = None
+) -> Recommended:
     """Return the recommendation for a run whose loss may be ``allowed_drop``, by default what its metric tolerates.
 
-    Losses are counted in what people judge the model by, in its unit (a fraction for accuracies). Where nothing was
-    measured that a schedule could be made from, the record says so.
+    Losses are counted in what people judge the model by, in its unit (a fraction for accuracies). With a promise, its
+    tests on the held-out images decide, in its metric, and the search looks for what is likely to pass them. Where
+    nothing was measured that a schedule could be made from, the record says so.
 
     Raises:
-        InvalidSpec: the compression's levels cannot be scheduled.
+        InvalidSpec: the compression's levels cannot be scheduled, or there are too few held-out images for the promise.
     """
     kind = evaluator.result.compression.description.budgets[0]
     metric = judged_by(evaluator)
     allowed = METRICS[metric].tolerable if allowed_drop is None else allowed_drop
+    if promised is not None:
+        check_promise(evaluator, promised.promise)
+        metric, allowed = promised.promise.metric or metric, promised.promise.most
     try:
         curves_of(evaluator.result)
     except InvalidSchedule as error:
         missing = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=(), missing=str(error))
         return Recommended(record=missing, proven=None)
-    search = _ScheduleSearch(evaluator, kind, metric, allowed)
+    search = _ScheduleSearch(evaluator, kind, metric, allowed, promised)
     search.measure_range()
     proven, refused = search.prove_strongest()
     record = Recommendation(
@@ -80,6 +90,7 @@ def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None
         validation=proven[1].result if proven else None,
         refused=refused,
         held_out=evaluator.images.held_out,
+        promise=promised.promise if promised is not None else None,
     )
     return Recommended(record=record, proven=proven[1] if proven else None)
 
@@ -91,6 +102,33 @@ def judged_by(evaluator: ScheduleEvaluator) -> str:
     return primary_among(names) or divergence_among(names) or evaluator.result.metric
 
 
+def check_promise(evaluator: ScheduleEvaluator, promise: Promise) -> None:
+    """Raise InvalidSpec where the held-out images of a run are too few for ``promise``, or its metric is no share."""
+    check_promisable(promise.metric or judged_by(evaluator))
+    images = evaluator.images
+    if missing := too_few(len(images.proof) if images.held_out else 0, promise):
+        raise InvalidSpec(missing)
+
+
+def likely_to_pass(evaluator: ScheduleEvaluator, promised: Promised) -> float:
+    """Return the largest loss on the proof images that would pass the next test of a promise, 0 if none would."""
+    images = len(evaluator.images.proof)
+    most = most_changed_within(promised.promise.most, images, 1 - promised.tests.next_error)
+    return (most or 0) / images
+
+
+def as_likely_as_not(change: MetricChange | None) -> float:
+    """Return a loss that the expected one is as likely below as above, as if of a share of images.
+
+    Of a schedule of which no image was lost, few images say less than that nothing will be.
+    """
+    if change is None or not change.num_samples or math.isnan(change.delta):
+        return math.inf
+    count = change.num_samples
+    lost = min(count, max(0, math.ceil(change.delta * count - 1e-9)))
+    return upper_bound_of_share(lost, count, 0.5)
+
+
 def _in_order(tried: Sequence[TriedTarget]) -> tuple[TriedTarget, ...]:
     return tuple(sorted(tried, key=lambda each: each.figure))
 
@@ -98,14 +136,18 @@ def _in_order(tried: Sequence[TriedTarget]) -> tuple[TriedTarget, ...]:
 class _ScheduleSearch:
     """The schedules measured so far, by target: a fraction removed, or average bits."""
 
-    def __init__(self, evaluator: ScheduleEvaluator, kind: BudgetKind, metric: str, allowed: float) -> None:
-        self._evaluator, self._kind, self._metric, self._allowed = evaluator, kind, metric, allowed
+    def __init__(
+        self, evaluator: ScheduleEvaluator, kind: BudgetKind, metric: str, allowed: float, promised: Promised | None
+    ) -> None:
+        self._evaluator, self._kind, self._metric, self._promised = evaluator, kind, metric, promised
+        self._allowed = allowed if promised is None else likely_to_pass(evaluator, promised)
+        self._compared = 0  # alternatives, by the proof images
         self._limits = usual_limits(evaluator.result)
         self._groups = couplings_of(evaluator.dense.model, evaluator.result)
         self._step = _STEPS.get(kind, _FRACTION_STEP)
         self._drops: dict[float, float] = {}  # of least damage, by target, the gentlest first
-        self.ours = Trials(evaluator, kind, metric, True, self._groups, tolerable=allowed)
-        self.uniform = Trials(evaluator, kind, metric, True, self._groups, tolerable=allowed)
+        self.ours = Trials(evaluator, kind, metric, True, self._groups, tolerable=self._allowed)
+        self.uniform = Trials(evaluator, kind, metric, True, self._groups, tolerable=self._allowed)
 
     def measure_range(self) -> None:
         """Measure both kinds of schedule over the range, and the best ones more closely where they begin to fail."""
@@ -131,12 +173,9 @@ class _ScheduleSearch:
                 schedule = self._make(target, "optimal")
             except (InfeasibleBudget, InvalidSpec):
                 continue
-            judged = MeasuredSchedule.of(
-                self._evaluator, schedule, repair=True, adapting=self._evaluator.reconstruction.usual_adapting
-            )
-            change = change_in(judged.found.best, self._metric)
-            if change is not None and change.delta <= self._allowed:
-                return (schedule, judged.proven()), tuple(refused)
+            judged = self._judged(schedule, self._evaluator.reconstruction.usual_adapting)
+            if self._is_good(judged):
+                return (schedule, judged.proven(tried=self._compared)), tuple(refused)
             figure = judged.schedule.achieved[self._kind]
             refused.append(TriedTarget(figure=figure, changes=judged.found.best))
         return self._adapted(), tuple(refused)
@@ -147,11 +186,24 @@ class _ScheduleSearch:
             return None
         for target in self._holding()[:1]:
             schedule = self._make(target, "optimal")
-            judged = MeasuredSchedule.of(self._evaluator, schedule, repair=True, adapting="minutes")
-            change = change_in(judged.found.best, self._metric)
-            if change is not None and change.delta <= self._allowed:
-                return schedule, judged.proven()
+            judged = self._judged(schedule, "minutes")
+            if self._is_good(judged):
+                return schedule, judged.proven(tried=self._compared)
         return None
+
+    def _judged(self, schedule: Schedule, adapting: Adapting) -> MeasuredSchedule:
+        """Measure a schedule on the proof images."""
+        veto = self._promised is None
+        found = MeasuredSchedule.of(self._evaluator, schedule, repair=True, adapting=adapting, veto=veto)
+        self._compared += found.found.tried
+        return found
+
+    def _is_good(self, judged: MeasuredSchedule) -> bool:
+        """Return whether a measured schedule keeps the promise, or without one loses no more than is allowed."""
+        if self._promised is not None:
+            return self._promised.holds(judged)
+        change = change_in(judged.found.best, self._metric)
+        return change is not None and change.delta <= self._allowed
 
     def _candidates(self) -> Iterator[float]:
         """Yield the targets that held, the strongest first, then milder ones than all that was measured."""
@@ -201,6 +253,8 @@ class _ScheduleSearch:
             drop = trials.measure(self._make(target, "optimal" if trials is self.ours else "uniform"))
         except (InfeasibleBudget, InvalidSpec):
             return False
+        if self._promised is not None:
+            drop = as_likely_as_not(trials.tried[-1].change(self._metric))
         if trials is self.ours:
             self._drops[target] = drop
         return drop <= self._allowed

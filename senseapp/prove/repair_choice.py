@@ -6,7 +6,8 @@ compressed layers (:mod:`senseapp.reconstruct.adapt.weights`), or for those that
 fitted to at most :data:`~senseapp.reconstruct.reconstructor.REPAIR_IMAGES` of the curves' images. Which of the two is
 better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the other
 half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the repaired
-model does worse on them, it is not delivered. Both figures are reported whichever is delivered.
+model does worse on them, it is not delivered. They have none where a loss is promised: images that choose between two
+forms cannot judge the better one without a correction. Both figures are reported whichever is delivered.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Measured:
         reason: one sentence on why; empty where no repair was asked for.
         notes: sentences on what the repair did.
         steps: what was tried, with what it loses on held-out images; nothing where there was only one repair.
+        tried: forms between which proof images chose, this one included.
     """
 
     changes: Changes
@@ -48,6 +50,7 @@ class Measured:
     reason: str = ""
     notes: tuple[str, ...] = ()
     steps: tuple[RepairStep, ...] = ()
+    tried: int = 1
 
     @property
     def best(self) -> Changes:
@@ -63,11 +66,12 @@ def measured(
     repair: bool,
     images: ImageSet,
     adapting: Adapting = "off",
+    veto: bool = True,
 ) -> Measured:
     """Measure ``applied``, not repaired yet, on ``images``; leave it repaired where ``metric`` says that is better.
 
     ``images`` are those for proofs or those for curves. On the latter, each image is measured with a repair that has
-    not seen it. Unless ``adapting`` is off, new weights are tried as well.
+    not seen it. Unless ``adapting`` is off, new weights are tried as well. Without ``veto``, proof images only measure.
     """
     if not repair and adapting == "off":
         return Measured(changes=evaluator.judged(applied, images).changes)
@@ -90,7 +94,7 @@ def measured(
         return Measured(
             changes=evaluator.judged(applied, images).changes, reason=f"Delivered without repair. {reasons[0]}"
         )
-    return _better(evaluator, applied, repairs, metric, images, steps)
+    return _better(evaluator, applied, repairs, metric, images, steps, veto=veto)
 
 
 def measured_quickly(
@@ -123,6 +127,8 @@ def _better(
     metric: str,
     images: ImageSet,
     steps: OptionalSteps,
+    *,
+    veto: bool,
 ) -> Measured:
     on_curves = images is evaluator.images.curves
     other_curves = evaluator.reconstruction.other_curves
@@ -146,7 +152,8 @@ def _better(
     repaired = _changes(held_out) if on_curves else evaluator.judged(applied, images).changes
     better, reason = _verdict(metric, _changes(without), _changes(held_out), "held-out images", form)
     plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
-    if better and not on_curves and (math.isnan(mended) or mended > plain):
+    has_veto = better and veto and not on_curves
+    if has_veto and (math.isnan(mended) or mended > plain):
         better = False
         reason = _verdict(metric, changes, repaired, "proof images", form)[1] + " On held-out images it was better."
     if not better:
@@ -163,6 +170,7 @@ def _better(
             for title, sums, kept in [(_UNREPAIRED, without, not better), *forms]
             if adapted and sums is not None
         ),
+        tried=2 if has_veto else 1,
     )
 
 

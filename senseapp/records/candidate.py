@@ -7,6 +7,7 @@ chooses by goal and tolerance.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,17 @@ from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, us
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
+from senseapp.records.promise import CONFIDENCE, Promise, bound_text, kept
 from senseapp.records.schedule import Delivered, Schedule
 from senseapp.records.spec import Goal
 
 Form = Literal["weights", "small", "onnx", "int8", "mixed"]
 """PyTorch weights as float32, the same with zeros or integers packed; a runtime's file in float, int8, or in both."""
 
+_WIDEST = 1 - CONFIDENCE
+"""Error of the first of :attr:`Candidate.bounds`."""
+MOST_BOUNDS = 12
+_MOST_TRIED = 14  # schedules of a recommendation, with and without repair: what earlier versions compared at the most
 _SAME_TIME = 0.03
 """Relative difference of median times that repeated measurements on one machine do not tell apart."""
 
@@ -66,6 +72,10 @@ class Candidate:
         held_out: whether no part of the file was fitted to or chosen by these images.
         deployment: further evidence on a file for a runtime; None for PyTorch weights.
         notes: sentences a person should read.
+        tried: how many alternatives, this one included, held-out images compared while it was made; 0 in records of
+            earlier versions, which do not say.
+        bounds: upper bounds of the loss where they take a bootstrap, for errors of 5 %, half of it, a quarter and so
+            on; empty for others.
     """
 
     file: str
@@ -77,8 +87,12 @@ class Candidate:
     held_out: bool
     deployment: Deployment | None = None
     notes: tuple[str, ...] = ()
+    tried: int = 0
+    bounds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.tried < 0 or len(self.bounds) > MOST_BOUNDS:
+            raise InvalidSpec(f"A file is one of at least 1 alternative and has at most {MOST_BOUNDS} bounds.")
         if self.form not in FORMS:
             raise InvalidSpec(f"The form of a file is one of {', '.join(FORMS)}, got {self.form!r}.")
         named, own = _FILE_NAME.fullmatch(self.file), self.runtime.suffix
@@ -108,8 +122,7 @@ class Candidate:
     @property
     def metric(self) -> str:
         """The metric that people judge it by: right answers where there are labels, else unchanged ones."""
-        names = [change.metric for change in self.figures.changes]
-        return primary_among(names) or divergence_among(names) or names[0]
+        return judged_by(self.figures.changes)
 
     @property
     def loss(self) -> MetricChange:
@@ -146,6 +159,35 @@ class Candidate:
     def pays(self) -> bool:
         """Whether it is smaller or faster than the original."""
         return self.is_smaller or self.is_faster
+
+    def change(self, metric: str) -> MetricChange | None:
+        """Return its change in ``metric``; None if that was not measured."""
+        return change_in(self.figures.changes, metric)
+
+    @property
+    def compared(self) -> int:
+        """How many alternatives held-out images compared, at the most where that is unknown."""
+        return self.tried or (1 if self.schedule is None else _MOST_TRIED)
+
+    def upper_bound(self, metric: str, error: float) -> float:
+        """Return what it loses at most on new images, but for the probability ``error``; NaN where that is unknown."""
+        change = self.change(metric)
+        if change is None or not change.moments:
+            return math.nan
+        if metric == self.metric and self.bounds:
+            place = max(0, math.ceil(math.log2(_WIDEST / error) - 1e-9))
+            return self.bounds[place] if place < len(self.bounds) else math.inf
+        return METRICS[metric].upper_bound(change.moments, 1 - error)
+
+    @property
+    def bound(self) -> float:
+        """The upper bound of :attr:`loss` with 95 % certainty; NaN where no held-out images judged it."""
+        return self.upper_bound(self.metric, _WIDEST / self.compared) if self.held_out else math.nan
+
+    @property
+    def bound_text(self) -> str:
+        """``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``; empty where it is unknown."""
+        return bound_text(self.loss, self.bound)
 
     def within(self, allowed_drop: float) -> bool:
         """Whether it was measured to lose at most ``allowed_drop``, in the unit of :attr:`metric`."""
@@ -224,6 +266,12 @@ class Candidate:
         return f"{self.title}{in_float}{how}"
 
 
+def judged_by(changes: Iterable[MetricChange]) -> str:
+    """Return the metric among ``changes`` that people judge a file by."""
+    names = [change.metric for change in changes]
+    return primary_among(names) or divergence_among(names) or names[0]
+
+
 def _of_hundred(share: float) -> str:
     """Return a share as answers of a hundred; decimals only where there are images to tell them."""
     text = f"{100 * share:.1f}"
@@ -240,14 +288,32 @@ def offered(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(kept, key=lambda one: (one.figures.file_bytes, one.loss.delta)))
 
 
-def recommended(candidates: Sequence[Candidate], *, goal: Goal, allowed_drop: float) -> Candidate | None:
+def own_bounds(changes: Sequence[MetricChange]) -> tuple[float, ...]:
+    """Return :attr:`Candidate.bounds` of a file with these changes."""
+    metric = judged_by(changes)
+    change = change_in(changes, metric)
+    if change is None or not METRICS[metric].resampled:
+        return ()
+    return tuple(METRICS[metric].upper_bound(change.moments, 1 - _WIDEST / 2**place) for place in range(MOST_BOUNDS))
+
+
+def recommended(
+    candidates: Sequence[Candidate], *, goal: Goal, allowed_drop: float, promise: Promise | None = None
+) -> Candidate | None:
     """Return what to take for ``goal`` among those that lose at most ``allowed_drop``; None for the original.
 
-    Files that a runtime runs come before PyTorch weights. For ``targets`` it is the strongest proven schedule.
+    With a ``promise``, those that keep it are meant instead, of all ``candidates`` of a run in the order in which they
+    were made. Files that a runtime runs come before PyTorch weights. For ``targets`` it is the strongest proven
+    schedule.
     """
-    tolerable = [one for one in offered(candidates) if one.within(allowed_drop)]
+    known = candidates if promise is None else kept(candidates, promise)
+
+    def is_good(one: Candidate) -> bool:
+        return promise is not None or one.within(allowed_drop)
+
+    tolerable = [one for one in offered(known) if is_good(one)]
     if goal == "targets":
-        scheduled = [one for one in candidates if one.schedule is not None and one.within(allowed_drop)]
+        scheduled = [one for one in known if one.schedule is not None and is_good(one)]
         return max(scheduled, key=_strength, default=None)
     if goal == "faster":
         return min(

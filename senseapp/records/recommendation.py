@@ -9,6 +9,7 @@ from senseapp.core.texts import plural
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.records.measurement import change_in
+from senseapp.records.promise import Promise
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 
 _SAVED = {"params": "remove {} of the weights", "bytes": "save {} of the bytes", "macs": "save {} of the MACs"}
@@ -29,6 +30,7 @@ class Recommendation:
         refused: what stronger schedules lost on the images of the proof, which the curves' images had let pass.
         held_out: whether the proof's images are held-out ones.
         missing: why no schedule could be made, in a sentence; empty where some were.
+        promise: what decided in place of ``allowed_drop`` alone; None where nothing was promised.
     """
 
     kind: BudgetKind
@@ -41,6 +43,7 @@ class Recommendation:
     refused: tuple[TriedTarget, ...] = ()
     held_out: bool = True
     missing: str = ""
+    promise: Promise | None = None
 
     @property
     def loss(self) -> MetricChange | None:
@@ -59,7 +62,8 @@ class Recommendation:
         if self.missing:
             return "No schedule could be made"
         if self.validation is None or loss is None:
-            return f"Nothing can be saved for a loss of at most {view.change_text(self.allowed_drop)}"
+            sure = f", with {self.promise.certainty}" if self.promise else ""
+            return f"Nothing can be saved for a loss of at most {view.change_text(self.allowed_drop)}{sure}"
         figure = self.validation.schedule.achieved[self.kind]
         return f"You can {saving_text(self.kind, figure)} and {view.kept_text(loss)}"
 

@@ -181,6 +181,7 @@ class ValidationResult:
         uniform_delivered: which of the two would have been kept of the uniform schedule.
         adapting: whether the weights of compressed layers were adapted; then ``repaired`` is what did best of that.
         steps: what was tried in place of the compressed model, which comes first; empty in older results.
+        tried: how many alternatives, this one included, held-out images compared; 0 in records of earlier versions.
         predicted: damage, in the schedule's own metric.
         rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
@@ -205,6 +206,7 @@ class ValidationResult:
     uniform_delivered: Delivered = ""
     adapting: Adapting = "off"
     steps: tuple[RepairStep, ...] = ()
+    tried: int = 0
 
     @property
     def keeps_repair(self) -> bool:

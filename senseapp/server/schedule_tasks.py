@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,6 +17,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, Delivery, Form
 from senseapp.records.deployment import MODEL_FILES, DeploySettings, LayerTimes
+from senseapp.records.promise import Promise, kept, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.server.tasks import (
@@ -33,7 +35,7 @@ from senseapp.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from senseapp.prove.deploy import Source
     from senseapp.prove.evaluator import ScheduleEvaluator
-    from senseapp.prove.prove import Proof
+    from senseapp.prove.prove import Promised, Proof
     from senseapp.prove.recommend import Recommended
     from senseapp.runtimes.base import Runtime
 
@@ -156,6 +158,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         adapting: whether proven weights may be adapted.
         allowed_drop: tolerated loss, in the unit of the model's main metric. If the proven weights lose more, adapted
             ones are tried too, and the better are used. None tries nothing more.
+        promise: tested on held-out images in place of ``allowed_drop``; the file in int8 is made to pass it.
         settings: of the file in int8; kind ``float`` makes none.
         other: configuration of the second run's compression, for a schedule of two runs.
     """
@@ -167,6 +170,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
     repair: bool = True
     adapting: Adapting = "off"
     allowed_drop: float | None = None
+    promise: Promise | None = None
     settings: DeploySettings
     other: CompressionConfig | None = None
     rounds: int = ROUNDS
@@ -204,6 +208,8 @@ class DeliverTask(FinishedRunTask[Delivery]):
         }
         if settings.runtime != usual_runtime():
             asked["runtime"] = settings.runtime
+        if self.promise is not None:
+            asked["promise"] = encode(self.promise)["data"]
         return key_of(f"deliver {json.dumps(asked, sort_keys=True)}")
 
     def proof(self, adapting: Adapting) -> Verification:
@@ -226,8 +232,11 @@ class DeliverTask(FinishedRunTask[Delivery]):
         """Do the same with an open evaluator."""
         from senseapp.prove.deliver import runtime_candidates  # torch loads here
         from senseapp.prove.deploy import original_source
+        from senseapp.prove.recommend import check_promise, likely_to_pass
 
         runtime, candidates = evaluator.runtime(self.settings.runtime), tuple[Candidate, ...]()
+        if self.promise is not None:
+            check_promise(evaluator, self.promise)
         if self.schedule is None:
             source = original_source(evaluator, runtime)
         else:
@@ -236,12 +245,20 @@ class DeliverTask(FinishedRunTask[Delivery]):
         def name_of(form: Form) -> str:
             return context.folder.deployed(key_of(f"{self.key} {form}"), runtime.description.suffix).name
 
-        made = runtime_candidates(evaluator, source, self.settings, name_of)
+        settings, promised = self.settings, self._promised(context.folder.candidates())
+        if promised is not None and settings.kind == "quickest":
+            most = likely_to_pass(evaluator, promised)
+            settings = replace(settings, most_changed=min(settings.most_changed, most))
+        made = runtime_candidates(evaluator, source, settings, name_of)
         for candidate, deployed in made.made:
             replace_file(context.folder.path / candidate.file, deployed.content)
             if deployed.answers is not None:
                 context.folder.save_answers(candidate.file, deployed.answers)
         return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
+
+    def _promised(self, candidates: Sequence[Candidate]) -> Promised | None:
+        """Return the promise with the tests that ``candidates`` were; None without one."""
+        return None if self.promise is None else promised_after(candidates, self.promise)
 
     def _proven(
         self, evaluator: ScheduleEvaluator, runtime: Runtime, context: TaskContext
@@ -253,8 +270,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         folder, proof = context.folder, self.proof(self.adapting)
         key = proof.kept_key(folder)
         known, delivery = proof.outcome(folder), folder.load(Delivery, key)
-        limit = self.allowed_drop
-        if known is not None and delivery is not None and (limit is None or delivery.candidates[0].within(limit)):
+        if known is not None and delivery is not None and self._is_enough(delivery.candidates[0], folder.candidates()):
             return stored_source(evaluator, runtime, known, folder.compressed_model(key)), delivery.candidates
         assert self.schedule is not None
         proven = prove_within(
@@ -264,12 +280,21 @@ class DeliverTask(FinishedRunTask[Delivery]):
             rounds=self.rounds,
             adapting=self.adapting,
             allowed_drop=self.allowed_drop,
+            promised=self._promised(folder.candidates()),
         )
         proof = self.proof(proven.result.adapting)
         proof.keep(folder, proof.written(evaluator, proven, context))
         delivery = folder.load(Delivery, proof.key)
         assert delivery is not None  # just written
         return proven_source(evaluator, runtime, proven), delivery.candidates
+
+    def _is_enough(self, weights: Candidate, known: Sequence[Candidate]) -> bool:
+        """Return whether weights that were proven before need no adapting."""
+        if self.allowed_drop is None:
+            return True
+        if self.promise is None:
+            return weights.within(self.allowed_drop)
+        return self.adapting != "off" or weights in kept(known, self.promise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,18 +380,21 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
 class RecommendationTask(FinishedRunTask[Recommendation]):
     """The recommendation for a run; its proof is kept like any other.
 
-    ``allowed_drop`` is in the unit of the model's main metric; None: the loss that this metric tolerates.
+    ``allowed_drop`` is in the unit of the model's main metric; None: the loss that this metric tolerates. A ``promise``
+    takes its place.
     """
 
     kind: ClassVar[type] = Recommendation
     keeps_model: ClassVar[bool] = True
 
     allowed_drop: float | None = None
+    promise: Promise | None = None
 
     @property
     def key(self) -> str:
         """Key of its file."""
-        return key_of(f"recommendation allowed={self.allowed_drop} repair={REPAIR}")
+        promise = "" if self.promise is None else f" promise={json.dumps(encode(self.promise)['data'], sort_keys=True)}"
+        return key_of(f"recommendation allowed={self.allowed_drop} repair={REPAIR}{promise}")
 
     def proof(self, found: Recommendation) -> Verification | None:
         """Return the task whose outcome is the proof of the recommended schedule; None if there is none."""
@@ -376,18 +404,24 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
 
     def find_out(self, context: TaskContext) -> Recommendation:
         """Search on the images of the run; the file of the original weights in int8 comes first."""
-        from senseapp.prove.recommend import recommend  # torch loads here
-
         evaluator = open_evaluator(context)
+        return self.search(evaluator, context)[0]
+
+    def search(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Recommendation, Recommended]:
+        """Do the same with an open evaluator; return the finished record, and what was found with its model."""
+        from senseapp.prove.recommend import recommend
+
         self.keep_original(evaluator, context)
-        return self.keep_scheduled(recommend(evaluator, allowed_drop=self.allowed_drop), evaluator, context)
+        tests = None if self.promise is None else promised_after(context.folder.candidates(), self.promise)
+        found = recommend(evaluator, allowed_drop=self.allowed_drop, promised=tests)
+        return self.keep_scheduled(found, evaluator, context), found
 
     def keep_original(self, evaluator: ScheduleEvaluator, context: TaskContext) -> None:
         """Make and keep the file of the original weights in int8, which pays on most machines and takes seconds."""
         from senseapp.prove.recommend import judged_by
 
         allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
-        task = original_in_int8(self.run_id, allowed)
+        task = original_in_int8(self.run_id, allowed, self.promise)
         if task.outcome(context.folder) is None:
             task.keep(context.folder, task.make(evaluator, context))
 
@@ -408,15 +442,24 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
             run_id=self.run_id,
             schedule=schedule,
             adapting=validation.adapting,
+            promise=self.promise,
             settings=settings if schedule.removes_channels else replace(settings, kind="float"),
         )
         task.keep(context.folder, task.make(evaluator, context))
         return record
 
 
-def original_in_int8(run_id: str, allowed_drop: float) -> DeliverTask:
-    """Return the task for the file of the original weights in int8 with a tolerated loss of ``allowed_drop``."""
-    return DeliverTask(run_id=run_id, settings=_quickest(allowed_drop))
+def original_in_int8(run_id: str, allowed_drop: float, promise: Promise | None = None) -> DeliverTask:
+    """Return the task for the file of the original weights in int8 with a tolerated or promised loss."""
+    most = allowed_drop if promise is None else promise.most
+    return DeliverTask(run_id=run_id, settings=_quickest(most), promise=promise)
+
+
+def promised_after(candidates: Sequence[Candidate], promise: Promise) -> Promised:
+    """Return ``promise`` with the tests that ``candidates`` were, to which those of further schedules are added."""
+    from senseapp.prove.prove import Promised  # torch loads here
+
+    return Promised(promise=promise, tests=sequence_after(candidates, promise))
 
 
 def _quickest(allowed_drop: float) -> DeploySettings:

@@ -63,13 +63,17 @@ class MadeUp:
 
         return SimpleNamespace(measure=measure, tried=tried)
 
-    def judge(self, evaluator, schedule: Schedule, *, repair: bool, adapting: str):
+    def judge(self, evaluator, schedule: Schedule, *, repair: bool, adapting: str, veto: bool):
         if adapting == "off":  # adapted weights, which are tried at last, lose as much here
             self.proven.append(schedule.budget.target)
         changes = (self.loss(schedule.budget.target, self.proof_edge),)
         result = ValidationResult(schedule=schedule, changes=changes, uniform=changes)
-        found = SimpleNamespace(best=changes)
-        return SimpleNamespace(schedule=schedule, found=found, proven=lambda: SimpleNamespace(result=result))
+        found = SimpleNamespace(best=changes, tried=1)
+
+        def proven(*, tried: int) -> SimpleNamespace:
+            return SimpleNamespace(result=replace(result, tried=tried))
+
+        return SimpleNamespace(schedule=schedule, found=found, proven=proven)
 
     def recommended(self) -> Recommendation:
         task = SimpleNamespace(metrics=lambda **_: ("top1", "kl", "agreement"))

@@ -12,7 +12,13 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named, one_of
-from senseapp.app.common.download import choose_tolerance, file_button, other_files
+from senseapp.app.common.download import (
+    choose_promise,
+    choose_tolerance,
+    file_button,
+    has_enough_images,
+    other_files,
+)
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import begin, start_label, watched
@@ -26,6 +32,7 @@ from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, offered, recommended
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
+from senseapp.records.promise import Promise, kept, shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
@@ -64,13 +71,19 @@ def recommendation_card(run_id: str, result: RunResult) -> None:
             return
         place = st.container()
         goal, usual = _goal(run_id, record.spec), METRICS[candidates[0].metric].tolerable
-        allowed = usual
+        allowed, promise, metric = usual, None, candidates[0].metric
         if can_search:
-            allowed = choose_tolerance(run_id, candidates[0].metric, key=f"recommendation.allowed.{run_id}")
+            allowed = choose_tolerance(run_id, metric, key=f"recommendation.allowed.{run_id}")
+            promise = choose_promise(run_id, metric, allowed, key=f"recommendation.promised.{run_id}")
         asked = task if math.isclose(allowed, usual) else replace(task, allowed_drop=allowed)
+        asked = replace(asked, promise=promise)
         with place:
-            _answer(run_id, candidates, goal, allowed, result)
-            if can_search and backend.service().work.outcome(asked) is None:
+            if promise is None:
+                _answer(run_id, candidates, goal, allowed, result)
+            else:
+                _promised_answer(run_id, candidates, goal, promise, result)
+            is_possible = can_search and has_enough_images(candidates, promise)
+            if is_possible and backend.service().work.outcome(asked) is None:
                 _on_its_way(asked, again=True)
         candidates_figure(run_id, candidates, result)
         if found is not None and found.missing:
@@ -114,6 +127,20 @@ def _goal(run_id: str, spec: RunSpec) -> Goal:
     return chosen
 
 
+def _promised_answer(
+    run_id: str, candidates: Sequence[Candidate], goal: Goal, promise: Promise, result: RunResult
+) -> None:
+    """Show the answer among the files that keep ``promise``; where none does, offer none and say what it takes."""
+    good = kept(candidates, promise)
+    if good:
+        _answer(run_id, good, goal, promise.most, result)
+        tested = f"{fmt.plural(len(candidates), 'file')} tested on held-out images"
+        st.caption(md(":material/verified: Each file offered here loses {}: {}.", promise.text, tested))
+        return
+    st.markdown(md("## Keep the original: no file is shown to lose {}", promise.text))
+    st.markdown(shortfall(candidates, promise))
+
+
 def _answer(run_id: str, candidates: Sequence[Candidate], goal: Goal, allowed: float, result: RunResult) -> None:
     """Show the recommended file, let a smaller or a safer one be chosen, and hand it out."""
     best, choices = recommended(candidates, goal=goal, allowed_drop=allowed), offered(candidates)
@@ -139,6 +166,8 @@ def _answer(run_id: str, candidates: Sequence[Candidate], goal: Goal, allowed: f
             file_button(run_id, chosen, primary=best is not None)
             other_files(run_id, candidates, chosen)
             try_picture(run_id, chosen)
+    if chosen.bound_text:
+        st.caption(md(":material/verified: {}", chosen.bound_text))
     st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
     if best is not None and chosen.schedule is None and not result.compression.description.sets_bits:
         _likelier(result)

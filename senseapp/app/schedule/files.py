@@ -12,7 +12,14 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, number, one_of, whole
-from senseapp.app.common.download import choose_tolerance, download, file_button, other_files
+from senseapp.app.common.download import (
+    choose_promise,
+    choose_tolerance,
+    download,
+    file_button,
+    has_enough_images,
+    other_files,
+)
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.tables import show_table
@@ -27,6 +34,7 @@ from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
+from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
@@ -169,19 +177,23 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
     with st.container(gap="small"):
         st.markdown(md("## The file that runs"))
         allowed = choose_tolerance(run_id, result.judged_by, key=f"schedule.tolerated.{run_id}")
+        promise = choose_promise(run_id, result.judged_by, allowed, key=f"schedule.promised.{run_id}")
         task = DeliverTask(
             run_id=run_id,
             schedule=proof.schedule,
             repair=proof.repair,
             adapting=proof.adapting,
             allowed_drop=allowed,
+            promise=promise,
             settings=_choose(run_id, allowed),
             other=proof.other,
         )
         with errors_here():
             delivery = backend.service().work.outcome(task)
             if delivery is not None:
-                _files(run_id, delivery, allowed)
+                _files(run_id, delivery, allowed, promise)
+            elif not has_enough_images(backend.service().work.candidates(run_id), promise):
+                return
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
                 runtime = runtime_words(task.settings.runtime)
                 st.markdown(
@@ -242,19 +254,28 @@ def _choose(run_id: str, allowed: float) -> DeploySettings:
     )
 
 
-def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
-    """Show each file with its own figures and its button, the best of those that run first."""
+def _files(run_id: str, delivery: Delivery, allowed: float, promise: Promise | None) -> None:
+    """Show each file with its own figures and its button, the best of those that run first.
+
+    Files that do not keep a promise have no button.
+    """
     running = sorted(
         (each for each in delivery.candidates if each.runs),
         key=lambda each: (not (each.pays and each.within(allowed)), each.figures.file_bytes),
     )
     known = backend.service().work.candidates(run_id)
+    tests = verdicts(known, promise) if promise is not None else {}
+    good = [each for each in delivery.candidates if promise is None or tests[each.file].holds]
     for place, each in enumerate(running):
-        against = _against(each, allowed, known)
+        refused = refusal(tests[each.file], promise) if promise is not None else ""
+        against = " ".join(part for part in (refused, _against(each, allowed, known)) if part)
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
+        if each.bound_text:
+            st.caption(md(":material/verified: {}", each.bound_text))
         if against:
             st.warning(against, icon=":material/warning:")
-        file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
+        if each in good:
+            file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
         if each.deployment is None:
             continue
         if len(each.deployment.figures) > 2:
@@ -265,8 +286,8 @@ def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
         else:
             _notes(each.deployment.notes)
     _notes(delivery.notes)
-    if running:
-        other_files(run_id, delivery.candidates, running[0])
+    if good:
+        other_files(run_id, good, next((each for each in running if each in good), good[0]))
 
 
 def _against(candidate: Candidate, allowed: float, known: Sequence[Candidate]) -> str:

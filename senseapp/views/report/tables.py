@@ -53,12 +53,16 @@ def files_table(candidates: Sequence[Candidate]) -> ReportTable | None:
     kept = offered(candidates)
     return ReportTable(
         title="Files that were made and measured",
-        columns=("File", "Size", "Time", "Answers", "Worth taking"),
+        columns=("File", "Size", "Time", "Answers", "On new images", "Worth taking"),
         rows=tuple(
-            (each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})", _worth(each, kept))
+            (
+                *(each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})"),
+                *(each.bound_text or "unknown", _worth(each, kept)),
+            )
             for each in candidates
         ),
-        note="Each row was measured on the file itself, beside the original network in turns.",
+        note="Each row was measured on the file itself, beside the original network in turns. Bounds are of each file "
+        "alone, on held-out images.",
         figures=False,
     )
 

@@ -1,0 +1,262 @@
+"""A promised loss: which files lose at most so much on new images with a given certainty, or why none does.
+
+A file keeps a promise where the upper confidence bound of its loss on held-out images is within it. The files of a run
+are tested on the same images, in the order in which they were made, each with the share of the error that
+:class:`~senseapp.metrics.bounds.TestSequence` leaves it. Alternatives that held-out images refused while a file was
+made count as tests that failed. Where no file passes, none is offered, and a sentence says what would be needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from senseapp.core.codec import register
+from senseapp.core.errors import InvalidSpec
+from senseapp.core.texts import plural
+from senseapp.metrics import METRICS, Metric, MetricChange, number_text
+
+if TYPE_CHECKING:
+    from senseapp.metrics.bounds import TestSequence
+    from senseapp.records.candidate import Candidate
+
+CONFIDENCE = 0.95
+"""Certainty of bounds that are shown with figures."""
+_LEAST_CONFIDENCE = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a file may lose at most on new images like the held-out ones.
+
+    Attributes:
+        most: in the unit of ``metric``: a fraction for shares.
+        metric: one that is a share; empty for the one that people judge a file by.
+        confidence: one-sided.
+    """
+
+    most: float
+    metric: str = ""
+    confidence: float = CONFIDENCE
+
+    def __post_init__(self) -> None:
+        if not 0 < self.most < 1:
+            raise InvalidSpec(f"A promised loss is above 0 and below 1, as a fraction, got {self.most}.")
+        if not _LEAST_CONFIDENCE <= self.confidence < 1:
+            raise InvalidSpec(f"The certainty is from {_LEAST_CONFIDENCE} to below 1, got {self.confidence}.")
+        if self.metric:
+            check_promisable(self.metric)
+
+    @property
+    def text(self) -> str:
+        """The promise behind "lose": ``at most 1 point, with 95 % certainty``."""
+        return f"at most {number_of(100 * self.most)}, with {self.certainty}"
+
+    @property
+    def certainty(self) -> str:
+        """``95 % certainty``."""
+        return certainty_text(self.confidence)
+
+
+def number_of(points: float) -> str:
+    """Return ``1 point``, ``0.25 points``."""
+    return f"{points:.3g} point{'s' if points != 1 else ''}"
+
+
+def check_promisable(metric: str) -> None:
+    """Raise InvalidSpec for a metric without a worst value, of which no number of images bounds the mean."""
+    if not METRICS.named(metric).is_share:
+        shares = ", ".join(name for name, each in METRICS.items() if each.is_share)
+        raise InvalidSpec(f"{metric} has no largest value, so nothing can be promised of it. Choose one of {shares}.")
+
+
+def certainty_text(confidence: float) -> str:
+    """Return ``95 % certainty``."""
+    return f"{100 * confidence:g} % certainty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a file keeps a promise.
+
+    Attributes:
+        change: what it was measured to lose; None where that was not measured, or not on held-out images.
+        bound: of its loss, with the error that its test had; infinite where it is unknown.
+        error: of its test.
+        holds: whether it passed.
+    """
+
+    file: str
+    change: MetricChange | None
+    bound: float
+    error: float
+    holds: bool
+
+
+def verdicts(candidates: Sequence[Candidate], promise: Promise) -> dict[str, Verdict]:
+    """Return by file which of ``candidates``, in the order in which they were made, keep ``promise``."""
+    return _tested(candidates, promise)[0]
+
+
+def sequence_after(candidates: Sequence[Candidate], promise: Promise) -> TestSequence:
+    """Return the tests that ``candidates`` were, to which those of further files are added."""
+    return _tested(candidates, promise)[1]
+
+
+def kept(candidates: Sequence[Candidate], promise: Promise) -> tuple[Candidate, ...]:
+    """Return the candidates that keep ``promise``."""
+    found = verdicts(candidates, promise)
+    return tuple(each for each in candidates if found[each.file].holds)
+
+
+def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str, Verdict], TestSequence]:
+    from senseapp.metrics.bounds import TestSequence  # scipy, which records are read without
+
+    tests = TestSequence(error=1 - promise.confidence)
+    found: dict[str, Verdict] = {}
+    earlier: list[Candidate] = []
+    for each in candidates:
+        same = [other for other in earlier if _is_same_network(each, other)]
+        if not same:
+            for _ in range(each.compared - 1):
+                tests.test(lambda _error: False)
+        weights = next((other for other in same if not other.runs), None)
+        if weights is not None and not each.runs:  # as they are and packed: one test
+            found[each.file] = replace(found[weights.file], file=each.file)
+        else:
+            found[each.file] = _verdict(each, promise, tests)
+        earlier.append(each)
+    return found, tests
+
+
+def _is_same_network(one: Candidate, other: Candidate) -> bool:
+    """Return whether two files hold the same weights."""
+    return one.reconstruction == other.reconstruction and one.schedule == other.schedule
+
+
+def _verdict(candidate: Candidate, promise: Promise, tests: TestSequence) -> Verdict:
+    metric = promise.metric or candidate.metric
+    change = candidate.change(metric) if candidate.held_out else None
+    bound = candidate.upper_bound(metric, tests.next_error) if change is not None else math.inf
+    return verdict_of(change, promise, tests, file=candidate.file, bound=bound)
+
+
+def verdict_of(
+    change: MetricChange | None, promise: Promise, tests: TestSequence, *, file: str = "", bound: float | None = None
+) -> Verdict:
+    """Test what was measured of a file on held-out images; None where it was not.
+
+    ``bound`` is that for the error of the next test, where it is known already.
+    """
+    error = tests.next_error
+    if change is None or not change.moments or not METRICS[change.metric].is_share:
+        change, bound = None, math.inf
+    elif bound is None:
+        bound = METRICS[change.metric].upper_bound(change.moments, 1 - error)
+    holds = tests.test(lambda _error: bound <= promise.most)
+    return Verdict(file=file, change=change, bound=bound, error=error, holds=holds)
+
+
+def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
+    """Return why no candidate keeps ``promise``, and what can be promised and what it takes; empty where one does."""
+    found = verdicts(candidates, promise)
+    if any(each.holds for each in found.values()):
+        return ""
+    known = [each for each in found.values() if each.change is not None and not math.isnan(each.bound)]
+    if not known and not any(each.held_out for each in candidates):
+        return f"A promise takes held-out images, and this run has none left: {needed_text(promise)} for this one."
+    if not known:
+        return "Nothing can be promised of these files: they have no figure that is a share of answers or objects."
+    best = min(known, key=lambda each: each.bound)
+    assert best.change is not None
+    named = next(each for each in candidates if each.file == best.file)
+    return (
+        f"No file is shown to lose {promise.text}. What can be promised with these "
+        f"{plural(best.change.num_samples, 'held-out image')} is at most {_bound_of(best)}: {named.made_of}. "
+        f"{_how_many(best, promise)}"
+    )
+
+
+def refusal(verdict: Verdict, promise: Promise) -> str:
+    """Return why a file does not keep ``promise``, and what it takes; empty where it does."""
+    if verdict.holds:
+        return ""
+    if verdict.change is None or math.isnan(verdict.bound):
+        return f"Nothing can be promised of it without held-out images: it takes {needed_text(promise)}."
+    images = plural(verdict.change.num_samples, "held-out image")
+    return (
+        f"It is not shown to lose {promise.text}: {images} bound its loss by {_bound_of(verdict)}. "
+        f"{_how_many(verdict, promise)}"
+    )
+
+
+def needed_text(promise: Promise) -> str:
+    """Return how many held-out images the promise takes at the least: where nothing is lost on any of them."""
+    from senseapp.metrics.bounds import TestSequence, images_needed
+
+    least = images_needed(promise.most, 1 - TestSequence(error=1 - promise.confidence).next_error)
+    return f"at least {plural(least, 'held-out image')}"
+
+
+def too_few(images: int, promise: Promise) -> str:
+    """Return that so many held-out images promise less, even of a file that loses nothing; empty where they do not."""
+    from senseapp.metrics.bounds import TestSequence, upper_bound_of_share
+
+    best = upper_bound_of_share(0, images, 1 - TestSequence(error=1 - promise.confidence).next_error) if images else 1.0
+    if best <= promise.most:
+        return ""
+    return (
+        f"To lose {promise.text}, takes {needed_text(promise)}. The {plural(images, 'held-out image')} of this run can "
+        f"promise at most {100 * math.ceil(1000 * best) / 1000:.1f} points, of a file that loses nothing on them."
+    )
+
+
+def _bound_of(verdict: Verdict) -> str:
+    assert verdict.change is not None
+    return _above(METRICS[verdict.change.metric], verdict.bound)
+
+
+def _how_many(verdict: Verdict, promise: Promise) -> str:
+    from senseapp.metrics.bounds import images_needed_at
+
+    change = verdict.change
+    assert change is not None
+    lost = METRICS[change.metric].change_text(change.delta)
+    needed = images_needed_at(max(0.0, change.delta), promise.most, 1 - verdict.error)
+    if needed is None:
+        return f"It lost {lost} on them: more images would not help, a milder file would."
+    images = plural(max(needed, change.num_samples + 1), "held-out image")
+    if change.delta <= 0:
+        return f"It takes {images} without a loss."
+    return f"If it goes on losing {lost}, it takes about {images}."
+
+
+def _above(view: Metric, bound: float) -> str:
+    """Return a bound as text, rounded up in its last digit."""
+    step = 10.0**view.digits
+    return view.change_text(math.ceil(view.factor * bound * step - 1e-9) / step / view.factor)
+
+
+def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENCE) -> str:
+    """Return the bound of a loss as a sentence.
+
+    Of answers: ``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``
+    """
+    view = METRICS[change.metric]
+    if math.isnan(bound):
+        return ""
+    sure, count = certainty_text(confidence), change.num_samples
+    if view.counted and not view.needs_labels:
+        share = number_text(math.ceil(1000 * bound - 1e-9) / 10, digits=1)
+        whole = view.counted == "answers"
+        did = f"{round(change.delta * count)} of {count} did" if whole else f"{view.change_text(change.delta)} did"
+        return f"At most {share} % of {view.counted} change, with {sure}; {did}."
+    where = plural(count, "image")
+    return (
+        f"{view.change_title}: at most {_above(view, bound)}, with {sure}; {view.change_text(change.delta)} on {where}."
+    )
+
+
+register(Promise)

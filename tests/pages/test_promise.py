@@ -1,0 +1,118 @@
+"""A promised loss on the Results and the Schedule page: kept, not kept, too few images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.metrics.bounds import images_needed_at
+from senseapp.records.candidate import Candidate, Delivery
+from senseapp.records.deployment import DeploySettings
+from senseapp.records.jobs import RunState
+from senseapp.records.promise import Promise
+from senseapp.records.schedule import Limits, ResourceBudget
+from senseapp.server.backend import Backend
+from senseapp.server.schedule_tasks import DeliverTask, RecommendationTask
+from senseapp.server.service import Service
+from senseapp.solve.methods import make_schedule
+from tests.deployments import a_judged_candidate, some_figures
+from tests.pages.conftest import open_page
+from tests.pages.test_proof import texts
+
+RESULTS, SCHEDULE = "pages/results.py", "pages/targets.py"
+_ORIGINAL = some_figures(0.01, 1.0, 4000)
+
+
+def keep(backend: Backend, run_id: str, *candidates: Candidate, key: str = "0" * 16) -> None:
+    folder = backend.store.folder(run_id)
+    folder.save(key, Delivery(candidates=candidates))
+    for each in candidates:
+        (folder.path / each.file).write_bytes(b"onnx" * 1000)
+
+
+def a_file(changed: int, images: int = 500, *, size: int = 1200, **parts) -> Candidate:
+    return a_judged_candidate(changed, images, metric="top1", size=size, original=_ORIGINAL, **parts)
+
+
+def warnings(app: AppTest) -> str:
+    return " ".join(each.value for each in app.warning)
+
+
+def downloads(app: AppTest) -> list[str]:
+    return [each.label for each in app.get("download_button") if each.label.startswith("Get the")]
+
+
+def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(app, finished_run, backend) -> None:
+    mild, strong = a_file(0), a_file(4, size=1000)  # both lose less than a point; only one is shown to
+    keep(backend, finished_run, mild, strong)
+    open_page(app, RESULTS, run=finished_run)
+    assert not app.exception
+    assert f"## {strong.headline}" in texts(app)
+    assert strong.bound_text in texts(app)
+    app.toggle(key=f"recommendation.promised.{finished_run}").set_value(True).run()
+    assert not app.exception
+    assert f"## {mild.headline}" in texts(app)
+    assert "Each file offered here loses at most 1 point, with 95 % certainty: 2 files tested" in texts(app)
+    assert not [label for label in downloads(app) if "1.00 kB" in label]
+    assert not warnings(app)
+
+
+def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
+    app: AppTest, finished_run, service: Service, backend: Backend
+) -> None:
+    keep(backend, finished_run, a_file(4))
+    open_page(app, RESULTS, run=finished_run, promised="yes")
+    assert not app.exception
+    assert "## Keep the original: no file is shown to lose at most 1 point, with 95 % certainty" in texts(app)
+    assert "What can be promised with these 500 held-out images is at most 2.0 points: ONNX in int8." in texts(app)
+    assert f"it takes about {images_needed_at(4 / 500, 0.01, 1 - 0.0375):,} held-out images" in texts(app)
+    assert downloads(app) == []
+    app.button(key=f"recommendation.start.{finished_run}").click().run()
+    task = RecommendationTask(run_id=finished_run, promise=Promise(most=0.01))
+    assert service.work.progress(task).state is RunState.QUEUED
+
+
+def test_too_few_images_are_said_before_a_search(app: AppTest, finished_run, backend: Backend) -> None:
+    keep(backend, finished_run, a_file(0, 120))
+    open_page(app, RESULTS, run=finished_run, promised="yes")
+    assert not app.exception
+    assert (
+        "takes at least 327 held-out images. The 120 held-out images of this run can promise at most 3.1"
+        in warnings(app)
+    )
+    assert not [each for each in app.button if each.key == f"recommendation.start.{finished_run}"]
+
+
+@pytest.fixture
+def task(service: Service, finished_run: str) -> DeliverTask:
+    budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
+    schedule = make_schedule(service.result(finished_run), budget=budget, limits=limits)
+    settings = DeploySettings(kind="quickest", most_changed=0.01)
+    return DeliverTask(
+        run_id=finished_run, schedule=schedule, allowed_drop=0.01, promise=Promise(most=0.01), settings=settings
+    )
+
+
+def test_the_schedule_page_makes_a_file_for_a_promise(app: AppTest, task: DeliverTask, service: Service) -> None:
+    open_page(app, SCHEDULE, run=task.run_id)
+    app.toggle(key=f"schedule.promised.{task.run_id}").set_value(True).run()
+    app.button(key=f"schedule.deploy.{task.run_id}").click().run()
+    assert not app.exception
+    assert service.work.progress(task).state is RunState.QUEUED
+    assert service.work.progress(replace(task, promise=None)) is None
+
+
+def test_the_schedule_page_offers_only_files_that_keep_it(app: AppTest, task: DeliverTask, backend: Backend) -> None:
+    good = a_file(0, form="onnx", size=3000, schedule=task.schedule, tried=1)
+    bad = a_file(8, schedule=task.schedule, tried=1)
+    keep(backend, task.run_id, good, bad, key=task.key)
+    open_page(app, SCHEDULE, run=task.run_id, promised="yes")
+    assert not app.exception
+    assert "It is not shown to lose at most 1 point, with 95 % certainty: 500 held-out images bound its loss by" in (
+        warnings(app)
+    )
+    assert good.bound_text in texts(app)
+    assert bad.bound_text in texts(app)
+    assert downloads(app) == ["Get the file that runs (ONNX), 3.00 kB"]
