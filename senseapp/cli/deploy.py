@@ -29,9 +29,10 @@ the uncompressed network of the run is written. Layers whose int8 is measured to
 the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the schedule do so too.
 --all-int8 and --float do without that choice; --max-changed 1 leaves as little in float as it takes for at most 1 of
 100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
-original in float, for all-int8 and for the runtime's own default: every metric with its interval, on held-out images
-where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
-the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
+original in float, for all-int8 and for "default", the runtime's own quantizer in the best of its usual settings, which
+"default_setting" names: every metric with its interval, on held-out images where there are enough, the milliseconds of
+a call on this machine with the interval of their median, made in turns, and the bytes of the file. "notes" begins with
+the finding, and says which improvement was left out since it failed.
 FILE.README.txt says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
 file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
 uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
@@ -155,6 +156,7 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
         "reconstruction": candidate.reconstruction,
         "pays": candidate.pays,
         **{name: figures_json(figures) for name, figures in deployed.figures.items()},
+        **({"default_setting": deployed.own_setting} if "default" in deployed.figures else {}),
         "simulated": changes_json(deployed.simulated),
         "in_float": list(deployed.in_float),
         "images": deployed.images,

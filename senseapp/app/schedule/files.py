@@ -259,7 +259,7 @@ def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
             continue
         if len(each.deployment.figures) > 2:
             with st.expander(
-                md("Beside all of it in int8 and {}", each.runtime.own_default), icon=":material/table_rows:"
+                md("Beside all of it in int8 and {}", each.deployment.own_title), icon=":material/table_rows:"
             ):
                 _measured(each.deployment, f"{run_id}.{place}")
         else:

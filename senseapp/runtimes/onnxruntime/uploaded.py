@@ -23,7 +23,7 @@ from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import opset_of
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer
+from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -137,9 +137,10 @@ class UploadedRuntime(OnnxRuntime):
         with super().fitted_quantizer(self._int8_copy(content), fitting) as quantizer:
             yield quantizer
 
-    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes:
-        """Return the copy as onnxruntime's quantizer writes it."""
-        return super().own_int8(self._int8_copy(content), self._arranged(calibration))
+    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+        """Return the copy as onnxruntime's quantizer writes it best."""
+        fitting = replace(fitting, batches=self._arranged(fitting.batches))
+        return super().own_int8(self._int8_copy(content), fitting)
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""

@@ -82,7 +82,7 @@ _FILES = {
     "int8": "All of it in int8",
     "default": "",
 }
-"""Titles of files; that of the runtime's own quantizer is the runtime's."""
+"""Titles of files; that of the runtime's own quantizer says in which setting."""
 _UNKNOWN = "–"
 
 
@@ -102,7 +102,7 @@ def deployment_frame(record: Deployment) -> pd.DataFrame:
     shown = [name for name in _FILES if name in record.figures and (name, record.settings.kind) != ("int8", "int8")]
     rows = [
         {
-            "file": _FILES[name] or record.runtime.own_default,
+            "file": _FILES[name] or record.own_title,
             **_readings(record.figures[name].changes, names),
             "time": _milliseconds(record.figures[name].seconds),
             "share": _percent(record.figures[name].time_ratio),
