@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from senseapp.cli.run_arguments import add_adapting, add_run_arguments, add_runt
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
@@ -36,7 +37,8 @@ the finding, and says which improvement was left out since it failed.
 FILE.README.txt says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
 file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
 uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
-own.
+own. --calibration-check adds what files of the uncompressed network calibrated on draws of 8, 16, 32 … images do on
+held-out ones, the tensors whose ranges these exceed, and whether images look raw.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -69,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weight-bits", type=int, default=8, help="of --explain, 2 to 8")
     parser.add_argument("--activation-bits", type=int, default=8, help="of --explain, 8 or 16")
+    parser.add_argument(
+        "--calibration-check",
+        action="store_true",
+        help="measure how many calibration images are enough, and whether they cover held-out ones",
+    )
     add_adapting(parser)
     parser.add_argument(
         "--allowed",
@@ -115,7 +122,8 @@ def run(arguments: argparse.Namespace) -> None:
         rounds=1,
     )
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-    from senseapp.prove.int8_files import explain  # torch loads here
+    from senseapp.prove.calibration_check import check_calibration  # torch loads here
+    from senseapp.prove.int8_files import explain
     from senseapp.prove.recommend import judged_by
     from senseapp.runtimes.base import runtime_named
 
@@ -125,9 +133,11 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.allowed is not None:
             allowed = loss_from(arguments.allowed, judged_by(evaluator), flag="--allowed")
             task = replace(task, allowed_drop=allowed)
+        runtime = evaluator.runtime(settings.runtime)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
-        roundings = explain(evaluator, apart, runtime=evaluator.runtime(settings.runtime)) if arguments.explain else []
+        check = check_calibration(evaluator, runtime) if arguments.calibration_check else None
+        roundings = explain(evaluator, apart, runtime=runtime) if arguments.explain else []
     wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == (settings.kind == "float")]
     if not wanted:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
@@ -143,7 +153,8 @@ def run(arguments: argparse.Namespace) -> None:
     for path, content in files.items():
         replace_file(path, content)
     explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
-    report = _report(candidate, candidate.deployment, files) | explained
+    checked = {"calibration": _checked(check)} if check is not None else {}
+    report = _report(candidate, candidate.deployment, files) | explained | checked
     if arguments.kit and not kit:
         report["notes"].append(_NO_KIT)
     print(json.dumps(report, allow_nan=False))
@@ -165,6 +176,17 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
         "machine": deployed.machine,
         "files": [str(path) for path in files],
         "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
+    }
+
+
+def _checked(found: CalibrationCheck) -> dict[str, Any]:
+    return {
+        "findings": list(found.findings),
+        "enough": found.enough,
+        "metric": found.metric,
+        "ladder": [{"images": rung.images, "values": list(rung.values)} for rung in found.rungs],
+        "beyond": found.beyond,
+        "uncovered": [asdict(each) for each in found.uncovered],
     }
 
 

@@ -23,6 +23,7 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes, Median
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 
@@ -252,6 +253,15 @@ class Runtime(ABC):
         It is what our files are compared with.
         """
         return None
+
+    def coverage(
+        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> list[TensorCoverage]:
+        """Return how far what an ``int8`` file rounds lies on ``others`` beyond its range on ``calibration``.
+
+        ``content`` is the network in float. Empty where the runtime cannot tell.
+        """
+        return []
 
     def roundings(
         self,

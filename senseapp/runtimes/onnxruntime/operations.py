@@ -17,6 +17,7 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer, Runtime
@@ -28,6 +29,7 @@ from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.own import best_own
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
+from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
@@ -159,6 +161,12 @@ class OnnxRuntime(Runtime):
             trying=fitting.steps.trying,
             progress=fitting.steps.progress,
         )
+
+    def coverage(
+        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> list[TensorCoverage]:
+        """Return the coverage of each tensor that the file rounds."""
+        return coverage(content, int8, calibration, others)
 
     def roundings(
         self,

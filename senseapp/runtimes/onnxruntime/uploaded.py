@@ -21,6 +21,7 @@ from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import opset_of
+from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer
@@ -141,6 +142,13 @@ class UploadedRuntime(OnnxRuntime):
         """Return the copy as onnxruntime's quantizer writes it best."""
         fitting = replace(fitting, batches=self._arranged(fitting.batches))
         return super().own_int8(self._int8_copy(content), fitting)
+
+    def coverage(
+        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> list[TensorCoverage]:
+        """Return the coverage of each tensor that the file of the copy rounds."""
+        batches = (self._arranged(each) for each in (calibration, others))
+        return super().coverage(self._plain_of(content), int8, *batches)
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""
