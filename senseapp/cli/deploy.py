@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from senseapp.cli.run_arguments import (
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
@@ -39,14 +40,16 @@ the uncompressed network of the run is written. Layers whose int8 is measured to
 the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the schedule do so too.
 --all-int8 and --float do without that choice; --max-changed 1 leaves as little in float as it takes for at most 1 of
 100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
-original in float, for all-int8 and for the runtime's own default: every metric with its interval, on held-out images
-where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
-the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
+original in float, for all-int8 and for "default", the runtime's own quantizer in the best of its usual settings, which
+"default_setting" names: every metric with its interval, on held-out images where there are enough, the milliseconds of
+a call on this machine with the interval of their median, made in turns, and the bytes of the file. "notes" begins with
+the finding, and says which improvement was left out since it failed.
 With --promise, no file is written unless the upper bound of its loss on held-out images is within it. FILE.README.txt
 says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
 file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
 uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
-own.
+own. --calibration-check adds what files of the uncompressed network calibrated on draws of 8, 16, 32 … images do on
+held-out ones, the tensors whose ranges these exceed, and whether images look raw.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -79,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weight-bits", type=int, default=8, help="of --explain, 2 to 8")
     parser.add_argument("--activation-bits", type=int, default=8, help="of --explain, 8 or 16")
+    parser.add_argument(
+        "--calibration-check",
+        action="store_true",
+        help="measure how many calibration images are enough, and whether they cover held-out ones",
+    )
     add_adapting(parser)
     parser.add_argument(
         "--allowed",
@@ -126,7 +134,8 @@ def run(arguments: argparse.Namespace) -> None:
         rounds=1,
     )
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-    from senseapp.prove.int8_files import explain  # torch loads here
+    from senseapp.prove.calibration_check import check_calibration  # torch loads here
+    from senseapp.prove.int8_files import explain
     from senseapp.prove.recommend import judged_by
     from senseapp.runtimes.base import runtime_named
 
@@ -139,9 +148,11 @@ def run(arguments: argparse.Namespace) -> None:
         promise = promise_from(arguments, judged_by(evaluator))
         if promise is not None:
             task = replace(task, allowed_drop=promise.most, promise=promise)
+        runtime = evaluator.runtime(settings.runtime)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
-        roundings = explain(evaluator, apart, runtime=evaluator.runtime(settings.runtime)) if arguments.explain else []
+        check = check_calibration(evaluator, runtime) if arguments.calibration_check else None
+        roundings = explain(evaluator, apart, runtime=runtime) if arguments.explain else []
     wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == (settings.kind == "float")]
     if not wanted:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
@@ -159,7 +170,8 @@ def run(arguments: argparse.Namespace) -> None:
     for path, content in files.items():
         replace_file(path, content)
     explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
-    report = _report(candidate, candidate.deployment, files) | explained
+    checked = {"calibration": _checked(check)} if check is not None else {}
+    report = _report(candidate, candidate.deployment, files) | explained | checked
     report |= promise_json(promise, folder.candidates())
     if arguments.kit and not kit:
         report["notes"].append(_NO_KIT)
@@ -175,6 +187,7 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
         "upper_bound": number(candidate.bound),
         "bound": candidate.bound_text,
         **{name: figures_json(figures) for name, figures in deployed.figures.items()},
+        **({"default_setting": deployed.own_setting} if "default" in deployed.figures else {}),
         "simulated": changes_json(deployed.simulated),
         "in_float": list(deployed.in_float),
         "images": deployed.images,
@@ -183,6 +196,17 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
         "machine": deployed.machine,
         "files": [str(path) for path in files],
         "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
+    }
+
+
+def _checked(found: CalibrationCheck) -> dict[str, Any]:
+    return {
+        "findings": list(found.findings),
+        "enough": found.enough,
+        "metric": found.metric,
+        "ladder": [{"images": rung.images, "values": list(rung.values)} for rung in found.rungs],
+        "beyond": found.beyond,
+        "uncovered": [asdict(each) for each in found.uncovered],
     }
 
 

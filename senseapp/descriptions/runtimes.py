@@ -43,9 +43,13 @@ class RuntimeDescription:
         return bool(self.operations)
 
     @property
-    def own_default(self) -> str:
-        """What the file of its own quantizer, as it comes, is called."""
-        return f"{self.label}'s own default"
+    def own_quantizer(self) -> str:
+        """What else writes files in int8 for it, and is compared with."""
+        return f"{self.label}'s own quantizer"
+
+    def own_title(self, setting: str) -> str:
+        """Return what the file of its own quantizer in a setting is called; records of earlier versions name none."""
+        return f"{self.label}'s {setting or 'own default, per tensor'}"
 
 
 RUNTIMES: Registry[RuntimeDescription] = Registry(

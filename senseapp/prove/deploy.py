@@ -172,6 +172,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         found = search.found(files, layers)
         files, notes = found.files, found.notes
     in_float = files["file"] == network or found is None
+    own_setting = found.own_setting if found is not None else ""
     preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
     names = evaluator.class_names
     files["file"] = runtime.described(files["file"], preprocessing=preprocessing, class_names=names)
@@ -189,7 +190,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         images=len(proof),
         preparation=_preparation(evaluator, runtime),
         machine=runtime.machine(),
-        findings=findings(figures, settings, images=len(proof)),
+        findings=findings(figures, settings, images=len(proof), own_setting=own_setting),
         notes=(
             evaluator.images.note,
             *steps.notes,
@@ -199,6 +200,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
             *source.notes,
         ),
         computes_in_float=in_float,
+        own_setting=own_setting,
     )
     before, after = (judged[name].outputs for name in ("original", "file"))
     answers = file_answers(before, after, proof, task=evaluator.task, names=names)

@@ -11,15 +11,17 @@ from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
 
 
-def findings(figures: Mapping[str, RuntimeFigures], settings: DeploySettings, *, images: int) -> tuple[str, ...]:
+def findings(
+    figures: Mapping[str, RuntimeFigures], settings: DeploySettings, *, images: int, own_setting: str = ""
+) -> tuple[str, ...]:
     """Return what the file does in one sentence, and a sentence for each thing that speaks against it.
 
-    ``figures`` are those of :class:`~senseapp.records.deployment.Deployment`.
+    ``figures`` and ``own_setting`` are those of :class:`~senseapp.records.deployment.Deployment`.
     """
     file, original = figures["file"], figures["original"]
     size = f"at {100 * file.file_bytes / original.file_bytes:.0f} % of its size"
     does = f"Measured on {plural(images, 'image')}: {_answers(file.changes)}, {_time(file)}, {size}."
-    return (does, *_against(figures, settings))
+    return (does, *_against(figures, settings, own_setting))
 
 
 def advice(int8: Median, zeros: Median) -> str:
@@ -52,7 +54,7 @@ def _time(file: RuntimeFigures) -> str:
     return f"in {100 * file.time_ratio.value:.0f} % of the original's time here"
 
 
-def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings) -> Iterator[str]:
+def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings, own_setting: str) -> Iterator[str]:
     file, int8, default = (figures.get(name) for name in ("file", "int8", "default"))
     if file is None or int8 is None:
         return
@@ -62,7 +64,7 @@ def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings) ->
     judged_by = divergence_among(names) or names[0]
     own, all_int8 = (change_in(each.changes, judged_by) for each in (file, int8))
     if default is not None and own is not None:
-        yield from _against_default(file, own, default, runtime_words(settings.runtime).own_default)
+        yield from _against_default(file, own, default, runtime_words(settings.runtime).own_title(own_setting))
     if own is not None and all_int8 is not None and own.delta > all_int8.delta:
         yield "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
     if settings.kind == "mixed" and file.seconds.value > settings.most_time * int8.seconds.value:

@@ -13,7 +13,10 @@ _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth 
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
 _SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
 _INSTEAD = 4  # files, of each
+_HALVINGS = 5  # timings that find how many more nodes the time allows
+_LONGER = 6  # timings of the file in the end, each with one node less
 
+_TINY = 1e-12  # seconds: what costs none is put back last
 _Group = tuple[str, ...]
 
 
@@ -24,11 +27,13 @@ class Mixed:
     Attributes:
         in_float: names of the nodes that do, in the order in which they were chosen.
         gain: by node, how much less damage the file does where this node alone is in float.
+        in_time: whether a second, longer timing found it quick enough, too.
     """
 
     content: bytes
     in_float: tuple[str, ...]
     gain: Mapping[str, float]
+    in_time: bool = True
 
 
 def mixed(
@@ -40,6 +45,8 @@ def mixed(
     seconds_of: Callable[[Collection[str]], float],
     is_quick_enough: Callable[[bytes], bool],
     is_enough: Callable[[bytes, float], bool] = lambda _content, damage: damage <= 0,
+    holds_time: Callable[[bytes], bool] = lambda _content: True,
+    uses_time: bool = False,
     progress: Callable[[str], None],
 ) -> Mixed:
     """Return the int8 file whose most harmful nodes are in float, as long as it stays quick enough.
@@ -51,8 +58,14 @@ def mixed(
     1978, "Accelerated greedy algorithms for maximizing submodular set functions"). At last, nodes that gain nothing
     beside those chosen later go back, and others are tried in place of those that cost most. The search ends at a file
     and its damage that are ``is_enough``; what it is still enough without goes back to int8.
+
+    Where it is not enough and ``uses_time``, more nodes go to float together, as many as are quick enough, if that does
+    less damage: images that choose are too few to tell the small gain of each. Of the many files that were timed one is
+    quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain for their time go back.
     """
-    search = _NodeSearch(writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, is_enough, progress)
+    search = _NodeSearch(
+        writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, is_enough, holds_time, uses_time, progress
+    )
     return search.found(screen)
 
 
@@ -64,6 +77,8 @@ class _NodeSearch:
     seconds_of: Callable[[Collection[str]], float]
     is_quick_enough: Callable[[bytes], bool]
     is_enough: Callable[[bytes, float], bool]
+    holds_time: Callable[[bytes], bool]
+    uses_time: bool
     progress: Callable[[str], None]
     in_float: _Group = ()
     best: bytes = b""
@@ -91,7 +106,39 @@ class _NodeSearch:
             self._drop_idle()
             if self.done or not self._swap(gains):
                 break
-        return Mixed(content=self.best, in_float=self.in_float, gain=alone)
+        if self.uses_time and not self.done:
+            self._fill(alone)
+        in_time = self._keep_time(alone)
+        return Mixed(content=self.best, in_float=self.in_float, gain=alone, in_time=in_time)
+
+    def _fill(self, alone: Mapping[str, float]) -> None:
+        """Leave in float what the rest of the time allows, the most gain for its time first."""
+        rest = [node for node in self.nodes if node not in self.in_float]
+        ranked = sorted(rest, key=lambda node: -self._worth((node,), alone[node]))
+        few, many = 0, len(ranked)  # of which the former are quick enough, the latter are not
+        for _ in range(_HALVINGS):
+            middle = (few + many) // 2
+            if middle == few:
+                break
+            self.progress("Using the rest of the time for parts in float")
+            quick = self.is_quick_enough(self._with((*self.in_float, *ranked[:middle])))
+            few, many = (middle, many) if quick else (few, middle)
+        tried = (*self.in_float, *ranked[:few])
+        candidate = self._with(tried)
+        if few and (damage := self.damage_of(candidate)) < self.least:
+            self._take(tried, candidate, damage)
+
+    def _keep_time(self, alone: Mapping[str, float]) -> bool:
+        """Put nodes back into int8 until the file is found quick enough again; return whether it is."""
+        for _ in range(_LONGER):
+            self.progress("Timing the file again")
+            if not self.in_float or self.holds_time(self.best):
+                return True
+            least = min(self.in_float, key=lambda node: alone[node] / max(self._cost(node), _TINY))
+            fewer = tuple(each for each in self.in_float if each != least)
+            content = self._with(fewer)
+            self._take(fewer, content, self.damage_of(content))
+        return self.holds_time(self.best)
 
     def _with(self, in_float: Collection[str]) -> bytes:
         return self.writer.write(but=[*self.always_float, *in_float])

@@ -16,9 +16,9 @@ from senseapp.networks.network import in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.float_nodes import Mixed, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.records.deployment import INT8_BITS, DeploySettings
+from senseapp.records.deployment import INT8_BITS, DeploySettings, Median
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Fitting, Quantizer, Runtime, RuntimeNetwork, ratio
+from senseapp.runtimes.base import TURNS, Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork, ratio
 
 _BITS = BitScale(noun="rounding", axis="Bits")
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
@@ -26,18 +26,28 @@ _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
+_TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
+_OFTEN_LONGER = (
+    "Timed again, the file took longer than was allowed: this machine is busy, or its times vary. Make the file again "
+    "on a quiet machine."
+)
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Files:
-    """The files by name, the nodes of "file" in float, and sentences on how it was made."""
+    """The files by name, the nodes of "file" in float, and sentences on how it was made.
+
+    Attributes:
+        own_setting: of the runtime's own quantizer for "default"; empty where there is none.
+    """
 
     files: dict[str, bytes]
     in_float: tuple[str, ...]
     notes: tuple[str, ...]
+    own_setting: str = ""
 
 
 class Int8Search:
@@ -89,29 +99,35 @@ class Int8Search:
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
         made = {**files, "int8": all_int8}
-        with steps.trying(runtime.description.own_default):
-            default = runtime.own_int8(network, self._fitted)
-            if default is not None:
-                if self._damage_of(default) < self._damage_of(found.content) and not kept:
-                    found = replace(found, content=default, in_float=())
-                made["default"] = default
+        own: OwnInt8 | None = None
+        with steps.trying(runtime.description.own_quantizer):
+            own = runtime.own_int8(network, fitting)
+        if own is not None:
+            if self._damage_of(own.content) < self._damage_of(found.content) and not kept:
+                found = replace(found, content=own.content, in_float=(), in_time=True)
+            made["default"] = own.content
         if self._by_answers and self._judged(found.content).share_changed > settings.most_changed:
             found = Mixed(content=network, in_float=(), gain={})  # float changes none
-        is_own = found.content not in (network, made.get("default"))
-        notes = self._notes(found.content, quantizer.notes if is_own else ())
+        late = () if found.in_time else (_OFTEN_LONGER,)
+        notes = (*late, *self._notes(found.content, quantizer.notes, own))
         made = {**made, "file": found.content}
         files = {name: runtime.in_place(network, made[name]) if name in _INT8 else made[name] for name in made}
-        return Int8Files(files=files, in_float=found.in_float, notes=notes)
+        setting = own.setting if own is not None else ""
+        return Int8Files(files=files, in_float=found.in_float, notes=notes, own_setting=setting)
 
-    def _notes(self, content: bytes, of_quantizer: tuple[str, ...]) -> tuple[str, ...]:
-        """Return sentences on how the file was made."""
+    def _notes(self, content: bytes, of_quantizer: tuple[str, ...], own: OwnInt8 | None) -> tuple[str, ...]:
+        """Return sentences on how the file was made, and what it is compared with."""
         bits, note = self._bits, self._runtime.int8_note
         rounded = bits and min(bits.values()) < INT8_BITS
+        is_own = own is not None and content == own.content
+        is_float = content == self._content
+        whose = self._runtime.description.own_quantizer
         return (
             *((f"Weights of fewer than {INT8_BITS} bits are stored in {INT8_BITS}.",) if rounded else ()),
-            *((_NOT_QUICKER,) if self._by_answers and content == self._content else ()),
-            *of_quantizer,
-            *((note,) if note else ()),
+            *((_NOT_QUICKER,) if self._by_answers and is_float else ()),
+            *((f"This file is that of {whose}, which did less harm on the images that choose.",) if is_own else ()),
+            *(() if is_own or is_float else (*of_quantizer, *((note,) if note else ()))),
+            *(own.notes if own is not None else ()),
         )
 
     def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
@@ -129,11 +145,10 @@ class Int8Search:
                 return self._judged(content).share_changed <= settings.most_changed
             return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
 
-        def is_quick_enough(content: bytes) -> bool:
+        def time_of(content: bytes, turns: int) -> Median:
             file = runtime.in_place(self._content, content)
             pair = (runtime.open(file, threads=settings.threads), quickest)
-            slower, quicker = runtime.times(pair, few[:1], turns=_SEARCH_TURNS)
-            return ratio(slower, quicker).value <= most_time
+            return ratio(*runtime.times(pair, few[:1], turns=turns))
 
         return mixed(
             quantizer,
@@ -141,8 +156,10 @@ class Int8Search:
             screen=lambda content: screen.judged(runtime.open(content)).damage,
             damage_of=self._damage_of,
             seconds_of=self._seconds(quantizer, all_int8),
-            is_quick_enough=is_quick_enough,
+            is_quick_enough=lambda content: time_of(content, _SEARCH_TURNS).value <= _TIME_MARGIN * most_time,
             is_enough=is_enough,
+            holds_time=lambda content: time_of(content, TURNS).value <= _TIME_MARGIN * most_time,
+            uses_time=not self._by_answers,
             progress=self._steps.progress,
         )
 

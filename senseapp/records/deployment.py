@@ -229,8 +229,8 @@ class Deployment:
 
     Attributes:
         figures: of ``file``; of ``original``, the uncompressed network in float; of ``int8``, the same network as the
-            file with all of it in int8; of ``default``, that by the runtime's own quantizer as it comes. A float file
-            has the first two only.
+            file with all of it in int8; of ``default``, that by the best of the runtime's own settings. A float
+            file has the first two only.
         simulated: the changes that the schedule's simulation in torch has on the same images; empty without one.
         in_float: layers, or operations of none, that were left in float since int8 harms them.
         opset: the version of the file's format: of ONNX the operator set; 0 where it has none.
@@ -241,6 +241,8 @@ class Deployment:
         findings: sentences; the first says what the file does, the others what speaks against it.
         notes: further sentences.
         computes_in_float: whether no part of the file computes in int8; None in records of earlier versions.
+        own_setting: of the runtime's quantizer for ``default``; empty in records of earlier versions, in which it has
+            one scale of weights for each tensor, and where there is no such file.
     """
 
     settings: DeploySettings
@@ -255,11 +257,17 @@ class Deployment:
     findings: tuple[str, ...]
     notes: tuple[str, ...]
     computes_in_float: bool | None = None
+    own_setting: str = ""
 
     @property
     def runtime(self) -> RuntimeDescription:
         """The runtime that the file is for, in words; of one that is not installed here, what its name says."""
         return runtime_words(self.settings.runtime)
+
+    @property
+    def own_title(self) -> str:
+        """What the file of the runtime's own quantizer is called."""
+        return self.runtime.own_title(self.own_setting)
 
     def readme(self, name: str) -> str:
         """Return how the file called ``name`` is loaded, given a picture, and run, in three lines."""

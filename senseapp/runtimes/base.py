@@ -23,6 +23,7 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes, Median
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 
@@ -140,6 +141,20 @@ class Fitting:
     steps: OptionalSteps = field(default_factory=OptionalSteps)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnInt8:
+    """The file of a runtime's own quantizer in the best of its usual settings.
+
+    Attributes:
+        setting: in words, after the runtime's name: ``quantize_static, per channel, unsigned activations, min-max``.
+        notes: sentences on how it was found.
+    """
+
+    content: bytes
+    setting: str
+    notes: tuple[str, ...] = ()
+
+
 class Runtime(ABC):
     """A runtime on this machine. What only int8 needs is refused unless its description says that it has it.
 
@@ -232,9 +247,21 @@ class Runtime(ABC):
         """Return a quantizer of a float file that does as little harm as this runtime knows how to do."""
         return self.quantizer(content, fitting.batches)
 
-    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes | None:
-        """Return the file of the runtime's own quantizer as it comes; None where it has none."""
+    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+        """Return the file of the runtime's own quantizer in the usual setting that does least harm; None without one.
+
+        It is what our files are compared with.
+        """
         return None
+
+    def coverage(
+        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> list[TensorCoverage]:
+        """Return how far what an ``int8`` file rounds lies on ``others`` beyond its range on ``calibration``.
+
+        ``content`` is the network in float. Empty where the runtime cannot tell.
+        """
+        return []
 
     def roundings(
         self,

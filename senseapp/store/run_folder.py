@@ -14,6 +14,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers
+from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
@@ -34,6 +35,7 @@ Record = (
     | ChangedAnswers
     | Diagnosis
     | FileAnswers
+    | CalibrationCheck
 )
 """What tasks on finished runs leave."""
 RecordT = TypeVar(
@@ -47,6 +49,7 @@ RecordT = TypeVar(
     ChangedAnswers,
     Diagnosis,
     FileAnswers,
+    CalibrationCheck,
 )
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
@@ -58,6 +61,7 @@ _PREFIXES: dict[type, str] = {
     ChangedAnswers: "changed",
     Diagnosis: "diagnosis",
     FileAnswers: "answers",
+    CalibrationCheck: "calibration",
 }
 
 
@@ -71,7 +75,8 @@ class RunFolder:
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
     within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the
     file ``deployed-KEY`` with the suffix of its runtime; what is recommended is a ``recommendation-KEY.json``, which
-    answers change a ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``, what a file answers to each
+    answers change a ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``, what a check of
+    calibration images found a ``calibration-KEY.json``, what a file answers to each
     image that it was measured on an ``answers-KEY.json``. An empty ``begun-KEY`` stands for each that was asked for
     and has not ended.
 

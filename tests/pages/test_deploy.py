@@ -10,11 +10,13 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec, NotFound
+from senseapp.records.calibration import CalibrationCheck, CalibrationRung, TensorCoverage
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import CalibrationTask
 from senseapp.server.schedule_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
@@ -23,6 +25,7 @@ from tests.deployments import a_candidate, a_change, a_deployment, some_figures,
 from tests.pages.conftest import open_page
 
 PAGE = "pages/targets.py"
+OWN = "onnxruntime's quantize_static, per channel, unsigned activations, min-max"
 
 
 @pytest.fixture
@@ -69,9 +72,7 @@ def test_each_file_stands_with_its_own_figures_and_its_button(app, task: Deliver
     assert file.headline in texts(app)
     assert "ONNX, partly int8, 2 parts in float" in texts(app)
     table = next(frame.value for frame in app.dataframe if "size" in frame.value)
-    assert list(table["file"]) == [
-        *("This file", "The original, in float", "All of it in int8", "onnxruntime's own default")
-    ]
+    assert list(table["file"]) == [*("This file", "The original, in float", "All of it in int8", OWN)]
     assert table["agreement"][0] == "95.5 (94.5 to 96.5)"
     assert table["time"][0] == "5.2 (5.1 to 5.3)"
     assert table["share"][2] == "49 (48 to 50)"
@@ -148,3 +149,37 @@ def test_all_int8_is_not_shown_beside_itself() -> None:
     figures = usual_figures(file=some_figures(0.0041, 0.49, 4_900_000))
     rows = deployment_frame(a_deployment(settings=DeploySettings(kind="int8"), figures=figures))
     assert "All of it in int8" not in set(rows["file"])
+
+
+def a_check(**parts: object) -> CalibrationCheck:
+    rungs = (
+        CalibrationRung(images=16, values=(0.71, 0.86)),
+        CalibrationRung(images=64, values=(0.93, 0.925)),
+        CalibrationRung(images=128, values=(0.93,)),
+    )
+    return CalibrationCheck(metric="agreement", rungs=rungs, images=104, **parts)
+
+
+def test_calibration_images_are_checked_on_request_and_the_ladder_is_shown(
+    app, task: DeliverTask, backend: Backend, service: Service
+) -> None:
+    run_id = task.run_id
+    open_page(app, PAGE, run=run_id)
+    app.button(key=f"schedule.calibration_check.{run_id}").click().run()
+    assert not app.exception
+    asked = CalibrationTask(run_id=run_id)
+    assert service.work.progress(asked).state is RunState.QUEUED
+    app.button(key=f"schedule.calibration_stop.{run_id}").click().run()
+    assert service.work.progress(asked).state is RunState.CANCELLED
+    worst = TensorCoverage(node="n", low=0.0, high=6.0, seen_low=0.0, seen_high=14.0, beyond=0.021, values=900)
+    found = a_check(tensors=50, num_uncovered=1, uncovered=(worst,), beyond=0.01)
+    backend.store.folder(run_id).save(asked.key, found)
+    open_page(app, PAGE, run=run_id)
+    assert "from 64 on it is 93.0 % (measured on 104 images)." in app.success[0].value
+    assert found.findings[1] in [each.value for each in app.warning]
+    table = next(frame.value for frame in app.dataframe if "draws" in frame.value)
+    assert table.to_dict("list") == {
+        "images": [16, 64, 128],
+        "draws": [2, 2, 1],
+        "value": ["71.0 to 86.0", "92.5 to 93.0", "93.0"],
+    }

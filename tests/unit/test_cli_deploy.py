@@ -60,8 +60,13 @@ def test_the_file_does_what_the_line_says(folder, capsys):
 
 
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
-    assert deploy(folder, "--float", "--explain", "--weight-bits", "3", out="float.onnx") == 0
+    more = ("--explain", "--weight-bits", "3", "--calibration-check")
+    assert deploy(folder, "--float", *more, out="float.onnx") == 0
     report = json.loads(capsys.readouterr().out)
+    ladder = report["calibration"]["ladder"]
+    assert [rung["images"] for rung in ladder][:2] == [8, 16]
+    assert len(ladder[-1]["values"]) == 1
+    assert "calibration images Top-1 agreement is" in report["calibration"]["findings"][0]
     stem = report["explained"][0]
     assert stem["weight"]["kl"]["delta"] > stem["input"]["kl"]["delta"]
     modules = load_demo_model().module.named_modules()

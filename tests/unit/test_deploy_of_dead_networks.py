@@ -229,14 +229,11 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def whole_only(*args: Any, per_channel: bool = True, **settings: Any) -> Int8Writer:
-        return Int8Writer(*args, **settings) if per_channel else broken()
-
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.Int8Writer", whole_only)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_own", broken)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", lambda network, *_, **__: network)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
-    for name in ("ranges and weights fitted to the images", "onnxruntime's own default"):
+    for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
     assert kl(found) < 0.02
     assert set(found.record.figures) == {"file", "original", "int8"}

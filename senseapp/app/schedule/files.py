@@ -23,6 +23,7 @@ from senseapp.app.common.download import (
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.tables import show_table
+from senseapp.app.schedule.calibration import calibration_block
 from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import code, md
@@ -36,6 +37,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
+from senseapp.server.layer_tasks import CalibrationTask
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
 from senseapp.views.frames.files import deployment_frame, shown_metrics
@@ -208,6 +210,8 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 )
                 if st.button(label, key=f"schedule.deploy.{run_id}", icon=":material/rocket_launch:"):
                     begin(task)
+        if runtime_words(task.settings.runtime).has_int8 and task.settings.kind != "float":
+            calibration_block(CalibrationTask(run_id=run_id, runtime=task.settings.runtime))
 
 
 def _choose(run_id: str, allowed: float) -> DeploySettings:
@@ -280,7 +284,7 @@ def _files(run_id: str, delivery: Delivery, allowed: float, promise: Promise | N
             continue
         if len(each.deployment.figures) > 2:
             with st.expander(
-                md("Beside all of it in int8 and {}", each.runtime.own_default), icon=":material/table_rows:"
+                md("Beside all of it in int8 and {}", each.deployment.own_title), icon=":material/table_rows:"
             ):
                 _measured(each.deployment, f"{run_id}.{place}")
         else:

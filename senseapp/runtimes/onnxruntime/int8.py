@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import logging
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -62,19 +63,11 @@ class Int8Writer(Quantizer):
         calibration: Sequence[Tensor],
         *,
         rounding: Rounding | None = None,
-        per_channel: bool = True,
         reduce_range: bool = False,
     ) -> None:
-        self._settings: dict[str, Any] = {
-            "quant_format": QuantFormat.QDQ,
-            "activation_type": QuantType.QUInt8,
-            "weight_type": QuantType.QInt8,
-            "per_channel": per_channel,
-            "reduce_range": reduce_range,
-        }
         self._folder = tempfile.TemporaryDirectory()
         self.network, self.reduce_range, self._path = network, reduce_range, Path(self._folder.name) / "float.onnx"
-        self._input, self._calibration = onnx.load_from_string(network).graph.input[0].name, calibration
+        self._calibration = calibration
         self._rounding = rounding
         self._all: tuple[bytes, PartlyInt8] | None = None
 
@@ -134,35 +127,51 @@ class Int8Writer(Quantizer):
 
     def _quantized(self) -> bytes:
         """Return the network all in int8."""
-        target = Path(self._folder.name) / "int8.onnx"
         model = onnx.load_from_string(self.network)
         overrides = _apply(self._rounding, model) if self._rounding else {}
         self._path.write_bytes(model.SerializeToString())  # a model in memory would be changed by the quantizer
-        try:
-            with _without_warnings():
-                quantize_static(
-                    self._path,
-                    target,
-                    _Images(self._input, self._calibration),
-                    calibration_cache_path=Path(self._folder.name) / "ranges.json",
-                    extra_options={"TensorQuantOverrides": overrides},
-                    **self._settings,
-                )
-        except Exception as error:  # it raises errors of many packages
-            if is_about_memory(error):
-                raise
-            raise InvalidSpec(
-                f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
-            ) from error
-        return target.read_bytes()
+        return quantized(
+            self._path,
+            Path(self._folder.name) / "int8.onnx",
+            self._calibration,
+            calibration_cache_path=Path(self._folder.name) / "ranges.json",
+            activation_type=QuantType.QUInt8,
+            per_channel=True,
+            reduce_range=self.reduce_range,
+            extra_options={"TensorQuantOverrides": overrides},
+        )
+
+
+def quantized(network: Path, target: Path, calibration: Sequence[Tensor], **settings: Any) -> bytes:
+    """Return the float file ``network`` in int8, written to ``target`` with ``settings`` of onnxruntime's quantizer.
+
+    Weights are signed. ``calibration`` are batches (N, C, H, W).
+
+    Raises:
+        InvalidSpec: onnxruntime cannot quantize it.
+    """
+    images = _Images(onnx.load(network).graph.input[0].name, calibration)
+    try:
+        with _without_warnings():
+            quantize_static(
+                network, target, images, quant_format=QuantFormat.QDQ, weight_type=QuantType.QInt8, **settings
+            )
+    except Exception as error:  # it raises errors of many packages
+        if is_about_memory(error):
+            raise
+        raise InvalidSpec(
+            f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
+        ) from error
+    return target.read_bytes()
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Hush the quantizer, which recommends at each file to shape it first."""
+    """Hush the quantizer, which recommends at each file to shape it first, and prints what it collects."""
     logging.disable(logging.WARNING)
     try:
-        yield
+        with redirect_stdout(io.StringIO()):
+            yield
     finally:
         logging.disable(logging.NOTSET)
 
@@ -201,11 +210,20 @@ class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has n
     """Shows images to onnxruntime's calibration, batch by batch."""
 
     def __init__(self, name: str, batches: Sequence[Tensor]) -> None:
-        self._feeds: Iterator[dict[str, Any]] = ({name: batch.cpu().contiguous().numpy()} for batch in batches)
+        self._name, self._batches = name, batches
+        self.set_range(0, len(batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        """Show the batches from one to another next."""
+        self._left = iter(self._batches[start_index:end_index])
 
     def get_next(self) -> dict[str, Any] | None:
         """Return the next batch by the name of the input; None after the last."""
-        return next(self._feeds, None)
+        batch = next(self._left, None)
+        return None if batch is None else {self._name: batch.cpu().contiguous().numpy()}
 
 
 def int8_nodes(content: bytes) -> list[str]:

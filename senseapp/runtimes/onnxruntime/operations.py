@@ -17,16 +17,19 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime
+from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer, Runtime
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime.own import best_own
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
+from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
@@ -43,7 +46,7 @@ class OnnxRuntime(Runtime):
     description = ONNXRUNTIME
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
-        "so the file does the same on processors without VNNI, where onnxruntime's own default may saturate."
+        "so the file does the same on processors without VNNI, where onnxruntime's own quantizer may saturate."
     )
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
@@ -148,10 +151,22 @@ class OnnxRuntime(Runtime):
             writer.notes = (_EQUALISED,) if network != content else ()
             yield writer
 
-    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes:
-        """Return the file of onnxruntime's quantizer with one scale for each tensor, as it comes."""
-        with Int8Writer(content, calibration, per_channel=False) as usual:
-            return usual.write()
+    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+        """Return the best file of ``quantize_static``."""
+        return best_own(
+            content,
+            fitting.batches,
+            damage_of=lambda file: fitting.damage_of(self._model(file)),
+            reduce_range=fitting.reduce_range,
+            trying=fitting.steps.trying,
+            progress=fitting.steps.progress,
+        )
+
+    def coverage(
+        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> list[TensorCoverage]:
+        """Return the coverage of each tensor that the file rounds."""
+        return coverage(content, int8, calibration, others)
 
     def roundings(
         self,

@@ -21,9 +21,10 @@ from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import opset_of
+from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer
+from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -137,9 +138,17 @@ class UploadedRuntime(OnnxRuntime):
         with super().fitted_quantizer(self._int8_copy(content), fitting) as quantizer:
             yield quantizer
 
-    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes:
-        """Return the copy as onnxruntime's quantizer writes it."""
-        return super().own_int8(self._int8_copy(content), self._arranged(calibration))
+    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+        """Return the copy as onnxruntime's quantizer writes it best."""
+        fitting = replace(fitting, batches=self._arranged(fitting.batches))
+        return super().own_int8(self._int8_copy(content), fitting)
+
+    def coverage(
+        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> list[TensorCoverage]:
+        """Return the coverage of each tensor that the file of the copy rounds."""
+        batches = (self._arranged(each) for each in (calibration, others))
+        return super().coverage(self._plain_of(content), int8, *batches)
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""

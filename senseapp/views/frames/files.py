@@ -9,6 +9,7 @@ import pandas as pd
 
 from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, GivenAnswer
+from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, offered
 from senseapp.records.deployment import MILLISECONDS, Deployment, Median
 from senseapp.records.measurement import change_in
@@ -82,7 +83,7 @@ _FILES = {
     "int8": "All of it in int8",
     "default": "",
 }
-"""Titles of files; that of the runtime's own quantizer is the runtime's."""
+"""Titles of files; that of the runtime's own quantizer says in which setting."""
 _UNKNOWN = "–"
 
 
@@ -102,7 +103,7 @@ def deployment_frame(record: Deployment) -> pd.DataFrame:
     shown = [name for name in _FILES if name in record.figures and (name, record.settings.kind) != ("int8", "int8")]
     rows = [
         {
-            "file": _FILES[name] or record.runtime.own_default,
+            "file": _FILES[name] or record.own_title,
             **_readings(record.figures[name].changes, names),
             "time": _milliseconds(record.figures[name].seconds),
             "share": _percent(record.figures[name].time_ratio),
@@ -139,6 +140,22 @@ def _milliseconds(seconds: Median) -> str:
 def _percent(ratio: Median) -> str:
     value, low, high = (f"{100 * each:.0f}" for each in (ratio.value, ratio.low, ratio.high))
     return f"{value} ({low} to {high})"
+
+
+def calibration_frame(found: CalibrationCheck) -> pd.DataFrame:
+    """Return a row per number of calibration images: ``images``, ``draws``, and ``value`` as the range over draws."""
+    metric = METRICS[found.metric]
+    rows = [
+        {
+            "images": rung.images,
+            "draws": len(rung.values),
+            "value": metric.interval_text(min(rung.values), max(rung.values))
+            if len(rung.values) > 1
+            else metric.value_text(rung.values[0]).removesuffix(metric.value_unit).strip(),
+        }
+        for rung in found.rungs
+    ]
+    return pd.DataFrame(rows, columns=["images", "draws", "value"])
 
 
 OURS, UNIFORM = "A level for each layer", "The same level for all"
