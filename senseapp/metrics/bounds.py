@@ -1,0 +1,212 @@
+"""One-sided upper confidence bounds of a loss on new images, and how many images a bound needs.
+
+An interval of :mod:`senseapp.metrics.intervals` covers on average; a bound is for promises, so it exceeds the true loss
+with at least its confidence, for any number of images:
+
+===============================  ============================================================================
+0 or 1 (answers that change)     :func:`upper_bound_of_share`, exact binomial
+-1, 0 or 1 (top-1, top-5)        :func:`upper_bound_of_net_share`, exact where no image gets better
+in a known range                 :func:`upper_bound_of_mean`, Hoeffding-Bentkus and empirical Bernstein
+a function of all images (mAP)   bootstrap with one more image of the worst outcome, in
+                                 :meth:`senseapp.metrics.records.RecordMetric.upper_bound`
+===============================  ============================================================================
+
+Measured coverage is in ``docs/guarantee.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, betainc, betaincinv  # scipy.stats takes half a second to import
+
+from senseapp.core.errors import InvalidInput
+
+_STEPS = 60  # of bisection in an interval of length 1 or 2
+_QUANTILES = 512  # of the direction of changes, over which its distribution is averaged
+_MOST_IMAGES = 2**40
+
+
+def _check(images: int, confidence: float) -> None:
+    if images < 1:
+        raise InvalidInput("A bound needs at least one image, got none. Choose more images.")
+    if not 0.5 <= confidence < 1:
+        raise InvalidInput(f"The confidence must be from 0.5 to below 1, got {confidence}. 0.95 is usual.")
+
+
+def upper_bound_of_share(changed: int, images: int, confidence: float = 0.95) -> float:
+    """Return the upper bound of a probability after ``changed`` of ``images``: Clopper-Pearson, one-sided.
+
+    Source: Clopper and Pearson (1934), The use of confidence or fiducial limits, Biometrika 26.
+
+    Raises:
+        InvalidInput: no images, more changed than there are, or a confidence outside 0.5 to 1.
+
+    >>> [round(upper_bound_of_share(*each), 4) for each in ((0, 300), (3, 200), (200, 200))]
+    [0.0099, 0.0383, 1.0]
+    """
+    _check(images, confidence)
+    if not 0 <= changed <= images:
+        raise InvalidInput(f"From 0 to {images} of {images} images can change, got {changed}.")
+    return 1.0 if changed == images else float(betaincinv(changed + 1, images - changed, confidence))
+
+
+@lru_cache(maxsize=4096)
+def upper_bound_of_net_share(worse: int, better: int, images: int, confidence: float = 0.95) -> float:
+    """Return the upper bound of P(worse) - P(better) after so many of ``images``: of a drop in accuracy.
+
+    It is the quantile of the difference of the shares of worse and of better images with one more worse image, under a
+    flat Dirichlet distribution; where no image gets better, that is Clopper-Pearson's bound.
+
+    Source: Gaffke (2005), Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+    variable, Mathematical Methods of Statistics 14; Fay, Proschan and Brittain (2015), Combining one-sample confidence
+    procedures for inference in the two-sample case, Biometrics 71 (the same bound by melding).
+
+    >>> round(upper_bound_of_net_share(3, 0, 200), 4) == round(upper_bound_of_share(3, 200), 4)
+    True
+    """
+    changed = worse + better
+    if not better:
+        return upper_bound_of_share(worse, images, confidence)
+    _check(images, confidence)
+    if min(worse, better) < 0 or changed > images:
+        raise InvalidInput(f"From 0 to {images} of {images} images can change, got {worse} and {better}.")
+    middles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    direction = 2 * betaincinv(worse + 1, better, middles) - 1  # of a change, from -1 to 1
+
+    def below(net: float) -> float:
+        """Return the probability that the difference is at most ``net``."""
+        if changed == images:
+            return float((direction <= net).mean())
+        share = np.clip(np.divide(net, direction, out=np.ones_like(direction), where=direction != 0), 0, 1)
+        inside = betainc(changed + 1, images - changed, share)
+        if net < 0:
+            return float(np.where(direction < 0, 1 - inside, 0.0).mean())
+        return float(np.where(direction > 0, inside, 1.0).mean())
+
+    return _last(lambda net: below(net) < confidence, -1.0, 1.0)
+
+
+def upper_bound_of_mean(
+    values: Sequence[float] | NDArray[np.float64], low: float, high: float, confidence: float = 0.95
+) -> float:
+    """Return the upper bound of the mean of independent ``values``, one of each image, that lie in ``low`` to ``high``.
+
+    Raises:
+        InvalidInput: no values, values outside the range, or a confidence outside 0.5 to 1.
+
+    >>> round(upper_bound_of_mean([0.0] * 400, 0, 1), 4)
+    0.0092
+    """
+    found = np.asarray(values, dtype=np.float64)
+    _check(found.size, confidence)
+    if not (found.min() >= low and found.max() <= high):
+        raise InvalidInput(f"The values must lie from {low:g} to {high:g}, got {found.min():g} to {found.max():g}.")
+    return upper_bound_of_sums(found.size, (float(found.sum()), float((found**2).sum())), low, high, confidence)
+
+
+def upper_bound_of_sums(
+    images: int, sums: tuple[float, float], low: float, high: float, confidence: float = 0.95
+) -> float:
+    """Return :func:`upper_bound_of_mean` from the sums of the values and of their squares.
+
+    It is the lower of two bounds, each at half the error: Hoeffding-Bentkus, which is nearly that of a share, and
+    empirical Bernstein, which gains where values vary little.
+
+    Source: Bates, Angelopoulos, Lei, Malik and Jordan (2021), Distribution-free, risk-controlling prediction sets,
+    Journal of the ACM 68, proposition 4 and equation 10; Maurer and Pontil (2009), Empirical Bernstein bounds and
+    sample variance penalization, theorem 4.
+    """
+    _check(images, confidence)
+    if not all(map(math.isfinite, sums)):
+        return high
+    error, span = (1 - confidence) / 2, high - low
+    mean = min(1.0, max(0.0, (sums[0] / images - low) / span))
+    bounds = [_hoeffding_bentkus(mean, images, error)]
+    if images > 1:
+        variance = max(0.0, sums[1] / images - (sums[0] / images) ** 2) * images / (images - 1) / span**2
+        logarithm = math.log(2 / error)
+        bounds.append(mean + math.sqrt(2 * variance * logarithm / images) + 7 * logarithm / (3 * (images - 1)))
+    return low + span * min(1.0, *bounds)
+
+
+def _hoeffding_bentkus(mean: float, images: int, error: float) -> float:
+    """Return the largest expectation, from 0 to 1, that a mean as low as ``mean`` does not refute at ``error``."""
+    whole = math.ceil(images * mean - 1e-9)  # sums of float64 are slightly off whole numbers
+
+    def is_possible(expected: float) -> bool:
+        return (
+            min(math.exp(-images * _divergence(mean, expected)), math.e * float(bdtr(whole, images, expected))) > error
+        )
+
+    return _last(is_possible, mean, 1.0)
+
+
+def _divergence(mean: float, expected: float) -> float:
+    """Return the KL divergence, in nats, of Bernoulli(``mean``) from Bernoulli(``expected``), at least ``mean``."""
+    if expected <= mean:
+        return 0.0
+    if expected >= 1:
+        return math.inf
+    hit = mean * math.log(mean / expected) if mean else 0.0
+    return hit + ((1 - mean) * math.log((1 - mean) / (1 - expected)) if mean < 1 else 0.0)
+
+
+def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the end, rounded up, of where ``holds`` is true, from ``low`` on; ``high`` where it always is."""
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return high
+
+
+@lru_cache(maxsize=4096)
+def images_needed(share: float, confidence: float = 0.95, changed: int = 0) -> int:
+    """Return the least number of images on which ``changed`` changed answers promise at most ``share`` of them.
+
+    Raises:
+        InvalidInput: ``share`` is not between 0 and 1, or needs more images than can be counted.
+
+    >>> [images_needed(0.01), images_needed(0.05), images_needed(0.05, changed=3)]
+    [299, 59, 153]
+    """
+    return _fewest(lambda images: upper_bound_of_share(changed, images, confidence) <= share, max(1, changed), share)
+
+
+@lru_cache(maxsize=4096)
+def images_needed_at(rate: float, share: float, confidence: float = 0.95) -> int | None:
+    """Return about how many images promise at most ``share`` where a share of ``rate`` of them changes.
+
+    None where no number does, as ``rate`` is no smaller.
+    """
+    if rate >= share:
+        return None
+    if rate <= 0:
+        return images_needed(share, confidence)
+
+    def promises(images: int) -> bool:
+        return upper_bound_of_share(math.ceil(rate * images - 1e-9), images, confidence) <= share
+
+    try:
+        return _fewest(promises, 1, share)
+    except InvalidInput:
+        return None
+
+
+def _fewest(is_enough: Callable[[int], bool], least: int, share: float) -> int:
+    """Return the first number of images that ``is_enough``, by doubling and bisection."""
+    if not 0 < share <= 1:
+        raise InvalidInput(f"A bound is above 0 and at most 1, got {share}.")
+    low, high = least - 1, least
+    while not is_enough(high):
+        low, high = high, 2 * high
+        if high > _MOST_IMAGES:
+            raise InvalidInput(f"No number of images promises at most {share:g}.")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high

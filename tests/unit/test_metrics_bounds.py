@@ -1,0 +1,125 @@
+"""Upper bounds against their definitions, and their coverage by enumeration and by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, multinomial
+
+from senseapp.core.errors import InvalidInput
+from senseapp.metrics.bounds import (
+    images_needed,
+    images_needed_at,
+    upper_bound_of_mean,
+    upper_bound_of_net_share,
+    upper_bound_of_share,
+    upper_bound_of_sums,
+)
+
+LEAST = 0.95 - 1e-9
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))), st.floats(0.5, 0.999))
+def test_the_bound_of_a_share_leaves_so_few_changes_exactly_their_error(counted: tuple[int, int], sure: float) -> None:
+    changed, images = counted
+    bound = upper_bound_of_share(changed, images, sure)
+    assert binom.cdf(changed, images, bound) == pytest.approx(1 - sure, rel=1e-6)
+
+
+@pytest.mark.parametrize("images", [20, 100, 500])
+@pytest.mark.parametrize("share", [0.002, 0.01, 0.05, 0.3])
+def test_the_bound_of_a_share_covers_whatever_the_share(images: int, share: float) -> None:
+    counts = np.arange(images + 1)
+    above = np.array([upper_bound_of_share(int(count), images) >= share for count in counts])
+    assert binom.pmf(counts, images, share)[above].sum() >= LEAST
+
+
+@pytest.mark.parametrize(("worse", "better"), [(0.05, 0.02), (0.02, 0.0), (0.02, 0.02), (0.01, 0.05), (0.3, 0.25)])
+def test_the_bound_of_a_drop_covers_by_enumeration(worse: float, better: float) -> None:
+    images, covered = 40, 0.0
+    for one in range(images + 1):
+        for other in range(images + 1 - one):
+            chance = multinomial.pmf([one, other, images - one - other], images, [worse, better, 1 - worse - better])
+            if chance > 1e-7 and upper_bound_of_net_share(one, other, images) >= worse - better:
+                covered += chance
+    assert covered >= LEAST
+
+
+def test_images_that_get_better_lower_the_bound_of_a_drop() -> None:
+    bounds = [upper_bound_of_net_share(6, better, 300) for better in (0, 2, 6, 20)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[0] == upper_bound_of_share(6, 300)
+    assert bounds[2] > 0 > bounds[3]
+    assert upper_bound_of_net_share(0, 50, 50) < 0
+    rng = np.random.default_rng(0)  # its definition: a Dirichlet distribution with one more worse image
+    drawn = rng.dirichlet([7, 292, 2], size=200_000)
+    assert bounds[1] == pytest.approx(float(np.quantile(drawn[:, 0] - drawn[:, 2], 0.95)), rel=0.01)
+
+
+DISTRIBUTIONS = {
+    "rare and total": lambda rng, shape: (rng.random(shape) < 0.02).astype(float),
+    "small in each image": lambda rng, shape: rng.beta(2, 60, shape),
+    "mostly none": lambda rng, shape: np.where(rng.random(shape) < 0.1, rng.beta(1, 3, shape), 0.0),
+}
+EXPECTED = {"rare and total": 0.02, "small in each image": 2 / 62, "mostly none": 0.025}
+
+
+@pytest.mark.parametrize("name", list(DISTRIBUTIONS))
+@pytest.mark.parametrize("images", [30, 300])
+def test_the_bound_of_a_mean_covers(name: str, images: int) -> None:
+    drawn = DISTRIBUTIONS[name](np.random.default_rng(1), (400, images))
+    bounds = np.array([upper_bound_of_mean(row, 0, 1) for row in drawn])
+    assert (bounds >= EXPECTED[name]).mean() >= 0.95
+    assert bounds.max() <= 1
+
+
+def test_the_bound_of_a_mean_is_near_that_of_a_share_and_gains_where_values_vary_little() -> None:
+    values = np.zeros(500)
+    values[:10] = 1
+    share = upper_bound_of_share(10, 500)
+    assert share < upper_bound_of_mean(values, 0, 1) < 1.5 * share
+    signed = np.tile([0.011, 0.009], 5000)
+    assert upper_bound_of_mean(signed, -1, 1) < 0.016  # Hoeffding alone: .027
+    scaled = upper_bound_of_mean(100 * signed, -100, 100)
+    assert scaled == pytest.approx(100 * upper_bound_of_mean(signed, -1, 1))
+    sums = (float(signed.sum()), float((signed**2).sum()))
+    assert upper_bound_of_sums(len(signed), sums, -1, 1) == upper_bound_of_mean(signed, -1, 1)
+    assert upper_bound_of_sums(9, (math.inf, math.inf), 0, 1) == 1
+
+
+@given(st.floats(0.001, 0.5), st.integers(0, 20), st.sampled_from([0.9, 0.95, 0.99]))
+def test_so_many_images_are_enough_and_one_less_is_not(share: float, changed: int, sure: float) -> None:
+    needed = images_needed(share, sure, changed)
+    assert upper_bound_of_share(changed, needed, sure) <= share
+    assert needed - 1 < max(1, changed) or upper_bound_of_share(changed, needed - 1, sure) > share
+
+
+def test_images_at_a_rate() -> None:
+    assert images_needed_at(0.0, 0.01) == images_needed(0.01) == 299
+    needed = images_needed_at(0.03, 0.05)
+    assert needed is not None
+    assert upper_bound_of_share(math.ceil(0.03 * needed), needed) <= 0.05
+    assert images_needed_at(0.05, 0.05) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: upper_bound_of_share(1, 0),
+        lambda: upper_bound_of_share(3, 2),
+        lambda: upper_bound_of_share(1, 2, 1.0),
+        lambda: upper_bound_of_net_share(3, 3, 5),
+        lambda: upper_bound_of_mean([], 0, 1),
+        lambda: upper_bound_of_mean([2.0], 0, 1),
+        lambda: upper_bound_of_mean([math.nan], 0, 1),
+        lambda: images_needed(0.0),
+        lambda: images_needed(1e-13),
+    ],
+)
+def test_what_has_no_bound_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidInput):
+        wrong()  # type: ignore[operator]
