@@ -109,7 +109,8 @@ class _Prepared:
         how = self.preprocessing
         _, height, width = how.input_shape
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
-        return f"{width} × {height} pixels, {how.channel_order.upper()}, less a mean of {mean}, over a std of {std}."
+        order = f" {how.channel_order.upper()}" if how.input_shape[0] > 1 else ""
+        return f"{width} × {height} pixels{order}, less a mean of {mean}, over a std of {std}."
 
 
 def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...], progress: Progress) -> _Prepared:
@@ -143,7 +144,8 @@ def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...],
         side = opener.weights(model, loaded, images, task)
     else:
         size = len(content or b"")
-        side = Side(spec=model, network=compared, file=compared, content=content, file_bytes=size, notes=loaded.notes)
+        notes = loaded.onnx.notes if loaded.onnx is not None and (data.mean or data.std) else loaded.notes
+        side = Side(spec=model, network=compared, file=compared, content=content, file_bytes=size, notes=notes)
     return _Prepared(
         reference=side,
         images=images,
