@@ -546,8 +546,11 @@ class Outcome:
     report: CheckReport | None = None
 
 
-def check_pair(pair: Pair, shop: Workshop) -> Outcome:
-    """Make a pair, check it, and compare the verdict with the expected one."""
+def check_pair(pair: Pair, shop: Workshop, *, samples: int | None = None) -> Outcome:
+    """Make a pair, check it, and compare the verdict with the expected one.
+
+    With ``samples``, on so many of the images, and without a comparison with plain onnxruntime.
+    """
     made = pair.make(shop)
     if isinstance(made, Path):
         candidate = made
@@ -560,6 +563,7 @@ def check_pair(pair: Pair, shop: Workshop) -> Outcome:
         data=DataSpec(kind="demo", mean=(_MEAN,), std=(_STD,)),
         max_drop=LOST_POINTS,
         max_time=pair.max_time,
+        num_samples=samples,
     )
     try:
         report = check_files(spec, own_disk=True)
@@ -567,7 +571,8 @@ def check_pair(pair: Pair, shop: Workshop) -> Outcome:
         return Outcome(pair=pair, verdict=REFUSED, said=str(error), wrong=_wrong(pair, REFUSED, str(error), None, ""))
     verdict = HOLDS if report.holds else FAILS
     said = " ".join((report.headline, *report.findings))
-    figures = "" if pair.name in _MEASURED_ALIKE or not report.images else _other_figures(report, candidate, shop)
+    is_compared = report.images and samples is None and pair.name not in _MEASURED_ALIKE
+    figures = _other_figures(report, candidate, shop) if is_compared else ""
     return Outcome(
         pair=pair, verdict=verdict, said=said, wrong=_wrong(pair, verdict, said, report, figures), report=report
     )

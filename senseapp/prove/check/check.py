@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -338,30 +339,38 @@ class _Comparison:
         return name, METRICS[name].tolerable if self.spec.max_drop is None else self.spec.max_drop
 
     def _times(self) -> tuple[list[list[float]], list[str]]:
-        """Return the seconds of calls of both, in turns, and sentences on what was timed."""
-        networks: list[Network] = []
-        notes = []
-        for side in (self.prepared.reference, self.candidate):
-            was_weights = side.content is None
-            network = self._timed(side)
+        """Return the seconds of calls of both, in turns, and sentences on what was timed.
+
+        Two networks in PyTorch are timed there; of one beside a file an ONNX file is made.
+        """
+        sides, threads = (self.prepared.reference, self.candidate), torch.get_num_threads()
+        both_are_weights = all(side.module is not None for side in sides)
+        networks, notes = list[Network](), list[str]()
+        for side in sides:
+            how = "" if side.module is None else "in PyTorch"
+            network = side.network
+            if not both_are_weights and (content := self._as_file(side)) is not None:
+                own = self.opener.runtime.foreign(content, threads=self.spec.threads)
+                network = ComparedFile(own, self.prepared.preprocessing)
+                how = how and "as an ONNX file that was made of its weights"
             networks.append(network)
-            if was_weights:
-                how = "in PyTorch" if network is side.network else "as an ONNX file that was made of its weights"
+            if how:
                 notes.append(f"{side.name} is timed {how}.")
         size = math.lcm(self.spec.batch, *(network.fixed_batch or 1 for network in networks))
         image = self.prepared.images.batch(0, 1).cpu()
-        return times(networks, image.expand(size, *image.shape[1:]).contiguous()), notes
+        torch.set_num_threads(self.spec.threads)
+        try:
+            return times(networks, image.expand(size, *image.shape[1:]).contiguous()), notes
+        finally:
+            torch.set_num_threads(threads)
 
-    def _timed(self, side: Side) -> Network:
+    def _as_file(self, side: Side) -> bytes | None:
+        """Return the file of a side, made of its weights where it is none; None where that is not possible."""
         if side.content is None and side.module is not None:
             example = self.prepared.images.batch(0, 1).cpu()
-            try:
+            with suppress(InvalidSpec):
                 side.content = self.opener.runtime.exporter(side.module, example).write(side.module)
-            except InvalidSpec:
-                return side.network
-        assert side.content is not None
-        own = self.opener.runtime.foreign(side.content, threads=self.spec.threads)
-        return ComparedFile(own, self.prepared.preprocessing)
+        return side.content
 
     def _answers(self, judged: Judgement) -> ChangedAnswers | None:
         if self.prepared.images.indicative:
