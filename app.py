@@ -20,6 +20,7 @@ work = {
 runs = {
     "Runs": st.Page("pages/runs.py", title="Runs", icon=":material/list:"),
     "Compare": st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
+    "Check a file": st.Page("pages/check.py", title="Check a file", icon=":material/fact_check:"),
     "Leaderboard": st.Page("pages/leaderboard.py", title="Leaderboard", icon=":material/leaderboard:"),
 }
 foot = {

@@ -1,4 +1,4 @@
-"""From arguments to an exit status: 0 success, 2 bad input (one line), 130 interrupted.
+"""From arguments to an exit status: 0 success, 1 a check that fails, 2 bad input (one line), 130 interrupted.
 
 The argument parser: complains in one line, and knows every subcommand.
 """
@@ -17,6 +17,7 @@ from typing import NoReturn
 from senseapp.cli import (
     analyze,
     apply,
+    check,
     compare,
     deploy,
     histogram,
@@ -29,8 +30,9 @@ from senseapp.cli import (
 )
 from senseapp.core.errors import InvalidSpec, SenseError
 
-COMMANDS = (serve, models, analyze, import_csv, recommend, schedule, apply, deploy, compare, histogram, report)
-"""One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``."""
+COMMANDS = (serve, models, analyze, import_csv, recommend, schedule, apply, deploy, check, compare, histogram, report)
+"""One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``, which may return an exit
+status."""
 
 _CONSOLE_COMMAND = "senseapp"
 _MODULE = "python -m senseapp"
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.simplefilter("ignore")  # as above; what people need to know is in the result's notes
         try:
             arguments = build_parser().parse_args(argv)
-            arguments.run(arguments)
+            status: int | None = arguments.run(arguments)
         except SenseError as error:
             return _refused(str(error))
         except KeyboardInterrupt:
@@ -94,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:  # a path that the system refuses, such as one that is too long
             return _refused(f"A file cannot be used: {error.strerror or error}: {error.filename or 'it has no name'}")
+        else:
+            return status or 0
     return 0
 
 

@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -24,8 +25,12 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.calibration import TensorCoverage
+from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, Median
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
+
+if TYPE_CHECKING:
+    from senseapp.runtimes.foreign import ForeignFile
 
 TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
@@ -222,6 +227,26 @@ class Runtime(ABC):
     def input_words(self, shape: Sequence[int]) -> str:
         """Return what a file takes, for images of ``shape`` (C, H, W)."""
         return f"images, float32, is (N, {', '.join(map(str, shape))})"
+
+    # ---- files of other programs
+
+    def foreign(self, content: bytes, *, threads: int | None = None) -> ForeignFile:
+        """Open a file that any program wrote, and run it as it is; see :meth:`open` for ``threads``.
+
+        Raises:
+            InvalidInput: it is no file of this runtime, cannot be opened, or takes other things than images.
+        """
+        raise InvalidSpec(f"Files of other programs are not run in {self.description.label} here.")
+
+    def whole(self, path: Path) -> bytes:
+        """Return the content of a file of this person's own disk, with parts that lie beside it; may raise OSError."""
+        return path.read_bytes()
+
+    def parting(
+        self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
+    ) -> Parting | None:
+        """Return how far tensors inside of two files differ, on ``images`` as each takes them; None where unknown."""
+        return None
 
     # ---- uploaded files
 

@@ -18,6 +18,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.check_jobs import CheckJobs, CheckObserver, PendingCheck
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
 from senseapp.server.leaderboard import Leaderboard, headline
@@ -39,6 +40,7 @@ from senseapp.server.time_estimate import (
     work_of,
 )
 from senseapp.server.worker import JobControl, JobRunner
+from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)
@@ -94,6 +96,7 @@ class Backend:
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
         self._tasks: dict[str, FinishedRunTask[Any]] = {}
+        self.checks = CheckJobs(home)
         self._assigning = threading.Lock()
         self.image_counts: dict[DataSpec, int] = {}  # from the surveys so far; includes classes left out
         self.receiving = threading.Lock()  # of uploads: each is counted before the next is admitted
@@ -147,6 +150,15 @@ class Backend:
         if known is None or known.state.finished:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
         self._submit(task)
+
+    def check(self, check: PendingCheck) -> None:
+        """Queue a check of two files; raises QueueFull where too many jobs wait."""
+        self.checks.add(check)
+        try:
+            self.runner.submit(check.task.job_id, short=True)
+        except QueueFull:
+            self.checks.forget(check)
+            raise
 
     def _submit(self, task: FinishedRunTask[Any]) -> None:
         with self._assigning:
@@ -228,6 +240,11 @@ class Backend:
             _log.exception("the warm-up failed; the first run will show why")
 
     def _work(self, job_id: str, control: JobControl) -> None:
+        if (check := self.checks.pending(job_id)) is not None:
+            folder, observer = RunFolder(check.folder.path), CheckObserver(control)
+            context = TaskContext(folder=folder, observer=observer, data_roots=check.data_roots)
+            self._carry_out(check.task, context, RunSpec(model=check.task.spec.reference), local=True)
+            return
         known = self._tasks.get(job_id)
         record = self.store.record(known.run_id if known else job_id)
         task = known or Measurement(run_id=record.run_id, spec=record.spec)
@@ -303,6 +320,8 @@ class Backend:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
 
     def _keep_state(self, snapshot: JobSnapshot) -> None:
+        if self.checks.keep_end(snapshot):
+            return
         task = self._tasks.get(snapshot.run_id)
         if task is None:
             self.states.keep(snapshot)

@@ -51,8 +51,9 @@ PHOTOGRAPHS_DEMO = RunSpec(
 """The second demo: EfficientNet-Lite0 on photographs, without a download."""
 
 
-UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images"]
-"""What uploads are kept for; those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says."""
+UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
+"""What uploads are kept for: those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says, images, and
+both sides of a check."""
 _KEPT_COUNTS = 512
 _LONGEST_NAME = 200
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}

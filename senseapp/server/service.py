@@ -20,6 +20,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend, backend_at
+from senseapp.server.checks import Checks
 from senseapp.server.file_requests import ReadTable, UnpackRunFile
 from senseapp.server.finished_runs import Scheduling, Work
 from senseapp.server.inputs import Inputs
@@ -46,6 +47,7 @@ class Service:
         inputs: models and images, before a run.
         work: proofs, searches and histograms of finished runs.
         schedules: inputs and files of schedules of finished runs.
+        checks: of files against each other.
     """
 
     def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> None:
@@ -53,6 +55,7 @@ class Service:
         self.inputs = Inputs(backend, owner, asker)
         self.work = Work(backend, owner, asker)
         self.schedules = Scheduling(backend, owner, asker)
+        self.checks = Checks(backend, owner)
         self._backend = backend
         self._store = backend.store
         self._asker = asker

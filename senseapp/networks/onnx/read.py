@@ -36,8 +36,7 @@ def read_model(content: bytes) -> tuple[ModelProto, tuple[str, ...]]:
         InvalidCheckpoint: it is not an ONNX model, or one that cannot be trusted.
         UnsupportedModel: an opset version, or operators of a domain, that cannot be read.
     """
-    model = _parsed(content)
-    _check_nodes_and_tensors(model, len(content))
+    model = parsed_model(content)
     if model.functions:
         model = _inlined(model)
     _check_domains(model)
@@ -46,6 +45,18 @@ def read_model(content: bytes) -> tuple[ModelProto, tuple[str, ...]]:
     if _as_float32(model):
         notes.append("The file computes in float16; it is read and measured in float32.")
     return model, tuple(notes)
+
+
+def parsed_model(content: bytes) -> ModelProto:
+    """Return the model in ``content`` as it is, whatever operators it has, once its declared sizes are plausible.
+
+    Raises:
+        InvalidCheckpoint: it is not an ONNX model, has weights in other files, or declares more than it holds.
+        UnsupportedModel: it holds sparse initializers.
+    """
+    model = _parsed(content)
+    _check_nodes_and_tensors(model, len(content))
+    return model
 
 
 def opset_of(model: ModelProto) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,19 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.calibration import TensorCoverage
+from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer, Runtime
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
+from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.own import best_own
+from senseapp.runtimes.onnxruntime.parting import find_parting
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
@@ -65,6 +69,20 @@ class OnnxRuntime(Runtime):
         from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime  # which is made of this class
 
         return UploadedRuntime(opened)
+
+    def foreign(self, content: bytes, *, threads: int | None = None) -> OnnxFile:
+        """Open an ONNX file of any program; raises InvalidInput where onnxruntime cannot, or it takes no images."""
+        return OnnxFile(content, threads=threads)
+
+    def whole(self, path: Path) -> bytes:
+        """Return an ONNX file with the weights that it keeps in files beside it."""
+        return with_weights_beside(path)
+
+    def parting(
+        self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
+    ) -> Parting | None:
+        """Return how far matched tensors of two ONNX files differ."""
+        return find_parting(reference, candidate, images, progress=progress)
 
     def machine(self) -> str:
         """Return the processor, whether it has VNNI, and the version of onnxruntime."""

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 from senseapp.core.codec import decode, encode, register
 from senseapp.core.process import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
+from senseapp.server.check_jobs import CheckTask
 from senseapp.server.execution import Measurement
 from senseapp.server.layer_tasks import (
     AnswersTask,
@@ -35,7 +36,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
-        *(StrongestSearch, Verification, DeliverTask, TimingTask, AnswersTask, CalibrationTask),
+        *(StrongestSearch, Verification, DeliverTask, TimingTask, AnswersTask, CalibrationTask, CheckTask),
     )
 }
 

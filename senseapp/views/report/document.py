@@ -81,11 +81,12 @@ def build_report(contents: ReportContents) -> str:
         "made": datetime.fromtimestamp(contents.made_seconds, UTC).strftime("%-d %B %Y, %H:%M UTC"),
         "version": __version__,
     }
-    return _environment().get_template(_TEMPLATE).render(views | {"charts": data.packed()} | page_parts())
+    return environment().get_template(_TEMPLATE).render(views | {"charts": data.packed()} | page_parts())
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Return what fills in the pages of this folder; every text is escaped."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -93,6 +94,12 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@cache
+def style() -> Markup:
+    """Return the style of pages that open offline."""
+    return Markup((_FOLDER / "report.css").read_text("utf-8"))
 
 
 @cache
@@ -106,7 +113,7 @@ def page_parts() -> dict[str, Markup]:
         "style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'"
     )
     return {
-        "style": Markup((_FOLDER / "report.css").read_text("utf-8")),
+        "style": style(),
         "library": Markup(library),
         "script": Markup(script),
         "policy": Markup(policy),

@@ -1,0 +1,1 @@
+"""Check page: any file against a reference."""

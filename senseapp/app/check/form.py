@@ -1,0 +1,210 @@
+"""What is checked: reference, candidate, images and limits, and the button that starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.images import choose_images
+from senseapp.app.common import backend
+from senseapp.app.common.notices import complain
+from senseapp.app.common.state import session
+from senseapp.app.common.uploads import upload_field
+from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
+from senseapp.metrics import Metric
+from senseapp.records.check import CheckSpec
+from senseapp.records.jobs import RunRecord, RunState
+from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.server.inputs import UploadPurpose
+from senseapp.tasks import TASKS, Task, task_named
+from senseapp.views.words import format as fmt
+
+PARAMETER = "check"
+"""Names the check that is shown in the address."""
+_TYPES = ["onnx", "safetensors", "pth", "pt", "bin", "ckpt", "tar"]
+_UPLOAD, _RUN = "Upload a file", "From a run"
+_NO_FILE = "This run has no file yet. Make one on its Results page, or upload one."
+
+
+def check_form() -> None:
+    """Show the fields of a check, and start it when the button is pressed."""
+    left, right = st.columns(2, gap="large")
+    with left:
+        st.markdown(md("## Reference"))
+        reference = _side("reference")
+    with right:
+        st.markdown(md("## Candidate"))
+        candidate = _side("candidate")
+    st.markdown(md("## Images"))
+    st.caption("Both files answer the same images. Take others than those that the candidate was made with.")
+    images = _images(reference)
+    st.markdown(md("## Limits"))
+    task = task_named(reference.task if reference is not None else "classification")
+    max_drop, max_time = _limits(task)
+    spec = None
+    if reference is not None and candidate is not None and images is not None:
+        spec = CheckSpec(reference=reference, candidate=candidate, data=images, max_drop=max_drop, max_time=max_time)
+    pressed = st.button(
+        "Check",
+        type="primary",
+        icon=":material/fact_check:",
+        key="check.start",
+        disabled=spec is None,
+        help=None if spec else "Choose both files and images.",
+    )
+    if pressed and spec is not None:
+        _start(spec)
+
+
+def _start(spec: CheckSpec) -> None:
+    try:
+        check_id = backend.service().checks.start(spec)
+    except SenseError as error:
+        complain(str(error))
+        return
+    st.query_params[PARAMETER] = check_id
+    st.rerun()
+
+
+def _side(purpose: UploadPurpose) -> ModelSpec | None:
+    """Show where one of both files comes from; None until it is there."""
+    chosen = st.segmented_control(
+        "Where it comes from",
+        (_UPLOAD, _RUN),
+        default=_UPLOAD,
+        required=True,
+        key=f"check.{purpose}.source",
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+    if chosen == _RUN:
+        return _of_run(purpose)
+    path = upload_field(
+        "ONNX file or checkpoint",
+        purpose=purpose,
+        types=_TYPES,
+        help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "
+        "architecture is recognised; a candidate that is one belongs to that of the reference.",
+    )
+    if path is None:
+        return None
+    return _as_model(path, task=_task() if purpose == "reference" else "classification")
+
+
+def _as_model(path: Path, *, task: str) -> ModelSpec:
+    return ModelSpec(library="onnx" if path.suffix.lower() == ".onnx" else "auto", checkpoint=str(path), task=task)
+
+
+def _task() -> str:
+    return choose_one(
+        "What it does",
+        {name: task.label for name, task in TASKS.items()},
+        "classification",
+        key="check.task",
+        help_text="It decides what outputs and labels mean, and which metrics there are.",
+    )
+
+
+def _of_run(purpose: UploadPurpose) -> ModelSpec | None:
+    """Offer finished runs: their uncompressed network as reference, their files as candidates."""
+    runs = {record.run_id: record for record in backend.service().runs() if _is_usable(record)}
+    if not runs:
+        st.caption("There is no finished run with a network yet.")
+        return None
+    run_id = st.selectbox(
+        "Run",
+        list(runs),
+        format_func=lambda each: runs[each].title,
+        key=f"check.{purpose}.run",
+        help="The reference is the uncompressed network of a run; a candidate is one of its files.",
+    )
+    if purpose == "reference":
+        return runs[run_id].spec.model
+    return _file_of(runs[run_id])
+
+
+def _is_usable(record: RunRecord) -> bool:
+    return record.state is RunState.DONE and record.spec.model.is_runnable
+
+
+def _file_of(record: RunRecord) -> ModelSpec | None:
+    work = backend.service().work
+    files: dict[str, str] = {}
+    paths: dict[str, tuple[Path, bool]] = {}
+    for each in work.candidates(record.run_id):
+        try:
+            path = work.candidate_file(record.run_id, each)
+        except SenseError:  # only its figures are on this server
+            continue
+        if each.form != "small":
+            files[each.file] = f"{each.title}: {each.headline}"
+            paths[each.file] = path, each.runs
+    if not files:
+        st.caption(_NO_FILE)
+        return None
+    path, runs_by_itself = paths[choose_one("File", files, "", key="check.candidate.file", help_text="Of this run.")]
+    if runs_by_itself:
+        return _as_model(path, task=record.spec.model.task)
+    model = record.spec.model
+    return ModelSpec(library=model.library, name=model.name, checkpoint=str(path), task=model.task)
+
+
+def _images(reference: ModelSpec | None) -> DataSpec | None:
+    _, images = choose_images(session().draft.data, reference)
+    return images
+
+
+def _limits(task: Task) -> tuple[float | None, float | None]:
+    """Show the largest loss, in the unit of the metric that the task is judged by, and the largest time."""
+    metric = _judged_by(task)
+    left, right = st.columns(2)
+    drop = left.number_input(
+        f"Largest loss ({metric.change_unit})" if metric.change_unit else "Largest loss",
+        min_value=0.0,
+        value=round(metric.factor * metric.tolerable, 6),
+        step=0.5 if metric.is_share else 0.01,
+        key=f"check.drop.{task.name}",
+        help=f"{metric.change_title}, or answers that change where images have no labels: at most this much, with 95 % "
+        "confidence on new images.",
+        persist_state="session",
+    )
+    time = right.number_input(
+        "Largest time (times the reference)",
+        min_value=0.01,
+        value=None,
+        step=0.1,
+        placeholder="no limit",
+        key="check.time",
+        help="Median of calls in turns, on one thread of this machine.",
+        persist_state="session",
+    )
+    return drop / metric.factor, time
+
+
+def _judged_by(task: Task) -> Metric:
+    return next((metric for metric in task.own_metrics if metric.primary), task.own_metrics[0])
+
+
+def recent_checks(shown: str = "") -> None:
+    """List the checks of this visitor that are kept, but the one that is ``shown``."""
+    found = [each for each in backend.service().checks.recent() if each.check_id != shown]
+    if not found:
+        return
+    st.markdown(md("## Earlier checks"))
+    for each in found:
+        row = st.container(horizontal=True, vertical_alignment="center")
+        row.button(
+            each.title,
+            key=f"check.open.{each.check_id}",
+            type="tertiary",
+            on_click=_open,
+            args=(each.check_id,),
+        )
+        row.caption(fmt.cut_middle(each.report.headline if each.report is not None else each.error or "running", 120))
+
+
+def _open(check_id: str) -> None:
+    st.query_params[PARAMETER] = check_id

@@ -1,0 +1,158 @@
+"""A check that was started: its progress, then the verdict with all figures, and the files to take away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.check.form import PARAMETER
+from senseapp.app.common import backend
+from senseapp.app.common.backend import seconds_to_next_look
+from senseapp.app.common.download import download
+from senseapp.app.common.figure import figures_row
+from senseapp.app.common.notices import complain, job_line
+from senseapp.app.common.tables import changed_answers
+from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
+from senseapp.records.check import CheckReport
+from senseapp.server.checks import CheckRecord
+from senseapp.views.words import format as fmt
+from senseapp.views.words.check import (
+    CHANGE_COLUMNS,
+    LIMITS,
+    TENSOR_COLUMNS,
+    bound_text,
+    change_rows,
+    junit_xml,
+    limit_mark,
+    markdown_summary,
+    milliseconds,
+    ratio_text,
+    tensor_rows,
+    verdict,
+)
+
+_ICONS = {
+    "holds": md(":material/check_circle:"),
+    "not shown": md(":material/help:"),
+    "fails": md(":material/cancel:"),
+}
+
+
+def shown_check(check_id: str) -> None:
+    """Show the check of this id, or say what is wrong with it."""
+    try:
+        record = backend.service().checks.record(check_id)
+    except SenseError as error:
+        complain(str(error))
+        _another()
+        return
+    st.markdown(md("## {}", record.title))
+    if record.report is not None:
+        _report(record.report)
+    elif record.error:
+        complain(record.error)
+    else:
+        st.fragment(_progress, run_every=seconds_to_next_look())(record)
+    _another()
+
+
+def _another() -> None:
+    st.button("Check other files", key="check.another", icon=":material/add:", on_click=_leave)
+
+
+def _leave() -> None:
+    st.query_params.pop(PARAMETER, None)
+
+
+def _progress(record: CheckRecord) -> None:
+    checks = backend.service().checks
+    snapshot = checks.progress(record.check_id)
+    if snapshot is None:
+        complain("This check is not at work any more, and left no report. Check the files again.")
+        return
+    if snapshot.state.finished:
+        st.rerun()
+    job_line(snapshot)
+    st.button(
+        "Cancel",
+        key="check.cancel",
+        icon=":material/stop_circle:",
+        on_click=checks.cancel,
+        args=(record.check_id,),
+    )
+
+
+def _report(report: CheckReport) -> None:
+    """Show a report: the verdict, its conditions and causes, figures of both files, inside and answers."""
+    show = {"Holds": st.success, "Fails": st.error}.get(verdict(report), st.warning)
+    show(md("**{}**", report.headline))
+    for limit in report.limits:
+        mark = limit_mark(limit)
+        st.markdown(md("{} **{}: {}.** {}", _ICONS[mark], LIMITS[limit.name], mark, limit.sentence))
+    for finding in report.findings:
+        st.markdown(md(":material/lightbulb: {}", finding))
+    _downloads(report)
+    _figures(report)
+    if report.parting is not None:
+        st.markdown(md("### Where they part"))
+        st.markdown(md("{}", report.parting.sentence))
+        rows = pd.DataFrame(tensor_rows(report.parting.tensors), columns=list(TENSOR_COLUMNS))
+        with st.expander(f"All {fmt.plural(len(rows), 'tensor')}"):
+            st.dataframe(
+                rows, hide_index=True, key="check.tensors", alt="How far tensors of both files differ", width="stretch"
+            )
+    if report.answers is not None:
+        st.markdown(md("### Answers that differ"))
+        changed_answers(report.answers, key="check")
+    for note in (*report.reference.notes, *report.candidate.notes, *report.notes):
+        st.caption(md(":material/info: {}", note))
+
+
+def _figures(report: CheckReport) -> None:
+    sizes = report.candidate.file_bytes, report.reference.file_bytes
+    figures = {
+        "Size": f"{fmt.bytes_size(sizes[0])} of {fmt.bytes_size(sizes[1])}",
+        **({"Time": ratio_text(report.time_ratio)} if report.time_ratio is not None else {}),
+        **({"A call": milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
+        "Images": f"{report.images} {'with' if report.labelled else 'without'} labels",
+    }
+    st.markdown(md("### Figures"))
+    figures_row(figures, key="check_figures")
+    if report.bound is not None:
+        st.markdown(md("{}.", bound_text(report.bound)[:1].upper() + bound_text(report.bound)[1:]))
+        rows = pd.DataFrame(change_rows(report), columns=list(CHANGE_COLUMNS))
+        st.dataframe(rows, hide_index=True, key="check.metrics", alt="Every metric of both files", width="stretch")
+    for title, side in (("Reference", report.reference), ("Candidate", report.candidate)):
+        parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
+        st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
+
+
+def _downloads(report: CheckReport) -> None:
+    """Offer the page, the JUnit file and the summary, each made when it is fetched."""
+    row = st.container(horizontal=True)
+    stem = fmt.file_stem(f"check {report.candidate.name}")
+    for label, make, suffix, mime in (
+        ("Page (HTML)", partial(_page, report), ".html", "text/html"),
+        ("JUnit (XML)", partial(junit_xml, report), ".xml", "application/xml"),
+        ("Summary (Markdown)", partial(markdown_summary, report), ".md", "text/markdown"),
+    ):
+        found: Callable[[], str] = make
+        row.download_button(
+            label,
+            download(found),
+            file_name=f"{stem}{suffix}",
+            mime=mime,
+            key=f"check.get{suffix}",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+
+
+def _page(report: CheckReport) -> str:
+    from senseapp.views.report.check import build_check_page  # loads what reports are made with
+
+    return build_check_page(report)

@@ -1,0 +1,193 @@
+"""``check``: compare any two files; the exit status says whether the candidate holds its limits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from senseapp.cli.analyze import add_data_arguments
+from senseapp.cli.output import phases
+from senseapp.cli.run_arguments import data_from, loss_from, model_from, run_folder
+from senseapp.core.errors import InvalidSpec
+from senseapp.core.files import replace_file, storage_errors
+from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.server.leaderboard import best_file
+from senseapp.store.run_folder import RunFolder
+from senseapp.tasks import TASKS
+
+NAME = "check"
+SUMMARY = "Check a file against a reference, whoever made it: loss with its bound, time, causes; for merge requests."
+EPILOG = """\
+REFERENCE and CANDIDATE are ONNX files of any program, checkpoints, or folders of runs: of a run the reference is its
+uncompressed network, and the candidate its recommended file. --model names the architecture of checkpoints (default: it
+is recognised). Both answer the same images, prepared as the reference needs them; with labels the loss is that of right
+answers, else answers that change. The candidate holds if the loss is at most --max-drop with 95 % confidence on new
+images, and its time at most --max-time times that of the reference. Where images are too few to show that, the check
+fails, and says how many are needed. Images should be others than those that the candidate was made with.
+
+exit status: 0 holds, 1 fails or is not shown to hold, 2 a file or the images cannot be read
+
+examples:
+  python -m senseapp check float.onnx int8.onnx --data photos.zip --max-drop 1
+  python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --max-time 0.8 --html check.html
+  python -m senseapp check a.safetensors b.safetensors --model timm/resnet18 --data val
+  python -m senseapp check runs/demo runs/demo/deployed-0123456789abcdef.onnx --data demo --max-drop 2
+"""
+
+FAILED = 1
+"""Exit status of a candidate that fails, or is not shown to hold."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``check``."""
+    side = "ONNX file, checkpoint, or folder of a run"
+    parser.add_argument("reference", metavar="REFERENCE", help=side)
+    parser.add_argument("candidate", metavar="CANDIDATE", help=side)
+    network = parser.add_argument_group("network")
+    network.add_argument("--model", help="architecture of checkpoints, as timm/resnet18 (default: recognised)")
+    network.add_argument("--task", choices=list(TASKS), default="", help="what the output means (default: one class)")
+    network.add_argument(
+        "--onnx-output", action="append", metavar="NAME", help="output of an ONNX file to compare; may be repeated"
+    )
+    network.add_argument("--img-size", type=int, metavar="S", help="where an ONNX file leaves height and width free")
+    add_data_arguments(parser.add_argument_group("images"))
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--metric", help="the loss is judged by it (default: right answers, or answers that change)")
+    limits.add_argument(
+        "--max-drop",
+        type=float,
+        metavar="X",
+        help="largest loss: points where shares of answers count, so 1 is one in a hundred (default: what the metric "
+        "calls tolerable)",
+    )
+    limits.add_argument("--max-time", type=float, metavar="X", help="largest time, as a multiple of the reference's")
+    limits.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
+    limits.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
+    limits.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw of --samples")
+    files = parser.add_argument_group("what is written")
+    files.add_argument("--html", type=Path, metavar="FILE", help="one page with all figures and pictures")
+    files.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML for build servers")
+    files.add_argument("--markdown", type=Path, metavar="FILE", help="summary for a merge request")
+    files.add_argument("--json", action="store_true", help="print figures as one JSON line in place of sentences")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, write the files asked for, print the verdict, and return the exit status."""
+    spec = _spec_from(arguments)
+    from senseapp.prove.check.check import check_files  # torch loads here
+
+    with phases() as progress:
+        report = check_files(spec, own_disk=True, progress=progress)
+    _write(arguments, report)
+    from senseapp.views.words.check import json_of
+
+    if arguments.json:
+        print(json.dumps(json_of(report), allow_nan=False))
+    else:
+        _print(report)
+    return 0 if report.holds else FAILED
+
+
+def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
+    sides, data = _sides(arguments)
+    spec = CheckSpec(
+        reference=sides[0],
+        candidate=sides[1],
+        data=data,
+        metric=arguments.metric,
+        max_time=arguments.max_time,
+        num_samples=arguments.samples,
+        seed=arguments.seed,
+        threads=arguments.threads,
+        batch=arguments.batch,
+    )
+    if arguments.max_drop is None:
+        return spec
+    return replace(spec, max_drop=loss_from(arguments.max_drop, spec.metric or _judged_by(spec), flag="--max-drop"))
+
+
+def _judged_by(spec: CheckSpec) -> str:
+    """Return the metric whose unit ``--max-drop`` has where none is named: the one that its task is judged by."""
+    task = TASKS[spec.reference.task]
+    primary = next((metric for metric in task.own_metrics if metric.primary), task.own_metrics[0])
+    return primary.name
+
+
+def _sides(arguments: argparse.Namespace) -> tuple[tuple[ModelSpec, ModelSpec], DataSpec]:
+    reference, candidate = (run_folder(text) for text in (arguments.reference, arguments.candidate))
+    of_run = RunFolder(reference).load_result().spec if reference.is_dir() else None
+    first = of_run.model if of_run is not None else _model(arguments, reference)
+    second = _file_of_run(candidate, first) if candidate.is_dir() else _model(arguments, candidate)
+    if of_run is not None and second.library == "auto" and not arguments.model:
+        second = replace(of_run.model, pretrained=False, checkpoint=second.checkpoint)
+    return (first, second), data_from(argparse.Namespace(**vars(arguments), checkpoint=first.checkpoint))
+
+
+def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:
+    """Return a file as a model: an ONNX file by its suffix, else weights of ``--model`` or of a recognised network."""
+    is_onnx = path.suffix.lower() == ".onnx"
+    asked = argparse.Namespace(
+        model="onnx" if is_onnx else arguments.model or "auto",
+        checkpoint=str(path),
+        network="",
+        onnx_output=arguments.onnx_output if is_onnx else None,
+        pretrained=False,
+        num_classes=None,
+        in_chans=None,
+        img_size=arguments.img_size if is_onnx else None,
+        task=arguments.task,
+    )
+    return model_from(asked)
+
+
+def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
+    """Return the recommended file of a run that lies in its folder."""
+    folder = RunFolder(path)
+    spec = folder.load_result().spec
+    here = [each for each in folder.candidates() if (path / each.file).is_file() and each.form != "small"]
+    best = best_file(here)
+    if best is None:
+        raise InvalidSpec(f"{path} holds no file that is worth taking. Name the file to check.")
+    file = str(path / best.file)
+    if best.runs:
+        return ModelSpec(library="onnx", checkpoint=file, task=reference.task)
+    return replace(spec.model, pretrained=False, checkpoint=file)
+
+
+def _write(arguments: argparse.Namespace, report: CheckReport) -> None:
+    from senseapp.views.words.check import junit_xml, markdown_summary
+
+    texts: dict[Path, str] = {}
+    if arguments.html is not None:
+        from senseapp.views.report.check import build_check_page  # loads pandas, which other outputs do without
+
+        texts[arguments.html] = build_check_page(report)
+    if arguments.junit is not None:
+        texts[arguments.junit] = junit_xml(report)
+    if arguments.markdown is not None:
+        texts[arguments.markdown] = markdown_summary(report)
+    for path, text in texts.items():
+        with storage_errors(f"the folder of {path.name}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text)
+
+
+def _print(report: CheckReport) -> None:
+    from senseapp.views.words.check import LIMITS, bound_text, limit_mark, ratio_text
+
+    print(report.headline)
+    for limit in report.limits:
+        print(f"{LIMITS[limit.name]}: {limit_mark(limit)}. {limit.sentence}")
+    if report.bound is not None:
+        print(f"Bound: {bound_text(report.bound)}.")
+    if report.time_ratio is not None:
+        print(f"Time: {ratio_text(report.time_ratio)}.")
+    sizes = report.reference.file_bytes, report.candidate.file_bytes
+    print(f"Size: {sizes[1]:,} bytes, the reference {sizes[0]:,}.")
+    if report.parting is not None:
+        print(f"Inside: {report.parting.sentence}")
+    for sentence in (*report.findings, *report.notes):
+        print(sentence)

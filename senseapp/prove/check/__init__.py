@@ -1,0 +1,1 @@
+"""Check of one file against another, whoever made them."""

@@ -1,0 +1,404 @@
+"""Check of one file against another: loss with its bound, time, size, causes, and differences inside and out.
+
+The files are run as they are: an ONNX file in onnxruntime, a checkpoint in PyTorch. Images are prepared as the
+reference needs them, and the candidate gets the same, in the layout and type that it declares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from senseapp.core.errors import InvalidInput, InvalidSpec
+from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
+from senseapp.core.texts import plural
+from senseapp.data.images import ImageSet, effective_preprocessing
+from senseapp.data.load import load_images
+from senseapp.descriptions.runtimes import usual_runtime
+from senseapp.measure.preparation_search import choose_preparation
+from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.metrics.predictions import num_not_finite
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.network import Network
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.answers import changed_answers
+from senseapp.prove.check.causes import likely_causes
+from senseapp.prove.check.layers import parting_of_layers
+from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
+from senseapp.prove.check.sides import (
+    ComparedFile,
+    Interpreted,
+    NotComparable,
+    Side,
+    SideOpener,
+    is_runtime_file,
+    kind_of_outputs,
+    outputs_for,
+    shape_problem,
+)
+from senseapp.prove.judge import Judge, Judgement, JudgingImages
+from senseapp.records.answers import ChangedAnswers
+from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, Parting
+from senseapp.records.deployment import Median
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runtimes.base import ratio, runtime_named, times
+from senseapp.tasks import Task, task_named
+
+_BATCH = 16  # images of a call, where a file takes any number
+_FIRST = 16  # images that outputs are looked at before all are run
+_INSIDE = 4  # images that tensors inside are compared on
+_NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
+
+
+def check_files(
+    spec: CheckSpec,
+    *,
+    data_roots: Sequence[Path] = (),
+    own_disk: bool = False,
+    progress: Callable[[str], None] = ignore_progress,
+) -> CheckReport:
+    """Compare the candidate of ``spec`` with its reference.
+
+    A candidate that can be opened but not compared fails, and the report says why.
+
+    Args:
+        spec: both files, the images and the limits.
+        data_roots: folders that images may be read from; any, if none are named.
+        own_disk: whether the files are on the person's own disk, so that weights beside an ONNX file may be read.
+        progress: told each step; what it raises ends the work.
+
+    Raises:
+        InvalidInput: a file cannot be opened, the reference gives no answers of the task, or there are no images.
+    """
+    steps = OptionalSteps(progress=Progress(progress))
+    opener = SideOpener(runtime=runtime_named(usual_runtime()), own_disk=own_disk, progress=steps.progress)
+    prepared = _prepared(spec, opener, tuple(data_roots), steps.progress)
+    steps.progress("Opening the candidate")
+    try:
+        candidate = opener.candidate(
+            spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
+        )
+        _align(prepared, candidate)
+    except NotComparable as error:
+        return _failed(spec, prepared, error, opener)
+    return _Comparison(spec, prepared, candidate, opener, steps).report()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prepared:
+    """The reference, open, and the images as it takes them."""
+
+    reference: Side
+    images: ImageSet
+    preprocessing: Preprocessing
+    task: Task
+    class_names: tuple[str, ...]
+    num_outputs: int
+    notes: tuple[str, ...]
+
+    def first_images(self) -> Tensor:
+        return self.images.batch(0, min(_FIRST, len(self.images)))
+
+    @property
+    def preparation(self) -> str:
+        how = self.preprocessing
+        _, height, width = how.input_shape
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
+        order = f" {how.channel_order.upper()}" if how.input_shape[0] > 1 else ""
+        return f"{width} × {height} pixels{order}, less a mean of {mean}, over a std of {std}."
+
+
+def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...], progress: Progress) -> _Prepared:
+    progress("Opening the reference")
+    model, data = spec.reference, spec.data
+    file, content = opener.file(model) if is_runtime_file(model) else (None, None)
+    loaded = opener.described(model, file)
+    if data.preparation == "auto":
+        model, data, loaded = _chosen_preparation(model, data, loaded, data_roots, progress)
+    if loaded.task and loaded.task != model.task:
+        model = replace(model, task=loaded.task)
+    task, preprocessing = task_named(model.task), effective_preprocessing(data, loaded.preprocessing)
+    compared = None
+    if file is not None:
+        compared = ComparedFile(file, preprocessing)
+        loaded = _with_outputs_of(compared, model, task, loaded)
+    progress("Loading the images")
+    images = load_images(
+        data,
+        loaded.preprocessing,
+        num_classes=loaded.num_classes,
+        task=task,
+        num_samples=spec.num_samples,
+        seed=spec.seed,
+        data_roots=data_roots,
+        class_names=loaded.class_names,
+        with_labels=not loaded.fresh_head,
+        progress=progress,
+    )
+    if compared is None:
+        side = opener.weights(model, loaded, images, task)
+    else:
+        size = len(content or b"")
+        notes = loaded.onnx.notes if loaded.onnx is not None and (data.mean or data.std) else loaded.notes
+        side = Side(spec=model, network=compared, file=compared, content=content, file_bytes=size, notes=notes)
+    return _Prepared(
+        reference=side,
+        images=images,
+        preprocessing=preprocessing,
+        task=task,
+        class_names=tuple(loaded.class_names or images.class_names),
+        num_outputs=loaded.num_classes,
+        notes=data.chosen_by,
+    )
+
+
+def _chosen_preparation(
+    model: ModelSpec, data: DataSpec, loaded: LoadedModel, data_roots: tuple[Path, ...], progress: Progress
+) -> tuple[ModelSpec, DataSpec, LoadedModel]:
+    """Have the images choose their preprocessing, where the reference is read as a network in PyTorch."""
+    if is_runtime_file(model) and loaded.onnx is None:
+        return model, replace(data, preparation="given"), loaded
+    asked = RunSpec(model=replace(model, outputs=()), data=data)
+    chosen = choose_preparation(asked, data_roots=data_roots, progress=progress).spec
+    if chosen.model != asked.model:
+        return replace(chosen.model, outputs=model.outputs), chosen.data, load_model(chosen.model, progress=progress)
+    return model, chosen.data, loaded
+
+
+def _with_outputs_of(file: ComparedFile, model: ModelSpec, task: Task, loaded: LoadedModel) -> LoadedModel:
+    """Choose the outputs of the reference that are compared; return what is known of it, with their number."""
+    shape = loaded.preprocessing.input_shape
+    noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
+    file.file.choose(model.outputs or outputs_for(task, file, noise))
+    raw = file.run(noise)
+    task.check_output(raw, len(noise))
+    width = task.num_outputs(task.output(raw))
+    known = loaded.class_names if len(loaded.class_names) == width else ()
+    return replace(loaded, num_classes=width, class_names=known)
+
+
+def _align(prepared: _Prepared, candidate: Side) -> None:
+    """Choose outputs of the candidate that are compared, and read both sides as class scores.
+
+    Raises:
+        NotComparable: it fails on the images, or its outputs have another form.
+    """
+    reference, task, first = prepared.reference, prepared.task, prepared.first_images()
+    before, count = _raw(reference.network, first)
+    task.check_output(before, count)
+    try:
+        if candidate.file is not None:
+            _choose_outputs(candidate.file, candidate.spec, reference, task, first, before)
+        after, count = _raw(candidate.network, first)
+        task.check_output(after, count)
+    except InvalidInput as error:
+        raise NotComparable(f"{candidate.name} cannot be compared: {error}", candidate) from error
+    shapes = [tuple(task.output(each).shape) for each in (before, after)]
+    if task.one_tensor and shapes[0][1:] != shapes[1][1:]:
+        raise NotComparable(f"{candidate.name} {shape_problem(*shapes)}", candidate)
+    like = kind_of_outputs(task, before)
+    for side, kind in ((reference, like), (candidate, kind_of_outputs(task, after, like))):
+        side.kind = kind
+        if kind is not None:
+            side.network = Interpreted(side.network, kind)
+            side.notes = (*side.notes, kind.note)
+
+
+def _choose_outputs(
+    file: ComparedFile, spec: ModelSpec, reference: Side, task: Task, first: Tensor, before: object
+) -> None:
+    known = {name for name, _ in file.file.facts.outputs}
+    wanted = reference.file.file.output_names if reference.file is not None else ()
+    if spec.outputs:
+        file.file.choose(spec.outputs)
+    elif wanted and known.issuperset(wanted):
+        file.file.choose(wanted)
+    else:
+        some = first[: file.fixed_batch or len(first)]
+        file.file.choose(outputs_for(task, file, some, like=_like(before, len(some))))
+
+
+def _like(raw: object, count: int) -> object:
+    return raw[:count] if isinstance(raw, Tensor) else raw
+
+
+def _raw(network: Network, images: Tensor) -> tuple[object, int]:
+    """Return the raw output for images, and for how many: those of one call, where outputs are no single tensor."""
+    first, *others = torch.split(images, network.fixed_batch or len(images))
+    raw = network.run(first)
+    if not isinstance(raw, Tensor):
+        return raw, len(first)
+    parts = [raw, *(part for each in others if isinstance(part := network.run(each), Tensor))]
+    return torch.cat(parts), len(images)
+
+
+def _failed(spec: CheckSpec, prepared: _Prepared, error: NotComparable, opener: SideOpener) -> CheckReport:
+    return CheckReport(
+        spec=spec.without_folders(),
+        reference=prepared.reference.record,
+        candidate=error.side.record,
+        images=0,
+        labelled=prepared.images.labels is not None,
+        preparation=prepared.preparation,
+        limits=(CheckedLimit(name="comparable", holds=False, sentence=str(error)),),
+        machine=opener.runtime.machine(),
+        notes=(*prepared.notes, _NOT_MEASURED),
+    )
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """Both sides, ready to run on all images."""
+
+    spec: CheckSpec
+    prepared: _Prepared
+    candidate: Side
+    opener: SideOpener
+    steps: OptionalSteps
+
+    def report(self) -> CheckReport:
+        prepared, candidate, progress = self.prepared, self.candidate, self.steps.progress
+        reference, images = prepared.reference, prepared.images
+        judged, not_finite = self._judged()
+        bound = loss_bound(judged, *self._metric_and_limit(judged.judge))
+        limits = [comparable(len(images), not_finite), loss_limit(bound)]
+        progress("Timing both files in turns")
+        seconds, notes = self._times()
+        time_ratio = ratio(seconds[1], seconds[0])
+        if self.spec.max_time is not None:
+            limits.append(time_limit(time_ratio, self.spec.max_time))
+        answers = self._answers(judged)
+        findings: tuple[str, ...] = ()
+        if not limits[1].holds and not limits[1].undecided:
+            progress("Looking for likely causes")
+            with self.steps.trying("likely causes"):
+                findings = likely_causes(
+                    judged, candidate.network, prepared.preprocessing, task=prepared.task, names=prepared.class_names
+                )
+        parting = None
+        with self.steps.trying("the comparison of tensors inside"):
+            parting = self._parting()
+        return CheckReport(
+            spec=self.spec.without_folders(),
+            reference=replace(reference.record, seconds=Median.of(seconds[0])),
+            candidate=replace(candidate.record, seconds=Median.of(seconds[1])),
+            images=len(images),
+            labelled=images.labels is not None,
+            preparation=prepared.preparation,
+            limits=tuple(limits),
+            machine=self.opener.runtime.machine(),
+            changes=judged.changes,
+            bound=bound,
+            time_ratio=time_ratio,
+            findings=findings,
+            answers=answers,
+            parting=parting,
+            notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *self.steps.notes))),
+        )
+
+    def _judged(self) -> tuple[Judgement, int]:
+        """Return the candidate on all images, and on how many of them its numbers alone are not finite."""
+        prepared, images = self.prepared, self.prepared.images
+        self.steps.progress("Running the reference")
+        judge = Judge(
+            prepared.task,
+            JudgingImages(count=len(images), batches=self._batches, labels=images.labels),
+            prepared.reference.network,
+            num_outputs=prepared.num_outputs,
+            progress=self.steps.progress,
+        )
+        counts = prepared.task.one_tensor  # lists of objects may hold numbers that are not finite
+        bad = num_not_finite(judge.baseline.outputs) if counts else 0
+        if bad:
+            raise InvalidInput(
+                f"The reference itself returns numbers that are not finite on {bad} of {plural(len(images), 'image')}. "
+                "Choose a reference that works, or images that it was made for."
+            )
+        self.steps.progress("Running the candidate")
+        judged = judge.judged(self.candidate.network)
+        return judged, num_not_finite(judged.outputs) if counts else 0
+
+    def _batches(self, start: int, stop: int) -> Iterator[Tensor]:
+        for low in range(start, stop, _BATCH):
+            yield self.prepared.images.batch(low, min(low + _BATCH, stop))
+
+    def _metric_and_limit(self, judge: Judge) -> tuple[str, float]:
+        asked = self.spec.metric
+        if asked is not None and asked not in judge.metrics:
+            labels = "with labels" if self.prepared.images.labels is not None else "without labels"
+            raise InvalidSpec(
+                f"The metric {asked} cannot be measured on images {labels}. Choose from {', '.join(judge.metrics)}."
+            )
+        name = asked or primary_among(judge.metrics) or divergence_among(judge.metrics) or judge.metrics[0]
+        return name, METRICS[name].tolerable if self.spec.max_drop is None else self.spec.max_drop
+
+    def _times(self) -> tuple[list[list[float]], list[str]]:
+        """Return the seconds of calls of both, in turns, and sentences on what was timed.
+
+        Two networks in PyTorch are timed there; of one beside a file an ONNX file is made.
+        """
+        sides, threads = (self.prepared.reference, self.candidate), torch.get_num_threads()
+        both_are_weights = all(side.module is not None for side in sides)
+        networks, notes = list[Network](), list[str]()
+        for side in sides:
+            how = "" if side.module is None else "in PyTorch"
+            network = side.network
+            if not both_are_weights and (content := self._as_file(side)) is not None:
+                own = self.opener.runtime.foreign(content, threads=self.spec.threads)
+                network = ComparedFile(own, self.prepared.preprocessing)
+                how = how and "as an ONNX file that was made of its weights"
+            networks.append(network)
+            if how:
+                notes.append(f"{side.name} is timed {how}.")
+        size = math.lcm(self.spec.batch, *(network.fixed_batch or 1 for network in networks))
+        image = self.prepared.images.batch(0, 1).cpu()
+        torch.set_num_threads(self.spec.threads)
+        try:
+            return times(networks, image.expand(size, *image.shape[1:]).contiguous()), notes
+        finally:
+            torch.set_num_threads(threads)
+
+    def _as_file(self, side: Side) -> bytes | None:
+        """Return the file of a side, made of its weights where it is none; None where that is not possible."""
+        if side.content is None and side.module is not None:
+            example = self.prepared.images.batch(0, 1).cpu()
+            with suppress(InvalidSpec):
+                side.content = self.opener.runtime.exporter(side.module, example).write(side.module)
+        return side.content
+
+    def _answers(self, judged: Judgement) -> ChangedAnswers | None:
+        if self.prepared.images.indicative:
+            return None
+        self.steps.progress("Comparing answers")
+        return changed_answers(
+            judged.judge.baseline.outputs,
+            judged.outputs,
+            self.prepared.images,
+            task=self.prepared.task,
+            names=self.prepared.class_names,
+            subject=self.candidate.name,
+        )
+
+    def _parting(self) -> Parting | None:
+        sides = self.prepared.reference, self.candidate
+        images = self.prepared.images.batch(0, min(_INSIDE, len(self.prepared.images))).cpu()
+        if sides[0].module is not None and sides[1].module is not None:
+            self.steps.progress("Comparing layers")
+            return parting_of_layers(sides[0].module, sides[1].module, images)
+        if sides[0].content is None or sides[1].content is None:
+            return None
+        count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
+        given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
+        found = self.opener.runtime.parting(
+            sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
+        )
+        if found is None or sides[0].kind is sides[1].kind or sides[0].file is None:
+            return found
+        ends = sides[0].file.file.output_names  # of both, one returns other things than scores
+        return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))

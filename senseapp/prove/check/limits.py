@@ -1,0 +1,112 @@
+"""The conditions of a check: the upper bound of the loss against what is allowed, the time, and numbers at all."""
+
+from __future__ import annotations
+
+import math
+
+from senseapp.core.texts import plural
+from senseapp.metrics import METRICS
+from senseapp.metrics.bounds import (
+    images_needed_at,
+    upper_bound_of_net_share,
+    upper_bound_of_share,
+    upper_bound_of_sums,
+)
+from senseapp.metrics.classification import Agreement, TopAccuracy
+from senseapp.metrics.records import RecordMetric
+from senseapp.prove.judge import Judgement
+from senseapp.records.check import CONFIDENCE, CheckedLimit, LossBound
+from senseapp.records.deployment import Median
+
+
+def comparable(images: int, not_finite: int) -> CheckedLimit:
+    """Return that both files answer the same images, unless some answers of the candidate are no numbers."""
+    if not_finite:
+        return CheckedLimit(
+            name="comparable",
+            holds=False,
+            sentence=f"The candidate returns numbers that are not finite (NaN or infinite) on {not_finite} of "
+            f"{plural(images, 'image')}.",
+        )
+    return CheckedLimit(
+        name="comparable",
+        holds=True,
+        sentence=f"Both files answer the same {plural(images, 'image')} in the same form.",
+    )
+
+
+def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
+    """Return the loss in the metric ``name`` with its one-sided upper bound.
+
+    Shares of answers have an exact bound for any number of images; means in a known range one that holds for any
+    number too; metrics without a range, and those of all images together, the end of their interval.
+    """
+    metric, change = METRICS[name], judged.change(name)
+    images, moments = change.num_samples, change.moments
+    guaranteed, needed = True, None
+    if isinstance(metric, Agreement):
+        changed = round(moments[2])
+        upper = upper_bound_of_share(changed, images, CONFIDENCE)
+        needed, how = images_needed_at(changed / images, allowed, CONFIDENCE) if allowed else None, "exact binomial"
+    elif isinstance(metric, TopAccuracy):
+        differing, excess = round(moments[3]), round(moments[2])
+        worse, better = (differing + excess) // 2, (differing - excess) // 2
+        upper, how = upper_bound_of_net_share(worse, better, images, CONFIDENCE), "exact for paired answers"
+        if not better and allowed:
+            needed = images_needed_at(worse / images, allowed, CONFIDENCE)
+    elif metric.is_share and not isinstance(metric, RecordMetric):
+        low = -1.0 if metric.needs_labels else 0.0
+        upper = upper_bound_of_sums(images, (moments[2], moments[3]), low, 1.0, CONFIDENCE)
+        how = "Hoeffding-Bentkus and empirical Bernstein"
+    else:
+        upper = metric.change(moments, 2 * CONFIDENCE - 1).ci_high
+        guaranteed, how = False, "upper end of the interval, for many images"
+    return LossBound(
+        metric=name,
+        delta=change.delta,
+        upper=max(upper, change.delta) if not math.isnan(change.delta) else math.inf,
+        allowed=allowed,
+        how=how,
+        guaranteed=guaranteed,
+        images=images,
+        images_needed=needed if needed is None or needed > images else None,
+    )
+
+
+def loss_limit(bound: LossBound) -> CheckedLimit:
+    """Return whether the loss is at most what is allowed, with the confidence of its bound."""
+    metric = METRICS[bound.metric]
+    lost, upper = metric.change_text(bound.delta), metric.change_text(bound.upper)
+    allowed, images = metric.change_text(bound.allowed), plural(bound.images, "image")
+    said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % confidence at most {upper}"
+    if bound.upper <= bound.allowed:
+        return CheckedLimit(name="loss", holds=True, sentence=f"{said}; {allowed} are allowed.")
+    undecided = bound.delta <= bound.allowed
+    if not undecided:
+        return CheckedLimit(name="loss", holds=False, sentence=f"{said}; only {allowed} are allowed.")
+    more = (
+        f" About {bound.images_needed:,} images with as few changes would show it."
+        if bound.images_needed is not None
+        else ""
+    )
+    return CheckedLimit(
+        name="loss",
+        holds=False,
+        undecided=True,
+        sentence=f"{said}: these images are too few to show that it is at most {allowed}.{more}",
+    )
+
+
+def time_limit(ratio: Median, allowed: float) -> CheckedLimit:
+    """Return whether the candidate takes at most ``allowed`` times as long, by the interval of the median ratio."""
+    said = f"It takes {ratio.value:.2f} times as long as the reference ({ratio.low:.2f} to {ratio.high:.2f})"
+    if ratio.high <= allowed:
+        return CheckedLimit(name="time", holds=True, sentence=f"{said}; {allowed:g} are allowed.")
+    if ratio.low > allowed:
+        return CheckedLimit(name="time", holds=False, sentence=f"{said}; only {allowed:g} are allowed.")
+    return CheckedLimit(
+        name="time",
+        holds=False,
+        undecided=True,
+        sentence=f"{said}: that is too close to the allowed {allowed:g} to tell on this machine.",
+    )

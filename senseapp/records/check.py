@@ -1,0 +1,310 @@
+"""A check of one file against another: what was asked, what was measured of both, and whether the limits hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Literal
+
+from senseapp.core.codec import register
+from senseapp.core.errors import InvalidSpec
+from senseapp.metrics import METRICS, MetricChange, metric_named
+from senseapp.records.answers import ChangedAnswers
+from senseapp.records.deployment import Median
+from senseapp.records.spec import DataSpec, ModelSpec
+
+CONFIDENCE = 0.95
+"""Of the upper bound of a loss, one-sided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSpec:
+    """What is compared with what, on which images, and what is allowed.
+
+    Attributes:
+        reference, candidate: each an ONNX file, a checkpoint of a known architecture, or a network by name. A candidate
+            that is a checkpoint belongs to the architecture of the reference.
+        metric: the loss is judged by it; None takes the one that people judge by.
+        max_drop: largest loss, in the unit of the metric's ``delta``; None takes what the metric calls tolerable.
+        max_time: largest time of the candidate as a multiple of the reference's; None sets no limit.
+        num_samples: images to draw; None takes all.
+        threads, batch: of the calls that are timed.
+    """
+
+    reference: ModelSpec
+    candidate: ModelSpec
+    data: DataSpec = field(default_factory=DataSpec)
+    metric: str | None = None
+    max_drop: float | None = None
+    max_time: float | None = None
+    num_samples: int | None = None
+    seed: int = 0
+    threads: int = 1
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        if self.metric is not None:
+            metric_named(self.metric)
+        if self.max_drop is not None and not 0 <= self.max_drop < math.inf:
+            raise InvalidSpec(f"The largest loss is a number of at least 0, got {self.max_drop}.")
+        if self.max_time is not None and not 0 < self.max_time < math.inf:
+            raise InvalidSpec(f"The largest time is a multiple of the reference's, above 0, got {self.max_time}.")
+        for what in ("num_samples", "threads", "batch"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+
+    @property
+    def title(self) -> str:
+        """Both files by name: ``quick.onnx against float.onnx``."""
+        return f"{file_name(self.candidate)} against {file_name(self.reference)}"
+
+    def without_folders(self) -> CheckSpec:
+        """Return the same with only the names of files, for people who may not know where they lie."""
+        from dataclasses import replace
+
+        models = {name: getattr(self, name) for name in ("reference", "candidate")}
+        named = {name: replace(each, checkpoint=PurePath(each.checkpoint).name) for name, each in models.items()}
+        return replace(self, **named, data=replace(self.data, path=PurePath(self.data.path).name))
+
+
+def file_name(model: ModelSpec) -> str:
+    """Return what a side of a check is called: the name of its file, else the title of the network."""
+    return PurePath(model.checkpoint).name or model.title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFile:
+    """One side of a check.
+
+    Attributes:
+        name: of the file, or of the network.
+        kind: what it is: ``ONNX file``, ``PyTorch weights``.
+        file_bytes: of the file; of the weights in memory where there is no file.
+        takes, returns: its input and outputs, in words.
+        seconds: of one call; None where it was not timed.
+        notes: sentences on how it was read.
+    """
+
+    name: str
+    kind: str
+    file_bytes: int
+    takes: str = ""
+    returns: str = ""
+    seconds: Median | None = None
+    notes: tuple[str, ...] = ()
+
+
+LimitName = Literal["comparable", "loss", "time"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedLimit:
+    """One condition: whether it holds, and in one sentence why.
+
+    Attributes:
+        name: ``comparable`` (both answer the same images in the same form), ``loss`` or ``time``.
+        undecided: whether more images, or a quieter machine, could still show that it holds.
+    """
+
+    name: LimitName
+    holds: bool
+    sentence: str
+    undecided: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBound:
+    """The measured loss and the value that it exceeds with a probability of at most 1 − ``confidence``.
+
+    Attributes:
+        delta: measured, in the unit of the metric's ``delta``.
+        upper: bound of the loss on further images like these.
+        allowed: limit that ``upper`` is compared with.
+        how: what the bound rests on, in words.
+        guaranteed: whether it holds for any number of images, not only for many.
+        images_needed: images that would show the limit if as large a share of answers changed; None where unknown, or
+            where no number would.
+    """
+
+    metric: str
+    delta: float
+    upper: float
+    allowed: float
+    how: str
+    guaranteed: bool
+    images: int
+    confidence: float = CONFIDENCE
+    images_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartedTensor:
+    """A tensor, or the output of a layer, that both networks compute.
+
+    Attributes:
+        name: in the reference.
+        other: in the candidate, where that is another name.
+        operator: that computes it in the reference.
+        shape: of one batch.
+        difference: Euclidean norm of the difference over that of the reference; infinite where one is not finite.
+    """
+
+    name: str
+    operator: str
+    shape: tuple[int, ...]
+    difference: float
+    other: str = ""
+
+
+APART, SHARP = 0.1, 4.0
+"""Difference from which two tensors are apart, and the factor over all before that makes it a sudden one."""
+_ALIKE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """Where two networks begin to compute different numbers.
+
+    Attributes:
+        tensors: compared ones, in the order in which the reference computes them.
+        matched_by: how tensors were matched: ``name`` or ``order``.
+        images: compared on.
+    """
+
+    tensors: tuple[PartedTensor, ...]
+    matched_by: Literal["name", "order", "layer"]
+    images: int
+
+    @property
+    def first(self) -> PartedTensor | None:
+        """The first tensor that is apart: at a sudden step if there is one, else the first above :data:`APART`."""
+        before, gradual = _ALIKE, None
+        for each in self.tensors:
+            if each.difference >= APART:
+                if each.difference >= SHARP * before:
+                    return each
+                gradual = gradual or each
+            before = max(before, each.difference)
+        return gradual
+
+    @property
+    def sentence(self) -> str:
+        """Where they part, with the differences before and there."""
+        if not self.tensors:
+            return "No tensor of one could be matched to a tensor of the other."
+        what = "layer" if self.matched_by == "layer" else "tensor"
+        largest = max(self.tensors, key=lambda each: each.difference)
+        first = self.first
+        if first is None and largest.difference < _ALIKE:
+            return f"No {what} of {len(self.tensors)} differs by as much as {percent(_ALIKE)}."
+        if first is None:
+            return (
+                f"No {what} of {len(self.tensors)} differs by more than {percent(largest.difference)} "
+                f"(“{largest.name}”, {largest.operator})."
+            )
+        place = self.tensors.index(first)
+        before = max((each.difference for each in self.tensors[:place]), default=0.0)
+        named = f"{what} “{first.name}” ({first.operator})"
+        if place == 0:
+            return (
+                f"They differ from the first {what} on, “{first.name}” ({first.operator}), by "
+                f"{percent(first.difference)} there and at most {percent(largest.difference)} anywhere."
+            )
+        if first.difference >= SHARP * max(before, _ALIKE):
+            last = self.tensors[place - 1]
+            return (
+                f"They part at {named}: {percent(first.difference)}, after "
+                f"{f'at most {percent(before)}' if before else 'no difference'} in the {place} before it, the last of "
+                f"them “{last.name}”."
+            )
+        return f"Differences grow gradually: the first above {percent(APART)} is {named}, {percent(first.difference)}."
+
+
+def percent(share: float) -> str:
+    """Return a relative difference as text.
+
+    >>> percent(0.0123), percent(3.0), percent(float("inf")), percent(0.00001)
+    ('1.2 %', '300 %', 'not finite', '< 0.1 %')
+    """
+    if not math.isfinite(share):
+        return "not finite"
+    if 0 < share < _ALIKE:
+        return "< 0.1 %"
+    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """Everything that a check found.
+
+    Attributes:
+        spec: with names of files only.
+        reference, candidate: both sides.
+        images: that both were run on; 0 where they could not be compared.
+        labelled: whether the images had labels.
+        preparation: how images become inputs, in one sentence.
+        changes: of every metric, candidate against reference.
+        limits: the conditions; all must hold.
+        bound: of the loss; None where they could not be compared.
+        time_ratio: candidate to reference, call by call; None where it was not timed.
+        findings: likely causes of a loss, in sentences.
+        answers: differences by class and by picture; None where outputs are no answers.
+        parting: where tensors part; None where none could be compared.
+        machine: processor and runtime.
+        notes: further sentences.
+    """
+
+    spec: CheckSpec
+    reference: CheckedFile
+    candidate: CheckedFile
+    images: int
+    labelled: bool
+    preparation: str
+    limits: tuple[CheckedLimit, ...]
+    machine: str
+    changes: tuple[MetricChange, ...] = ()
+    bound: LossBound | None = None
+    time_ratio: Median | None = None
+    findings: tuple[str, ...] = ()
+    answers: ChangedAnswers | None = None
+    parting: Parting | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether every condition holds."""
+        return all(each.holds for each in self.limits)
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence, with the first reason where it fails."""
+        failed = [each for each in self.limits if not each.holds]
+        if not failed:
+            return f"Holds: {' '.join(each.sentence for each in self.limits if each.name != 'comparable')}"
+        word = "Not shown to hold" if all(each.undecided for each in failed) else "Fails"
+        shown = failed if word != "Fails" else [each for each in failed if not each.undecided]
+        reasons = " ".join(each.sentence for each in shown)
+        return f"{word}: {reasons} {self.findings[0] if self.findings else ''}".strip()
+
+    @property
+    def size_ratio(self) -> float:
+        """Bytes of the candidate as a multiple of the reference's; nan where that has none."""
+        return self.candidate.file_bytes / self.reference.file_bytes if self.reference.file_bytes else math.nan
+
+    @property
+    def metric(self) -> str:
+        """The metric that the loss is judged by; empty where there is none."""
+        return self.bound.metric if self.bound is not None else ""
+
+
+def ordered_changes(changes: Iterable[MetricChange], first: str) -> list[MetricChange]:
+    """Return changes with that of the metric ``first`` before the others, which keep the order of all metrics."""
+    places = list(METRICS)
+    return sorted(changes, key=lambda each: (each.metric != first, places.index(each.metric)))
+
+
+register(CheckSpec)
+register(CheckReport)

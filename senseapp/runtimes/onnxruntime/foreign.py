@@ -1,0 +1,231 @@
+"""ONNX files of any program, run in onnxruntime as they are: any operators that it has, any layout and batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import torch
+from google.protobuf.message import DecodeError
+from torch import Tensor
+
+from senseapp.core.errors import (
+    InvalidCheckpoint,
+    InvalidSpec,
+    OutOfMemory,
+    UnsupportedModel,
+    first_line_of,
+    is_about_memory,
+)
+from senseapp.core.texts import printable_text
+from senseapp.networks.network import OUTPUTS, nested
+from senseapp.networks.onnx.modules import ImageInput
+from senseapp.networks.onnx.preparation import is_channels_last
+from senseapp.networks.onnx.read import parsed_model
+from senseapp.runtimes.foreign import FileFacts, ForeignFile, Shape
+from senseapp.runtimes.onnxruntime import ONNXRUNTIME
+
+Array = npt.NDArray[Any]
+FIRST_CALL_SECONDS = 120.0
+"""Longest time of a file's first call: a graph may hold a loop that never ends."""
+_TYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+
+
+class OnnxFile(ForeignFile):
+    """An ONNX file in memory, open in onnxruntime on the processor.
+
+    Args:
+        content: of the file.
+        threads: that it runs on; None for as many as torch has.
+        extra: values inside of the graph that :meth:`arrays` returns too; the graph is then run node by node, without
+            the runtime's optimizations.
+
+    Raises:
+        InvalidCheckpoint: it is no ONNX file, or one with weights in other files.
+        UnsupportedModel: it takes anything but one batch of images.
+        InvalidSpec: onnxruntime cannot open it.
+    """
+
+    runtime_label = ONNXRUNTIME.label
+
+    def __init__(self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = ()) -> None:
+        parsed_model(content)  # refuses what lies about its sizes before the runtime allocates them
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        if threads is None:  # threads that wait actively would take time from other files that are being timed
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4
+        if extra:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
+            raise _refusal("open", error) from error
+        self.facts = _facts(self._session)
+        self._chosen = tuple(name for name, _ in self.facts.outputs)
+        nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
+        self._nesting = nesting if nesting and not extra else None
+        self._has_run = False
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call computes; None for any number."""
+        return self.facts.input_shape[0]
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the tensors in what :meth:`run` returns."""
+        return self._chosen
+
+    def choose(self, names: tuple[str, ...]) -> None:
+        """Return only these outputs from now on."""
+        known = [name for name, _ in self.facts.outputs]
+        missing = next((name for name in names if name not in known), None)
+        if missing is not None:
+            raise InvalidSpec(f"The file has no output “{missing}”. Its outputs are {', '.join(known[:8])}.")
+        self._chosen = names
+        self._nesting = None if len(names) < len(known) else self._nesting
+
+    def fed(self, images: Tensor) -> Tensor:
+        """Return images as the input takes them, filled up to the batch of the file with copies of the first."""
+        dtype = torch.from_numpy(np.zeros(0, _TYPES[self._type])).dtype
+        batch = self.fixed_batch
+        return ImageInput(channels_last=self.facts.channels_last, dtype=dtype, batch=batch).of(images).to(dtype)
+
+    def run(self, batch: Tensor) -> object:
+        """Return the chosen outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images, float32.
+
+        Raises:
+            InvalidSpec: onnxruntime fails on it, or takes longer than :data:`FIRST_CALL_SECONDS`.
+            UnsupportedModel: an output does not list the images one by one.
+        """
+        found = [
+            self._of_images(name, each, batch) for name, each in self.arrays(self._chosen, self.fed(batch)).items()
+        ]
+        if self._nesting is not None:
+            return nested(found, self._nesting)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
+        """Return outputs of these names for an input of :meth:`fed`, as the runtime returns them."""
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = 4
+        timer = threading.Timer(FIRST_CALL_SECONDS, _stop, (options,))
+        timer.daemon = True
+        if not self._has_run:
+            timer.start()
+        try:
+            found = self._session.run(list(names), {self.facts.input_name: np.ascontiguousarray(fed.numpy())}, options)
+        except Exception as error:
+            if options.terminate:
+                raise InvalidSpec(
+                    f"The file takes more than {FIRST_CALL_SECONDS:.0f} s for one call, so it was stopped."
+                ) from error
+            raise _refusal("run", error) from error
+        finally:
+            timer.cancel()
+        self._has_run = True
+        return dict(zip(names, found, strict=True))
+
+    @property
+    def _type(self) -> str:
+        return str(self._session.get_inputs()[0].type)
+
+    def _of_images(self, name: str, values: Array, batch: Tensor) -> Tensor:
+        given = self.fixed_batch or len(batch)
+        if not isinstance(values, np.ndarray) or not values.ndim or len(values) != given:
+            shape = getattr(values, "shape", type(values).__name__)
+            raise UnsupportedModel(
+                f"The output “{printable_text(name)}” is {shape} for {given} images: it does not list them one by one."
+            )
+        found = torch.from_numpy(values[: len(batch)].copy())
+        return found.float() if found.is_floating_point() else found
+
+
+def _stop(options: Any) -> None:
+    options.terminate = True
+
+
+def _refusal(what: str, error: Exception) -> Exception:
+    if is_about_memory(error):
+        return OutOfMemory("The file's network needs more memory than there is.")
+    return InvalidSpec(printable_text(f"onnxruntime cannot {what} this file: {first_line_of(error, 400)}."))
+
+
+def _facts(session: Any) -> FileFacts:
+    inputs = session.get_inputs()
+    if len(inputs) != 1:
+        names = ", ".join(f"“{printable_text(each.name)}”" for each in inputs[:8]) or "none"
+        raise UnsupportedModel(f"The file takes {len(inputs)} inputs ({names}); a check needs images as its only one.")
+    (given,) = inputs
+    shape = _shape(given.shape)
+    if len(shape) != 4 or given.type not in _TYPES:
+        raise UnsupportedModel(
+            f"The input “{printable_text(given.name)}” is {given.type} of {len(shape)} axes; images are numbers "
+            "(N, C, H, W) or (N, H, W, C)."
+        )
+    metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+    return FileFacts(
+        input_name=given.name,
+        input_shape=shape,
+        input_type=np.dtype(_TYPES[given.type]).name,
+        channels_last=is_channels_last([length or 0 for length in shape]),
+        outputs=tuple((each.name, _shape(each.shape)) for each in session.get_outputs()),
+        metadata=dict(metadata),
+    )
+
+
+def _shape(declared: Sequence[Any]) -> Shape:
+    return tuple(length if isinstance(length, int) and length > 0 else None for length in declared)
+
+
+def with_weights_beside(path: Path) -> bytes:
+    """Return an ONNX file whose weights are all in it: those in other files are read, if these lie beside it.
+
+    For files of the person who runs the command: an uploaded file has nothing beside it.
+
+    Raises:
+        InvalidCheckpoint: a file of weights is not in the same folder, is missing or too short.
+    """
+    content = path.read_bytes()
+    try:
+        model = onnx.ModelProto.FromString(content)
+    except DecodeError:
+        return content  # refused where it is opened, as any file that is no ONNX
+    places = {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    if not places:
+        return content
+    elsewhere = next((place for place in places if Path(place).name != place), None)
+    if elsewhere is not None:
+        raise InvalidCheckpoint(
+            f"The weights of {path.name} are in “{printable_text(elsewhere)}”, which is not beside it. Save both as "
+            'one file: onnx.save(onnx.load("model.onnx"), "one.onnx").'
+        )
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+        whole: bytes = model.SerializeToString()
+    except Exception as error:  # of onnx, protobuf and the disk
+        raise InvalidCheckpoint(
+            f"The weights of {path.name} are in another file, which cannot be read: {first_line_of(error)}."
+        ) from error
+    return whole

@@ -1,0 +1,214 @@
+"""Checks of files as jobs: the task that a worker process carries out, and the folder that it leaves its report in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from senseapp.core.codec import dumps, loads, register
+from senseapp.core.errors import ReadingStopped, SenseError
+from senseapp.core.files import replace_file, storage_errors
+from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.jobs import JobSnapshot, RunState
+from senseapp.records.measurement import LayerMeasurement, RunResult
+from senseapp.records.spec import ModelSpec
+from senseapp.server.session import load_engine
+from senseapp.server.tasks import TaskContext
+from senseapp.server.worker import JobControl
+
+JOB = "check:"
+"""Begins the id of the job of each check; ids of runs have no colon."""
+MOST_SECONDS = 1800.0
+"""Longest time of a check on a server: a file may keep a library busy for ever."""
+_SPEC, _REPORT, _ERROR = "spec.json", "report.json", "error.txt"
+_FILES = ("reference", "candidate", "images")
+_INTERRUPTED = "senseapp stopped before this check was finished. Check the files again."
+_CANCELLED = "This check was cancelled."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTask:
+    """The check of two files in a folder of its own."""
+
+    check_id: str
+    spec: CheckSpec
+
+    @property
+    def run_id(self) -> str:
+        """Its own id: it belongs to no run."""
+        return self.check_id
+
+    @property
+    def job_id(self) -> str:
+        """Id of the job."""
+        return f"{JOB}{self.check_id}"
+
+    def carry_out(self, context: TaskContext) -> CheckReport:
+        """Compare both files and keep the report; see :func:`senseapp.prove.check.check.check_files`."""
+        load_engine()
+        from senseapp.prove.check.check import check_files  # torch loads here, not when the app starts
+
+        report = check_files(self.spec, data_roots=context.data_roots, progress=context.observer.phase)
+        CheckFolder(context.folder.path).save(report)
+        return report
+
+
+register(CheckTask)
+
+
+class CheckFolder:
+    """The files of one check: what was asked, then the report or why there is none; uploads only until then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, spec: CheckSpec, *, is_upload: Callable[[Path], bool]) -> CheckSpec:
+        """Write what was asked, with its uploads linked here, so that they stay while the check lasts; return it."""
+        with storage_errors("the folder of checks"):
+            self.path.mkdir(parents=True)
+        kept = replace(
+            spec,
+            reference=self._kept_model(spec.reference, "reference", is_upload),
+            candidate=self._kept_model(spec.candidate, "candidate", is_upload),
+            data=replace(spec.data, path=self._kept(spec.data.path, "images", is_upload)),
+        )
+        replace_file(self.path / _SPEC, dumps(spec.without_folders()))
+        return kept
+
+    def spec(self) -> CheckSpec:
+        """Return what was asked, with names of files only."""
+        return loads((self.path / _SPEC).read_bytes(), CheckSpec)
+
+    def save(self, report: CheckReport) -> None:
+        """Write the report."""
+        replace_file(self.path / _REPORT, dumps(report))
+
+    def report(self) -> CheckReport | None:
+        """Return the report; None before there is one."""
+        path = self.path / _REPORT
+        return loads(path.read_bytes(), CheckReport) if path.is_file() else None
+
+    def end(self, error: str = "") -> None:
+        """Remove the uploads; keep the reason where there is no report."""
+        for name in _FILES:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        if error and self.path.is_dir():
+            replace_file(self.path / _ERROR, error)
+
+    def error(self) -> str:
+        """Return why there is no report; empty while it is not known."""
+        path = self.path / _ERROR
+        return path.read_text("utf-8") if path.is_file() else ""
+
+    @property
+    def created_seconds(self) -> float:
+        """When it was asked for, in Unix time; 0 for a damaged one."""
+        with suppress(OSError):
+            return (self.path / _SPEC).stat().st_mtime
+        return 0.0
+
+    def _kept_model(self, model: ModelSpec, name: str, is_upload: Callable[[Path], bool]) -> ModelSpec:
+        return replace(model, checkpoint=self._kept(model.checkpoint, name, is_upload))
+
+    def _kept(self, path: str, name: str, is_upload: Callable[[Path], bool]) -> str:
+        if not path or not is_upload(Path(path)):
+            return path
+        target = self.path / name / Path(path).name
+        with storage_errors("the folder of checks"):
+            target.parent.mkdir()
+            try:
+                os.link(path, target)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(path, target)
+        return str(target)
+
+
+def folder_of_checks(home: Path, owner: str) -> Path:
+    """Return the folder of a user's checks; its name is a hash, so that no user text becomes a path."""
+    return home / "checks" / hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCheck:
+    """A check that waits or runs, and the folders that it may read."""
+
+    task: CheckTask
+    folder: CheckFolder
+    data_roots: tuple[Path, ...]
+
+
+class CheckJobs:
+    """The checks of all users that wait or run in this process; safe to use from any thread."""
+
+    def __init__(self, home: Path) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[str, PendingCheck] = {}
+        for spec in (home / "checks").glob(f"*/*/{_SPEC}"):  # of a server that ended meanwhile
+            folder = CheckFolder(spec.parent)
+            if folder.report() is None and not folder.error():
+                folder.end(_INTERRUPTED)
+
+    def add(self, check: PendingCheck) -> None:
+        """Remember a check before its job is queued."""
+        with self._lock:
+            self._pending[check.task.job_id] = check
+
+    def forget(self, check: PendingCheck) -> None:
+        """Forget a check that was not queued."""
+        with self._lock:
+            self._pending.pop(check.task.job_id, None)
+
+    def pending(self, job_id: str) -> PendingCheck | None:
+        """Return the check of a job; None for jobs of other kinds."""
+        with self._lock:
+            return self._pending.get(job_id)
+
+    def keep_end(self, snapshot: JobSnapshot) -> bool:
+        """Keep the end of a check; return whether the job is one."""
+        check = self.pending(snapshot.run_id)
+        if check is None:
+            return snapshot.run_id.startswith(JOB)
+        if snapshot.state.finished:
+            reasons = {RunState.CANCELLED: _CANCELLED, RunState.INTERRUPTED: _INTERRUPTED, RunState.DONE: ""}
+            check.folder.end(reasons.get(snapshot.state, snapshot.error))
+            self.forget(check)
+        return True
+
+
+class CheckObserver:
+    """Reports the steps of a check; stops one that lasts longer than :data:`MOST_SECONDS`."""
+
+    def __init__(self, control: JobControl, clock: Callable[[], float] = time.monotonic) -> None:
+        self._control, self._clock, self._begun = control, clock, clock()
+
+    def phase(self, sentence: str) -> None:
+        """Report the step that begins."""
+        self._control.phase(sentence)
+        if self._clock() - self._begun > MOST_SECONDS:
+            raise ReadingStopped(
+                f"This check took longer than {MOST_SECONDS / 60:.0f} minutes, so it was stopped. Take fewer images."
+            )
+
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """Never called: nothing is measured layer by layer."""
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """Never called."""
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """Never called."""
+
+
+def read_report(folder: CheckFolder) -> tuple[CheckReport | None, str]:
+    """Return the report of a check, and why there is none, each where it is known; damaged files are such a reason."""
+    try:
+        return folder.report(), folder.error()
+    except SenseError as error:
+        return None, str(error)

@@ -1,0 +1,128 @@
+"""One user's checks of files: started, watched, and read again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from senseapp.core.errors import NotFound, QueueFull, SenseError
+from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.jobs import JobSnapshot
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.backend import Backend
+from senseapp.server.check_jobs import JOB, CheckFolder, CheckTask, PendingCheck, folder_of_checks, read_report
+from senseapp.server.settings import check_paths, uploads_folder
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_MOST_KEPT = 20  # checks of one user; older ones are removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRecord:
+    """One check as its owner finds it again.
+
+    Attributes:
+        title: both files by name.
+        created_seconds: Unix time.
+        report: None before it is finished, and where it failed.
+        error: why there is no report; empty while it runs.
+    """
+
+    check_id: str
+    title: str
+    created_seconds: float
+    report: CheckReport | None
+    error: str
+
+
+class Checks:
+    """Checks of one user. Ids come from addresses: any text is accepted, with NotFound unless it is one of theirs."""
+
+    def __init__(self, backend: Backend, owner: str) -> None:
+        self._backend = backend
+        self._owner = owner
+        self._own = folder_of_checks(backend.home, owner)
+
+    def start(self, spec: CheckSpec) -> str:
+        """Queue a check and return its id; files are opened by a worker process, never here.
+
+        Raises:
+            InvalidInput: a file is outside the folders that this user may read.
+            QueueFull: too many jobs wait.
+            RateLimited: this user starts too many in a minute.
+        """
+        if not self._owner:
+            raise NotFound("Nobody is logged in, so there is nobody to keep a check for. Log in first.")
+        self._backend.rate_limiter.count(self._owner, "jobs on runs")
+        readable = self._backend.readable_folders(self._owner)
+        for model in (spec.reference, spec.candidate):
+            check_paths(RunSpec(model=model, data=spec.data), (*readable, *self._folder_of_run(model)))
+        self._forget_old()
+        check_id = uuid.uuid4().hex
+        folder = CheckFolder(self._own / check_id)
+        uploads = uploads_folder(self._backend.home, self._owner)
+        kept = folder.begin(spec, is_upload=lambda path: path.resolve().is_relative_to(uploads.resolve()))
+        task = CheckTask(check_id=check_id, spec=kept)
+        try:
+            self._backend.check(PendingCheck(task=task, folder=folder, data_roots=(*readable, folder.path)))
+        except QueueFull:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        return check_id
+
+    def record(self, check_id: str) -> CheckRecord:
+        """Return a check of this user."""
+        folder = self._folder(check_id)
+        report, error = read_report(folder)
+        return CheckRecord(
+            check_id=check_id,
+            title=folder.spec().title,
+            created_seconds=folder.created_seconds,
+            report=report,
+            error=error,
+        )
+
+    def progress(self, check_id: str) -> JobSnapshot | None:
+        """Return a snapshot of a check; None once it is not known to the queue any more."""
+        self._folder(check_id)
+        return self._backend.runner.snapshot(f"{JOB}{check_id}")
+
+    def cancel(self, check_id: str) -> None:
+        """Request that a check stops."""
+        self._folder(check_id)
+        self._backend.runner.cancel(f"{JOB}{check_id}")
+
+    def recent(self) -> tuple[CheckRecord, ...]:
+        """Return the checks of this user that are kept, the newest first; damaged ones are left out."""
+        found = []
+        for folder in self._all():
+            with suppress(SenseError, OSError):
+                found.append(self.record(folder.path.name))
+        return tuple(found)
+
+    def _folder_of_run(self, model: ModelSpec) -> tuple[Path, ...]:
+        """Return the folder of the run that a file belongs to, if this user owns that run."""
+        folder = Path(model.checkpoint).parent
+        if not model.checkpoint or folder.parent != self._backend.store.folder_of_runs:
+            return ()
+        self._backend.store.owned(folder.name, self._owner)
+        return (folder,)
+
+    def _folder(self, check_id: str) -> CheckFolder:
+        folder = CheckFolder(self._own / check_id) if _ID.fullmatch(check_id) else None
+        if folder is None or not folder.created_seconds:
+            raise NotFound("There is no such check, or it is somebody else's. Check the files again.")
+        return folder
+
+    def _all(self) -> list[CheckFolder]:
+        found = [CheckFolder(path) for path in self._own.glob("*") if _ID.fullmatch(path.name)]
+        return sorted(found, key=lambda folder: -folder.created_seconds)
+
+    def _forget_old(self) -> None:
+        for folder in self._all()[_MOST_KEPT - 1 :]:
+            if self._backend.checks.pending(f"{JOB}{folder.path.name}") is None:
+                shutil.rmtree(folder.path, ignore_errors=True)

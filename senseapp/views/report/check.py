@@ -1,0 +1,102 @@
+"""A check as one HTML page that opens offline, runs no script and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+from senseapp import __version__
+from senseapp.core.texts import plural
+from senseapp.records.check import CheckReport, PartedTensor, percent
+from senseapp.views.report.document import environment, style
+from senseapp.views.report.tables import ReportTable, class_tables
+from senseapp.views.words.check import (
+    CHANGE_COLUMNS,
+    LIMITS,
+    PICTURE_COLUMNS,
+    TENSOR_COLUMNS,
+    change_rows,
+    file_facts,
+    limit_mark,
+    measured_facts,
+    picture_row,
+    verdict,
+)
+
+_TEMPLATE = "check.html.jinja"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
+_SHOWN_BEFORE = 5  # tensors before the first that is apart
+_FULL_BAR = 1.0  # difference at which a bar is full
+_SIGNS = {"holds": "✓", "not shown": "?", "fails": "✗"}
+
+
+def build_check_page(report: CheckReport, *, made_seconds: float | None = None) -> str:
+    """Return the page as HTML; every text of people is escaped, and the policy allows no script.
+
+    ``made_seconds`` is when the page is made, in Unix time: now, if None.
+    """
+    made = datetime.fromtimestamp(time.time() if made_seconds is None else made_seconds, UTC)
+    answers = report.answers
+    views = {
+        "report": report,
+        "verdict": verdict(report),
+        "limits": [(LIMITS[each.name], limit_mark(each), _SIGNS[limit_mark(each)], each) for each in report.limits],
+        "facts": {
+            "Reference": file_facts(report.reference),
+            "Candidate": file_facts(report.candidate, size_ratio=report.size_ratio),
+            "Measurement": measured_facts(report),
+        },
+        "changes": ReportTable(title="Metrics", columns=CHANGE_COLUMNS, rows=tuple(change_rows(report))),
+        "tensors": _tensors(report),
+        "tensor_columns": TENSOR_COLUMNS,
+        "tensors_left_out": plural(_left_out(report), "earlier tensor") if _left_out(report) else "",
+        "classes": class_tables([answers]) if answers is not None else (),
+        "pictures": [] if answers is None else [(_data_url(each.png), picture_row(each)) for each in answers.pictures],
+        "picture_columns": PICTURE_COLUMNS,
+        "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
+        "made": made.strftime("%-d %B %Y, %H:%M UTC"),
+        "version": __version__,
+        "style": style(),
+        "policy": Markup(_POLICY),
+    }
+    return environment().get_template(_TEMPLATE).render(views)
+
+
+def _tensors(report: CheckReport) -> list[dict[str, object]]:
+    """Return a row per tensor, from shortly before the first that is apart, with the width of its bar in percent."""
+    if report.parting is None:
+        return []
+    first = report.parting.first
+    start = _left_out(report)
+    return [
+        {
+            "name": each.name,
+            "other": each.other,
+            "operator": each.operator,
+            "shape": " × ".join(map(str, each.shape)),
+            "difference": percent(each.difference),
+            "width": _width(each),
+            "first": each is first,
+        }
+        for each in report.parting.tensors[start:]
+    ]
+
+
+def _left_out(report: CheckReport) -> int:
+    """Return how many tensors before the first that is apart are not listed."""
+    first = report.parting.first if report.parting is not None else None
+    if report.parting is None or first is None:
+        return 0
+    return max(0, report.parting.tensors.index(first) - _SHOWN_BEFORE)
+
+
+def _width(tensor: PartedTensor) -> int:
+    return 100 if not math.isfinite(tensor.difference) else round(100 * min(1.0, tensor.difference / _FULL_BAR))
+
+
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else ""

@@ -1,0 +1,272 @@
+"""A check in words: its rows, a Markdown summary for merge requests, and a JUnit file for build servers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree
+
+from senseapp.core.markdown import Markdown, md
+from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.answers import ChangedAnswers, ChangedPicture
+from senseapp.records.check import (
+    CheckedFile,
+    CheckedLimit,
+    CheckReport,
+    LossBound,
+    PartedTensor,
+    ordered_changes,
+    percent,
+)
+from senseapp.records.deployment import Median
+from senseapp.views.words import format as fmt
+
+LIMITS = {"comparable": "Both can be compared", "loss": "Loss", "time": "Time"}
+"""Titles of conditions."""
+CHANGE_COLUMNS = ("Metric", "Reference", "Candidate", "Loss", "95 % interval")
+TENSOR_COLUMNS = ("Tensor", "Operator", "Shape", "Difference")
+PICTURE_COLUMNS = ("Picture", "Label", "Reference", "Candidate")
+_MOST_PICTURES = 12
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def verdict(report: CheckReport) -> str:
+    """Return the verdict in one or three words."""
+    if report.holds:
+        return "Holds"
+    failed = [each for each in report.limits if not each.holds]
+    return "Not shown to hold" if all(each.undecided for each in failed) else "Fails"
+
+
+def limit_mark(limit: CheckedLimit) -> str:
+    """Return ``holds``, ``not shown`` or ``fails``."""
+    return "holds" if limit.holds else "not shown" if limit.undecided else "fails"
+
+
+def file_facts(side: CheckedFile, *, size_ratio: float = math.nan) -> dict[str, str]:
+    """Return what is known of one side, by what it is called."""
+    size = fmt.bytes_size(side.file_bytes)
+    facts = {
+        "File": side.name,
+        "Kind": side.kind,
+        "Size": size if math.isnan(size_ratio) else f"{size}, {size_ratio:.2f} times the reference",
+        "Input": side.takes,
+        "Output": side.returns,
+        "Time of a call": "" if side.seconds is None else milliseconds(side.seconds),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def measured_facts(report: CheckReport) -> dict[str, str]:
+    """Return on what and how both were measured."""
+    spec, bound = report.spec, report.bound
+    labels = "with labels" if report.labelled else "without labels"
+    facts = {
+        "Images": f"{spec.data.title}, {report.images} {labels}" if report.images else spec.data.title,
+        "Prepared": report.preparation,
+        "Bound": "" if bound is None else bound_text(bound),
+        "Time ratio": "" if report.time_ratio is None else ratio_text(report.time_ratio),
+        "Timed on": f"{fmt.plural(spec.threads, 'thread')}, {fmt.plural(spec.batch, 'image')} a call",
+        "Machine": report.machine,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def milliseconds(seconds: Median) -> str:
+    """Return a time with its interval: ``3.21 ms (3.1 to 3.4)``."""
+    value, low, high = (f"{1000 * each:.3g}" for each in (seconds.value, seconds.low, seconds.high))
+    return f"{value} ms ({low} to {high})"
+
+
+def ratio_text(ratio: Median) -> str:
+    """Return a ratio of times with its interval."""
+    return f"{ratio.value:.2f} times the reference ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def bound_text(bound: LossBound) -> str:
+    """Return the bound of the loss and what it rests on."""
+    metric = METRICS[bound.metric]
+    kind = "guaranteed" if bound.guaranteed else "approximate"
+    return (
+        f"{metric.change_inside} at most {metric.change_text(bound.upper)} with {100 * bound.confidence:.0f} % "
+        f"confidence on new images like these ({kind}: {bound.how})"
+    )
+
+
+def change_rows(report: CheckReport) -> list[tuple[str, ...]]:
+    """Return a row per metric, the one that is judged first."""
+    return [_change_row(each) for each in ordered_changes(report.changes, report.metric)]
+
+
+def _change_row(change: MetricChange) -> tuple[str, ...]:
+    metric = METRICS[change.metric]
+    before, after = (metric.value_text(value) for value in (change.baseline, change.value))
+    interval = metric.interval_text(change.ci_low, change.ci_high) if change.has_interval else ""
+    return metric.label, before if metric.additive else "–", after, metric.change_text(change.delta), interval
+
+
+def tensor_rows(tensors: Sequence[PartedTensor]) -> list[tuple[str, ...]]:
+    """Return a row per tensor, in their order."""
+    return [
+        (
+            each.name + (f" (there {each.other})" if each.other else ""),
+            each.operator,
+            fmt.shape(each.shape),
+            percent(each.difference),
+        )
+        for each in tensors
+    ]
+
+
+def picture_row(picture: ChangedPicture) -> tuple[str, ...]:
+    """Return one picture that is answered differently."""
+    if picture.caption:
+        return picture.name, picture.label, "", picture.caption
+    sides = ((picture.before, picture.sure_before), (picture.after, picture.sure_after))
+    return (picture.name, picture.label, *(f"{text} ({fmt.percent(sure)})" for text, sure in sides))
+
+
+def json_of(report: CheckReport) -> dict[str, object]:
+    """Return the verdict and its figures for programs, without pictures."""
+    bound, ratio, first = report.bound, report.time_ratio, report.parting.first if report.parting is not None else None
+    return {
+        "holds": report.holds,
+        "headline": report.headline,
+        "limits": [
+            {"name": each.name, "holds": each.holds, "undecided": each.undecided, "sentence": each.sentence}
+            for each in report.limits
+        ],
+        "findings": list(report.findings),
+        "images": report.images,
+        "metric": report.metric,
+        "loss": None if bound is None else _number(bound.delta),
+        "loss_upper": None if bound is None else _number(bound.upper),
+        "loss_allowed": None if bound is None else bound.allowed,
+        "confidence": None if bound is None else bound.confidence,
+        "guaranteed": None if bound is None else bound.guaranteed,
+        "changes": {
+            each.metric: {name: _number(getattr(each, name)) for name in ("value", "delta", "ci_low", "ci_high")}
+            for each in report.changes
+        },
+        "time_ratio": None if ratio is None else {"value": ratio.value, "low": ratio.low, "high": ratio.high},
+        "ms": {
+            name: None if side.seconds is None else 1000 * side.seconds.value
+            for name, side in (("reference", report.reference), ("candidate", report.candidate))
+        },
+        "file_bytes": {"reference": report.reference.file_bytes, "candidate": report.candidate.file_bytes},
+        "parts_at": None if first is None else first.name,
+        "parting": "" if report.parting is None else report.parting.sentence,
+        "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
+        "machine": report.machine,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ---- a merge request
+
+
+def markdown_summary(report: CheckReport) -> str:
+    """Return the check as GitHub's Markdown: verdict, conditions, figures, classes and where tensors part."""
+    parts = [
+        md("## {}: {}", verdict(report), report.spec.title),
+        md("{}", report.headline),
+        _table(
+            ("Condition", "", "Why"), [(LIMITS[each.name], limit_mark(each), each.sentence) for each in report.limits]
+        ),
+        *(md("- {}", each) for each in report.findings),
+    ]
+    if report.bound is not None:
+        parts += [
+            _table(("", "Reference", "Candidate"), list(_sides(report))),
+            _table(CHANGE_COLUMNS, change_rows(report)),
+            md("{}.", _capital(bound_text(report.bound))),
+        ]
+    if report.parting is not None:
+        parts.append(md("Inside: {}", report.parting.sentence))
+    if report.answers is not None:
+        parts += list(_answers(report.answers))
+    notes = [*report.reference.notes, *report.candidate.notes, *report.notes]
+    if notes:
+        parts += [md("<details><summary>Notes</summary>"), md("\n").join(md("- {}", note) for note in notes)]
+        parts.append(md("</details>"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _sides(report: CheckReport) -> Iterator[tuple[str, ...]]:
+    both = report.reference, report.candidate
+    yield "Size", *(fmt.bytes_size(each.file_bytes) for each in both)
+    if report.reference.seconds is not None and report.candidate.seconds is not None:
+        yield "Time of a call", *(milliseconds(each.seconds) for each in both if each.seconds is not None)
+    if report.time_ratio is not None:
+        yield "Time ratio", "1", ratio_text(report.time_ratio)
+
+
+def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
+    yield md("{}", found.sentence)
+    worse = [each for each in found.classes if each.drop > 0][:10]
+    if worse:
+        rows = [
+            (each.name, str(each.num_images), f"{100 * each.drop:.1f} points",
+             f"{100 * each.low:.1f} to {100 * each.high:.1f}")
+            for each in worse
+        ]  # fmt: skip
+        yield _table(("Class", "Images", "Drop", "Interval, all classes together"), rows)
+    if found.pictures:
+        yield _table(PICTURE_COLUMNS, [picture_row(each) for each in found.pictures[:_MOST_PICTURES]])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Markdown:
+    lines = [md("| {} |", md(" | ").join(columns)), md("|{}", md("").join(md("---|") for _ in columns))]
+    lines += [md("| {} |", md(" | ").join(row)) for row in rows]
+    return md("\n").join(lines)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# ---- a build server
+
+
+def junit_xml(report: CheckReport) -> str:
+    """Return the check as a JUnit file: one test for each condition, of the suite of both files.
+
+    What is not shown to hold is a failure too, of another type.
+    """
+    failures = sum(not each.holds for each in report.limits)
+    suite = ElementTree.Element(
+        "testsuite",
+        {"name": _xml(f"senseapp check: {report.spec.title}"), "tests": str(len(report.limits)),
+         "failures": str(failures), "errors": "0", "skipped": "0"},
+    )  # fmt: skip
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in {**measured_facts(report), "Findings": " ".join(report.findings)}.items():
+        if value:
+            ElementTree.SubElement(properties, "property", {"name": name, "value": _xml(value)})
+    for limit in report.limits:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": "senseapp.check", "name": LIMITS[limit.name], "time": "0"}
+        )
+        if not limit.holds:
+            kind = "undecided" if limit.undecided else "failed"
+            failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(limit.sentence)})
+            failure.text = _xml("\n".join((limit.sentence, *report.findings, *_inside(report))))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _xml(limit.sentence)
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
+
+
+def _inside(report: CheckReport) -> tuple[str, ...]:
+    return () if report.parting is None else (report.parting.sentence,)
+
+
+def _xml(text: str) -> str:
+    """Return a text without characters that no XML file may hold."""
+    return _NOT_IN_XML.sub("\ufffd", text)

@@ -1,0 +1,138 @@
+"""The page Check a file: both files, images and limits, then progress, verdict and downloads."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from benchmarks.check_pairs import PAIRS, Workshop
+from senseapp.records.check import CheckSpec
+from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from tests.pages.conftest import open_page
+
+PAGE = "pages/check.py"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A reference and two candidates by name."""
+    shop = Workshop(tmp_path_factory.mktemp("files"))
+    found = {"reference": shop.reference.read_bytes()}
+    for name, pair in (("good", "other names inside"), ("bad", "classes reversed")):
+        made = next(each for each in PAIRS if each.name == pair).make(shop)
+        assert isinstance(made, onnx.ModelProto)
+        found[name] = made.SerializeToString()
+    return found
+
+
+@pytest.fixture
+def page(app: AppTest) -> AppTest:
+    open_page(app, PAGE)
+    assert not app.exception
+    return app
+
+
+def texts(app: AppTest) -> str:
+    shown = (*app.markdown, *app.caption, *app.success, *app.error, *app.warning)
+    return " ".join(element.value for element in shown)
+
+
+def offer(app: AppTest, files: dict[str, bytes], candidate: str) -> AppTest:
+    app.file_uploader[0].upload("float.onnx", files["reference"]).run()
+    app.file_uploader[0].upload("int8.onnx", files[candidate]).run()
+    return app.button_group(key="analyze.data.source").set_value("None").run()
+
+
+def test_nothing_can_be_started_before_both_files_are_there(page: AppTest, files: dict[str, bytes]) -> None:
+    assert page.button(key="check.start").disabled
+    assert len(page.file_uploader) == 2
+    page.file_uploader[0].upload("float.onnx", files["reference"]).run()
+    assert page.button(key="check.start").disabled
+    assert "`float.onnx`" in texts(page)
+
+
+def test_a_check_is_started_with_its_limits_watched_and_cancelled(
+    page: AppTest, files: dict[str, bytes], service: Service
+) -> None:
+    offer(page, files, "good")
+    page.number_input(key="check.drop.classification").set_value(2.5).run()
+    page.number_input(key="check.time").set_value(1.5).run()
+    page.button(key="check.start").click().run()
+    assert not page.exception
+    in_url = page.query_params["check"]
+    check_id = in_url if isinstance(in_url, str) else in_url[0]
+    assert "int8.onnx against float.onnx" in texts(page)
+    assert "1st in the queue" in texts(page)
+    (record,) = service.checks.recent()
+    assert record.check_id == check_id
+    page.button(key="check.cancel").click().run()
+    page.run()
+    assert "This check was cancelled." in texts(page)
+    page.button(key="check.another").click().run()
+    assert page.button(key="check.start")
+    assert "Earlier checks" in texts(page)
+
+
+@pytest.fixture
+def finished(service: Service, backend: Backend, files: dict[str, bytes], request: pytest.FixtureRequest) -> str:
+    """The id of a check that is done."""
+
+    def uploaded(content: bytes, name: str) -> ModelSpec:
+        path = service.inputs.reserve_upload(len(content))
+        path.write_bytes(content)
+        return ModelSpec(library="onnx", checkpoint=str(path.replace(path.with_name(name))))
+
+    spec = CheckSpec(
+        reference=uploaded(files["reference"], "float.onnx"),
+        candidate=uploaded(files[request.param], "int8.onnx"),
+        data=DataSpec(kind="demo", mean=(0.304,), std=(0.323,)),
+        num_samples=160,
+        max_drop=0.03,
+    )
+    check_id = service.checks.start(spec)
+    while backend.runner.run_next():
+        pass
+    return check_id
+
+
+@pytest.mark.parametrize("finished", ["good"], indirect=True)
+def test_a_candidate_that_holds_is_said_to(app: AppTest, finished: str) -> None:
+    open_page(app, PAGE, check=finished)
+    assert not app.exception
+    assert app.success[0].value.startswith("**Holds: Drop in top-1 accuracy: 0 points on 160 images")
+    assert "**Loss: holds.**" in texts(app)
+    assert "No tensor of 23 differs" in texts(app)
+    assert "0 of 160 answers change." in texts(app)
+
+
+@pytest.mark.parametrize("finished", ["bad"], indirect=True)
+def test_one_that_fails_comes_with_cause_classes_and_files(app: AppTest, finished: str) -> None:
+    open_page(app, PAGE, check=finished)
+    assert not app.exception
+    assert app.error[0].value.startswith("**Fails: Drop in top-1 accuracy:")
+    assert ":material/lightbulb: Its classes probably come in another order" in texts(app)
+    assert "They part at tensor “scores” (Gemm)" in texts(app)
+    assert [each.label for each in app.get("download_button")] == [
+        "Page (HTML)",
+        "JUnit (XML)",
+        "Summary (Markdown)",
+    ]
+    assert len(app.dataframe) == 3
+
+
+def test_a_check_of_somebody_else_or_none_is_not_shown(app: AppTest) -> None:
+    open_page(app, PAGE, check="0" * 32)
+    assert not app.exception
+    assert "There is no such check" in app.error[0].value
+
+
+def test_the_network_of_a_run_is_a_reference(app: AppTest, service: Service, finished_run: str) -> None:
+    open_page(app, PAGE)
+    app.button_group(key="check.reference.source").set_value("From a run").run()
+    app.button_group(key="check.candidate.source").set_value("From a run").run()
+    assert not app.exception
+    assert app.selectbox(key="check.reference.run").value == finished_run
+    assert "This run has no file yet" in texts(app)

@@ -1,0 +1,101 @@
+"""``check`` on the command line: exit status, files that it writes, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import onnx
+import pytest
+
+from benchmarks.check_pairs import PAIRS, Workshop
+from senseapp.cli.main import main
+
+DATA = ("--data", "demo", "--mean", ".304", "--std", ".323", "--samples", "160")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A reference, one with other names inside, and one whose classes are reversed."""
+    shop = Workshop(tmp_path_factory.mktemp("files"))
+    found = {"reference": shop.reference}
+    for name, pair in (("good", "other names inside"), ("bad", "classes reversed")):
+        made = next(each for each in PAIRS if each.name == pair).make(shop)
+        assert isinstance(made, onnx.ModelProto)
+        found[name] = shop.folder / f"{name}.onnx"
+        onnx.save(made, found[name])
+    return found
+
+
+def check(files: dict[str, Path], candidate: str, *options: str) -> int:
+    return main(["check", str(files["reference"]), str(files[candidate]), *DATA, *options])
+
+
+def test_a_candidate_that_holds_exits_with_0_and_says_why(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(files, "good", "--max-drop", "3") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Holds: Drop in top-1 accuracy: 0 points on 160 images")
+    assert "Bound: drop in top-1 accuracy at most 1.9 points with 95 % confidence" in said
+    assert "Inside: No tensor of 23 differs" in said
+
+
+def test_one_that_fails_exits_with_1_and_writes_what_a_merge_request_needs(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, junit, summary = (tmp_path / "new" / name for name in ("check.html", "check.xml", "check.md"))
+    written = ("--html", str(page), "--junit", str(junit), "--markdown", str(summary))
+    assert check(files, "bad", "--max-drop", "3", "--json", *written) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["holds"], found["metric"], found["images"]) == (False, "top1", 160)
+    assert "another order" in found["findings"][0]
+    assert found["parts_at"] == "scores"
+    suite = ElementTree.parse(junit).getroot().find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    failed = [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert failed == ["Loss"]
+    assert summary.read_text("utf-8").startswith("## Fails: bad.onnx against reference.onnx")
+    text = page.read_text("utf-8")
+    assert "<script" not in text
+    assert "Its classes probably come in another order" in text
+    assert text.count("data:image/png") == 12
+    assert str(files["bad"].parent) not in text + summary.read_text("utf-8") + junit.read_text("utf-8")
+
+
+def test_too_few_images_and_too_long_times_exit_with_1(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(files, "good", "--max-drop", "1") == 1
+    assert capsys.readouterr().out.startswith("Not shown to hold: Drop in top-1 accuracy: 0 points on 160 images")
+    assert check(files, "good", "--max-drop", "3", "--max-time", "0.01") == 1
+    assert "only 0.01 are allowed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("candidate", "options", "sentence"),
+    [
+        ("gone.onnx", (), "There is no checkpoint at"),
+        ("text.onnx", (), "text.onnx cannot be checked: The file is not an ONNX model"),
+        ("good", ("--max-drop", "101"), "--max-drop is in points, from 0 to 100; got 101."),
+        ("good", ("--max-time", "0"), "a multiple of the reference's, above 0, got 0.0"),
+        ("good", ("--metric", "speed"), "speed"),
+        ("good", ("--onnx-output", "nothing"), "The file has no output “nothing”. Its outputs are scores."),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_line(
+    files: dict[str, Path],
+    tmp_path: Path,
+    candidate: str,
+    options: tuple[str, ...],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "text.onnx").write_text("no network")
+    path = files.get(candidate, tmp_path / candidate)
+    assert main(["check", str(files["reference"]), str(path), *DATA, *options]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("senseapp: ")]
+    assert len(lines) == 1
+    assert sentence in lines[0]

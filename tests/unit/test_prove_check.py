@@ -1,0 +1,261 @@
+"""Verdicts of checks: on pairs made elsewhere, on weights in PyTorch, and on limits and causes by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import safetensors.torch
+import torch
+from scipy.stats import beta
+
+from benchmarks.check_pairs import FAILS, PAIRS, SHORT, Pair, Workshop, check_pair
+from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.check.check import check_files
+from senseapp.prove.check.limits import loss_bound, loss_limit, time_limit
+from senseapp.prove.check.sides import PROBABILITIES, SIGMOIDS, kind_of_outputs
+from senseapp.prove.judge import Judge, JudgingImages
+from senseapp.records.check import CheckSpec
+from senseapp.records.deployment import Median
+from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.tasks import task_named
+
+CLASSIFICATION = task_named("classification")
+BY_NAME = {pair.name: pair for pair in PAIRS}
+SMALL = ModelSpec(library="timm", name="mobilenetv3_small_050", num_classes=5)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_the_verdict_on_a_pair_made_elsewhere_is_right(shop: Workshop, name: str) -> None:
+    outcome = check_pair(BY_NAME[name], shop, samples=160)
+    assert not outcome.wrong, outcome.said
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.name not in SHORT], ids=lambda pair: pair.name)
+def test_the_verdict_on_every_pair_is_right(shop: Workshop, pair: Pair) -> None:
+    outcome = check_pair(pair, shop)
+    assert not outcome.wrong, outcome.said
+
+
+def spec_of(reference: Path | ModelSpec, candidate: Path | ModelSpec, **more: object) -> CheckSpec:
+    sides = [
+        each if isinstance(each, ModelSpec) else ModelSpec(library="onnx", checkpoint=str(each))
+        for each in (reference, candidate)
+    ]
+    return replace(CheckSpec(reference=sides[0], candidate=sides[1]), **more)  # type: ignore[arg-type]
+
+
+def digits(**more: object) -> DataSpec:
+    return replace(DataSpec(kind="demo", mean=(0.304,), std=(0.323,)), **more)  # type: ignore[arg-type]
+
+
+def test_too_few_images_show_nothing_and_the_report_says_how_many_would(shop: Workshop) -> None:
+    report = check_files(
+        spec_of(
+            shop.reference, shop.reference, data=digits(labels=""), num_samples=20, max_drop=0.01, metric="agreement"
+        )
+    )
+    loss = next(each for each in report.limits if each.name == "loss")
+    assert (loss.holds, loss.undecided, report.holds) == (False, True, False)
+    assert "About 299 images" in loss.sentence
+    assert report.headline.startswith("Not shown to hold")
+    assert report.bound is not None
+    assert report.bound.upper == pytest.approx(float(beta.ppf(0.95, 1, 20)))
+
+
+def test_a_reference_that_is_no_file_or_gives_no_numbers_is_bad_input(shop: Workshop, tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match=r"gone\.onnx cannot be checked: it is not there"):
+        check_files(spec_of(tmp_path / "gone.onnx", shop.reference, data=digits()))
+    broken = BY_NAME["not a number in one weight"].make(shop)
+    assert isinstance(broken, Path)
+    with pytest.raises(InvalidInput, match="The reference itself returns numbers that are not finite on 24 of 24"):
+        check_files(spec_of(broken, shop.reference, data=digits(), num_samples=24))
+
+
+def test_a_metric_that_cannot_be_measured_is_refused_with_those_that_can(shop: Workshop) -> None:
+    with pytest.raises(InvalidSpec, match=r"The metric miou cannot be measured .*top1"):
+        check_files(spec_of(shop.reference, shop.reference, data=digits(), num_samples=20, metric="miou"))
+
+
+def test_uploaded_weights_in_another_file_are_not_looked_for(shop: Workshop, tmp_path: Path) -> None:
+    whole = tmp_path / "beside.onnx"
+    onnx.save(onnx.load(shop.reference), whole, save_as_external_data=True, size_threshold=0, location="weights.bin")
+    spec = spec_of(shop.reference, whole, data=digits(), num_samples=160, max_drop=0.03)
+    with pytest.raises(InvalidCheckpoint, match="are in another file"):
+        check_files(spec)
+    assert check_files(spec, own_disk=True).holds
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[dict[str, torch.Tensor]], None]], Path]:
+    """Write weights of a small network, changed."""
+    weights = load_model(SMALL).module.state_dict()
+    folder = tmp_path_factory.mktemp("weights")
+
+    def write(change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+        changed = {name: each.clone() for name, each in weights.items()}
+        change(changed)
+        path = folder / f"{len(list(folder.iterdir()))}.safetensors"
+        safetensors.torch.save_file(changed, path)
+        return path
+
+    return write
+
+
+@pytest.mark.slow
+def test_weights_of_one_architecture_are_compared_layer_by_layer(
+    checkpoint: Callable[[Callable[[dict[str, torch.Tensor]], None]], Path],
+) -> None:
+    def damage(weights: dict[str, torch.Tensor]) -> None:
+        weights["blocks.2.0.conv_dw.weight"].mul_(-3)
+
+    sides = [replace(SMALL, checkpoint=str(path)) for path in (checkpoint(lambda _: None), checkpoint(damage))]
+    report = check_files(
+        spec_of(sides[0], replace(sides[1], library="auto", name=""), data=DataSpec(kind="random"), num_samples=8,
+                max_drop=1e-6, metric="kl")
+    )  # fmt: skip
+    assert not report.holds
+    assert report.parting is not None
+    assert report.parting.matched_by == "layer"
+    assert report.parting.first is not None
+    assert report.parting.first.name == "blocks.2.0.conv_dw"
+    assert report.parting.first.difference == pytest.approx(4.0, rel=0.2)
+    assert sum("timed in PyTorch" in note for note in report.notes) == 2
+    assert report.time_ratio is not None
+
+
+def test_weights_beside_an_onnx_reference_need_an_architecture(shop: Workshop, tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path)
+    candidate = ModelSpec(library="auto", checkpoint=str(path))
+    with pytest.raises(InvalidSpec, match="which names no architecture"):
+        check_files(spec_of(shop.reference, candidate, data=digits(), num_samples=20))
+
+
+# ---- outputs that are no scores
+
+
+def shares(count: int = 6, classes: int = 4) -> torch.Tensor:
+    return torch.randn(count, classes, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kind"),
+    [
+        (shares(), PROBABILITIES),
+        (shares().half(), PROBABILITIES),
+        (shares() * 5, None),
+        (shares() - 0.3, None),
+        (torch.full((3, 4), 0.9), None),
+        (torch.tensor([[0.2], [0.7]]), SIGMOIDS),
+        (torch.full((2, 4), math.nan), None),
+    ],
+)
+def test_probabilities_are_told_from_scores(outputs: torch.Tensor, kind: object) -> None:
+    assert kind_of_outputs(CLASSIFICATION, outputs) is kind
+
+
+def test_rounded_probabilities_are_such_where_the_reference_has_them() -> None:
+    rounded = (shares() * 4).round() / 4
+    assert kind_of_outputs(CLASSIFICATION, rounded * 0.9, like=PROBABILITIES) is PROBABILITIES
+    assert kind_of_outputs(CLASSIFICATION, rounded * 0.9) is None
+
+
+def test_scores_of_probabilities_keep_their_differences() -> None:
+    scores = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+    found = PROBABILITIES.scores(scores.softmax(dim=1))
+    assert torch.allclose(found - found[:, :1], (scores - scores[:, :1]).double(), atol=1e-5)
+    assert torch.allclose(SIGMOIDS.scores(scores.sigmoid()).float(), scores, atol=1e-4)
+
+
+# ---- limits
+
+
+class _Answers:
+    """A network that gives prepared scores, in order."""
+
+    fixed_batch = None
+    abilities = None
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        self.scores = scores
+
+    def run(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.scores[batch.flatten().long()]
+
+
+def judged(before: list[int], after: list[int], labels: list[int] | None) -> object:
+    places = torch.arange(len(before)).view(-1, 1, 1, 1).float()
+    images = JudgingImages(
+        count=len(before),
+        batches=lambda low, high: [places[low:high]],
+        labels=None if labels is None else torch.tensor(labels),
+    )
+    one_hot = [torch.eye(3)[torch.tensor(answers)] for answers in (before, after)]
+    judge = Judge(CLASSIFICATION, images, _Answers(one_hot[0]), num_outputs=3)  # type: ignore[arg-type]
+    return judge.judged(_Answers(one_hot[1]))  # type: ignore[arg-type]
+
+
+def test_the_bound_of_changed_answers_is_clopper_and_pearsons() -> None:
+    found = loss_bound(judged([0] * 200, [1] * 3 + [0] * 197, None), "agreement", 0.05)  # type: ignore[arg-type]
+    assert (found.delta, found.guaranteed) == (pytest.approx(0.015), True)
+    assert found.upper == pytest.approx(float(beta.ppf(0.95, 4, 197)))
+    assert loss_limit(found).holds
+
+
+def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
+    labels = [0] * 200
+    after = [1] * 6 + [0] * 194
+    alone = loss_bound(judged(labels, after, labels), "top1", 0.01)  # type: ignore[arg-type]
+    assert alone.upper == pytest.approx(float(beta.ppf(0.95, 7, 194)))
+    before = [0] * 194 + [1] * 6
+    both = loss_bound(judged(before, after, labels), "top1", 0.01)  # type: ignore[arg-type]
+    assert both.delta == pytest.approx(0)
+    assert both.delta < both.upper < alone.upper
+    limit = loss_limit(alone)
+    assert (limit.holds, limit.undecided) == (False, False)
+    assert "only 1.0 points are allowed" in limit.sentence
+
+
+def test_metrics_without_a_range_have_the_end_of_their_interval() -> None:
+    found = loss_bound(judged([0] * 50, [0] * 40 + [1] * 10, None), "kl", 0.1)  # type: ignore[arg-type]
+    assert not found.guaranteed
+    assert found.upper > found.delta > 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "holds", "undecided"), [(0.6, 0.9, True, False), (1.1, 1.3, False, False), (0.9, 1.1, False, True)]
+)
+def test_a_time_is_judged_by_its_interval(low: float, high: float, holds: bool, undecided: bool) -> None:
+    limit = time_limit(Median(value=(low + high) / 2, low=low, high=high), 1.0)
+    assert (limit.holds, limit.undecided) == (holds, undecided)
+
+
+def test_unlike_networks_are_not_explained_by_an_order_of_classes(shop: Workshop) -> None:
+    outcome = check_pair(BY_NAME["untrained weights"], shop, samples=100)
+    assert outcome.verdict == FAILS
+    assert "another order" not in outcome.said
+    assert "preprocessing" not in outcome.said
+
+
+def test_pixels_are_given_to_files_that_take_them(shop: Workshop) -> None:
+    outcome = check_pair(BY_NAME["pixels from 0 to 255, normalised inside"], shop, samples=120)
+    assert not outcome.wrong
+    assert outcome.report is not None
+    assert outcome.report.bound is not None
+    assert outcome.report.bound.delta == 0
+    assert "gets pixels from 0 to 255" in " ".join(outcome.report.candidate.notes)
+    assert np.isfinite(outcome.report.size_ratio)
