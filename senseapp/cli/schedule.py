@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import add_run_arguments, add_runtime, loss_from, partner_of
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.files import read_at_most
+from senseapp.core.texts import printable
 from senseapp.metrics import METRICS
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
@@ -25,8 +27,9 @@ EPILOG = """\
 --budget-ms stands in place of both: the time of one call in a runtime. Layers are timed on this machine, pruned ones
 at each level of the run, those of bits with what changes between int8 and float cost, and the schedule's file is
 measured before it is offered; or times come from --times: a CSV with the columns layer,level,ms, or for each level
-LEVEL=FILE, a profile of onnxruntime, of trtexec --exportProfile or of TFLite's benchmark_model (level 0 or 32:
-uncompressed).
+LEVEL=FILE, a device's report by onnxruntime, trtexec --exportProfile, Qualcomm AI Hub (profile job), ExecuTorch (ETDump
+or Inspector as JSON), OpenVINO's benchmark_app (counters) or TFLite's benchmark_model (level 0 or 32: uncompressed).
+Rows that are of no layer, and layers without a time, are listed on standard error.
 
 examples:
   python -m senseapp schedule --run runs/demo --budget params --target 0.8 --format json --out targets.json
@@ -151,6 +154,7 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
         from senseapp.store.layer_times import merged
 
         times = merged(_times(words, result) for words in arguments.times)
+        _say_misses(times, result)
         return schedule_within(result, times, arguments.budget_ms / 1000, limits=limits)
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.timed import schedule_for_time  # torch loads here
@@ -185,6 +189,13 @@ def _times(words: str, result: RunResult) -> LayerTimes:
         raise InvalidFile(f"{name} cannot be read: {error.strerror or error}.") from error
     untouched = scale.untouched if level == 0 else level
     return read_layer_times(content, result.profile, scale, name=path.name, level=untouched)
+
+
+def _say_misses(times: LayerTimes, result: RunResult) -> None:
+    """Print the rows that are of no layer and the layers without a time, all of them."""
+    for what, names in (("Of no layer", times.unmatched), ("Without a time", times.untimed(result.profile))):
+        for name in names:
+            print(f"{what}: {printable(name)}", file=sys.stderr)
 
 
 def _mixed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:

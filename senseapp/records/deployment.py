@@ -12,6 +12,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import LevelScale
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import MetricChange
+from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting
 
 
@@ -121,6 +122,11 @@ class LayerTimes:
     def layers(self) -> set[str]:
         """Return the layers with a time."""
         return {each.layer for each in self.times}
+
+    def untimed(self, profile: ModelProfile) -> tuple[str, ...]:
+        """Return the layers of ``profile`` that run and have no time."""
+        known = self.layers()
+        return tuple(layer.name for layer in profile.layers if layer.runs and layer.name not in known)
 
     def seconds(self, layer: str, level: float, scale: LevelScale) -> float:
         """Return the time of ``layer`` at ``level``: at the nearest level as gentle or gentler that has one.

@@ -1,18 +1,12 @@
 """Read how long layers take from files of other programs; anybody may have made them.
 
-A table of ``layer,level,ms`` holds every level. A profile is of one network as it was: the JSON of onnxruntime's
-``enable_profiling``, that of ``trtexec --exportProfile``, or what ``benchmark_model --enable_op_profiling=true``
-prints. Its names are those of the runtime, and belong to the layer whose name they hold.
+A table of ``layer,level,ms`` holds every level. A report of a device (:mod:`senseapp.store.device_times`) is of one
+network as it was, with the names of its runtime; which file is what is recognised from its content.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from senseapp.core.errors import InvalidFile
 from senseapp.core.table_records import TableRecord, read_records
@@ -21,21 +15,12 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
+from senseapp.store.device_times.base import DEVICE_TIMES, BadReport, Report, ReportFile, labels_of
+from senseapp.store.device_times.matching import matched
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled
 _MOST_SECONDS = 1e5  # of one layer: more is a mistake of the unit
 _COLUMNS = ("layer", "level", "ms")
-_ADVICE = (
-    "Choose a CSV with the columns layer,level,ms, or a profile of onnxruntime, trtexec --exportProfile or "
-    "benchmark_model --enable_op_profiling=true."
-)
-_TFLITE_ROW = re.compile(
-    r"^\s*(?P<kind>[A-Za-z0-9_ ]+?)\s+(?P<first>[\d.]+)\s+(?P<mean>[\d.]+)\s+[\d.]+%\s+[\d.]+%\s+[\d.]+\s+\d+\s+"
-    r"\[?(?P<name>[^\]\n]+?)\]?(?::\d+)?\s*$"
-)
-_TFLITE_ORDER = "Run Order"
-_KERNEL = "_kernel_time"
-_LONGEST_ROW = 2000  # characters, for the pattern
 
 
 def read_layer_times(content: bytes, profile: ModelProfile, scale: LevelScale, *, name: str, level: float | None = None
@@ -49,20 +34,51 @@ def read_layer_times(content: bytes, profile: ModelProfile, scale: LevelScale, *
     """
     shown = printable(name)
     if len(content) > MOST_BYTES:
-        raise InvalidFile(f"{shown} has more than {MOST_BYTES // 10**6} MB. {_ADVICE}")
-    if not _is_profile(content):
+        raise InvalidFile(f"{shown} has more than {MOST_BYTES // 10**6} MB. {_advice()}")
+    if not is_report(content):
         found_here = _from_table(content, profile, scale, shown)
         if level is not None:
             raise InvalidFile(f"{shown} says the levels itself: give it without one.")
         return found_here
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidFile(f"{shown} is not a text file. {_ADVICE}") from error
-    found = _profiled(text, shown)
+    found = _report(content, shown)
     if level is None:
         raise InvalidFile(f"{shown} is a profile of one network: say at which level its layers were, as LEVEL=FILE.")
-    return _matched(found, profile, level, shown)
+    return matched(found, profile, level, shown)
+
+
+def is_report(content: bytes) -> bool:
+    """Return whether a file is to be read as a tool's report of one network, and not as a table of every level.
+
+    >>> is_report(b"layerName;execStatus;"), is_report(b'[{"ph": "X"}]'), is_report(b"layer,level,ms")
+    (True, True, False)
+    """
+    head = content[:1000].lstrip(b"\xef\xbb\xbf \r\n\t")
+    return head[:1] in (b"[", b"{") or head.startswith(b"layerName") or b"= Run Order =" in content
+
+
+def report_tools() -> str:
+    """Return the tools whose reports are read, for a sentence."""
+    return labels_of(DEVICE_TIMES.values())
+
+
+def _report(content: bytes, shown: str) -> Report:
+    """Read a report; which it is, its content says."""
+    try:
+        file = ReportFile(content, shown)
+        known = next((each for each in DEVICE_TIMES.values() if each.recognises(file)), None)
+        if known is not None:
+            return known.read(file)
+    except InvalidFile as error:
+        raise InvalidFile(f"{error} {_advice()}") from error
+    except BadReport as error:
+        raise InvalidFile(f"{shown} is damaged: {error}.") from error
+    except (ValueError, TypeError, KeyError, RecursionError, AttributeError, OverflowError) as error:
+        raise InvalidFile(f"{shown} is damaged, or no report that senseapp knows. {_advice()}") from error
+    raise InvalidFile(f"{shown} is damaged, or no report that senseapp knows. {_advice()}")
+
+
+def _advice() -> str:
+    return f"Choose a CSV with the columns layer,level,ms, or a report of {report_tools()}."
 
 
 def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
@@ -85,16 +101,13 @@ def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
     )
 
 
-def _is_profile(content: bytes) -> bool:
-    """Return whether this is JSON or what ``benchmark_model`` prints, and no table."""
-    return content.lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in (b"[", b"{") or _TFLITE_ORDER.encode() in content
-
-
 def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown: str) -> LayerTimes:
     try:
         table = read_records(content, _COLUMNS, numbers=_COLUMNS[1:], most_bytes=MOST_BYTES)
     except TableError as error:
-        raise InvalidFile(f"{shown} is none of the files that senseapp reads times from. {error} {_ADVICE}") from error
+        raise InvalidFile(
+            f"{shown} is none of the files that senseapp reads times from. {error} {_advice()}"
+        ) from error
     if not table.has_header and _can_be_swapped(table.rows, scale):
         raise InvalidFile(
             f"{shown} has no header, and either of its columns of numbers may be the level. "
@@ -149,77 +162,6 @@ def _seconds(milliseconds: float) -> float:
     if not 0 <= seconds <= _MOST_SECONDS:
         raise ValueError
     return seconds
-
-
-def _profiled(text: str, shown: str) -> dict[str, float]:
-    """Return the seconds of each operation of a profile."""
-    try:
-        if text.lstrip()[:1] in ("[", "{"):
-            return dict(_from_json(json.loads(text), shown))
-        return dict(_from_benchmark_model(text, shown))
-    except (ValueError, TypeError, KeyError, RecursionError, AttributeError, OverflowError) as error:
-        raise InvalidFile(f"{shown} is damaged, or no profile that senseapp knows. {_ADVICE}") from error
-
-
-def _from_json(payload: Any, shown: str) -> Iterator[tuple[str, float]]:
-    if not isinstance(payload, list) or not all(isinstance(each, dict) for each in payload):
-        raise ValueError
-    if any("ph" in each for each in payload):
-        return _from_onnxruntime(payload, shown)
-    return _from_trtexec(payload, shown)
-
-
-def _from_onnxruntime(events: list[dict[str, Any]], shown: str) -> Iterator[tuple[str, float]]:
-    durations: defaultdict[str, list[float]] = defaultdict(list)
-    for event in events:
-        name = str(event.get("name", ""))
-        if event.get("cat") == "Node" and name.endswith(_KERNEL):
-            durations[name.removesuffix(_KERNEL)].append(_seconds(float(event["dur"]) / 1000))
-    if not durations:
-        raise InvalidFile(f"{shown} holds no times of kernels: profile at least one run of the network.")
-    yield from ((name, statistics.median(each)) for name, each in durations.items())
-
-
-def _from_trtexec(entries: list[dict[str, Any]], shown: str) -> Iterator[tuple[str, float]]:
-    rows = [entry for entry in entries if "name" in entry]
-    if not rows:
-        raise InvalidFile(f"{shown} names no layer. Write it with trtexec --dumpProfile --exportProfile={shown}.")
-    for entry in rows:
-        yield str(entry["name"]), _seconds(float(entry["medianMs" if "medianMs" in entry else "averageMs"]))
-
-
-def _from_benchmark_model(text: str, shown: str) -> Iterator[tuple[str, float]]:
-    start = text.find(_TFLITE_ORDER)
-    rows = [found for line in text[max(0, start) :].splitlines()[: 10**5] if (found := _row_of(line))]
-    if start < 0 or not rows:
-        raise InvalidFile(f"{shown} is none of the files that senseapp reads times from. {_ADVICE}")
-    seen: set[str] = set()
-    for row in rows:
-        if row["name"] in seen:  # the same operations, sorted by time
-            return
-        seen.add(row["name"])
-        yield row["name"], _seconds(float(row["mean"]))
-
-
-def _row_of(line: str) -> re.Match[str] | None:
-    return _TFLITE_ROW.match(line) if len(line) < _LONGEST_ROW else None
-
-
-def _matched(found: Mapping[str, float], profile: ModelProfile, level: float, shown: str) -> LayerTimes:
-    """Give the seconds of each operation to the layer whose name its name holds, the longest of several."""
-    names = sorted((layer.name for layer in profile.layers), key=len, reverse=True)
-    seconds: defaultdict[str, float] = defaultdict(float)
-    other, unmatched = 0.0, []
-    for name, spent in found.items():
-        dotted = f".{re.sub(r'[^A-Za-z0-9_]+', '.', name)}."
-        owner = next((layer for layer in names if f".{layer}." in dotted), None)
-        if owner is None:
-            other += spent
-            unmatched.append(name)
-        else:
-            seconds[owner] += spent
-    times = tuple(LayerTime(layer=layer, level=level, seconds=spent) for layer, spent in seconds.items())
-    return _checked(times, tuple(unmatched), other, shown)
 
 
 def _checked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -95,3 +96,27 @@ def test_times_of_files_are_read_or_refused_in_one_sentence(app, run_id) -> None
         [("times.csv", b"layer,level,ms\nhead,8,fast\n", "text/csv")]
     ).run()
     assert [error.value for error in app.error if "Line 2 of times.csv" in error.value]
+
+
+def report(names: dict[str, float]) -> bytes:
+    """A profile job of Qualcomm AI Hub with these milliseconds."""
+    layers = [{"name": name, "type": "Conv", "execution_time": round(1000 * spent)} for name, spent in names.items()]
+    return json.dumps({"execution_summary": {"estimated_inference_time": 10**6}, "execution_detail": layers}).encode()
+
+
+def test_reports_of_a_device_say_what_they_miss(app, run_id) -> None:
+    in_milliseconds(app, run_id)
+    app.button_group(key=f"schedule.times_from.{run_id}").set_value("From files").run()
+    as_it_is = {f"net/{name}/Conv": 4.0 for name in NAMES[1:]}
+    int8 = {**{f"net/{name}/Conv": 2.0 for name in NAMES[1:]}, "net/pool": 1.0}
+    files = app.file_uploader(key=f"schedule.times_files.{run_id}")
+    files.set_value([("float.json", report(as_it_is), "text/json"), ("int8.json", report(int8), "text/json")]).run()
+    assert not app.exception
+    app.selectbox(key=f"schedule.times_level.1.{run_id}").set_value("8 bits").run()
+    assert not app.exception
+    assert not app.error
+    assert "1,000 ms as it is" in texts(app)
+    assert f"1 layer without a time in float.json: {NAMES[0]}." in texts(app)
+    (misses,) = [each.value for each in app.dataframe if "Row of no layer" in each.value.columns]
+    assert list(misses["Row of no layer"]) == ["net/pool"]
+    assert list(misses["Layer without a time"]) == [NAMES[0]]

@@ -18,7 +18,13 @@ BITS, FRACTIONS = get("quantization").scale, get("sparsity").scale
 ONNXRUNTIME = [
     {"cat": "Session", "name": "model_run", "dur": 9000, "ph": "X"},
     *(
-        {"cat": "Node", "name": f"{name}_kernel_time", "dur": dur, "ph": "X", "args": {"op_name": "Conv"}}
+        {
+            "cat": "Node",
+            "name": f"{name}_kernel_time",
+            "dur": dur,
+            "ph": "X",
+            "args": {"op_name": name.rpartition("/")[2]},
+        }
         for name, durations in {
             "/layer1/layer1.0/conv1/Conv": (900, 1100, 5000),
             "/layer1/layer1.0/conv10/Conv": (300, 300, 300),

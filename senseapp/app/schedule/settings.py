@@ -34,7 +34,8 @@ from senseapp.solve.methods import mixed_schedule
 from senseapp.solve.problem import budget_of
 from senseapp.solve.time_budget import schedule_within, time_range
 from senseapp.solve.trade_off import schedule_for
-from senseapp.store.layer_times import merged
+from senseapp.store.layer_times import is_report, merged, report_tools
+from senseapp.views.frames.results import misses_frame
 
 _PART = re.compile(r"(\d{1,5})([fab])([0-9.e-]{1,20})")
 _BETWEEN = "~"
@@ -217,7 +218,7 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
         required=True,
         **bound(run_id, "times", one_of(sources), sources[0], key=f"schedule.times_from.{run_id}"),
         help="Measured on this machine, bits as float and int8 with what changes between them cost; or from a CSV with "
-        "the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
+        f"the columns layer,level,ms, or reports of a device by {report_tools()}.",
     )
     with errors_here():
         times = _measured(run_id, result) if source == _HERE else _from_files(run_id, result)
@@ -248,23 +249,37 @@ def _from_files(run_id: str, result: RunResult) -> LayerTimes | None:
         accept_multiple_files=True,
         type=["csv", "json", "txt", "log"],
         key=f"schedule.times_files.{run_id}",
-        help="One CSV for all levels, or one profile of the network as it is and one for each level.",
+        help="One CSV for all levels, or one report of the network as it is and one for each level.",
         max_upload_size=_MOST_TIMES_MEGABYTES,
     )
     scale = result.compression.scale
     levels = {_CSV: None} | {scale.text(level): level for level in (scale.untouched, *result.levels)}
     parts = []
     for index, file in enumerate(files):
-        names = [_CSV] if file.name.lower().endswith(".csv") else [*[*levels][1:], _CSV]  # a table may be called .txt
-        chosen = st.selectbox(md("Level of {}", code(file.name)), names, key=f"schedule.times_level.{index}.{run_id}")
         content = read_upload(file, most_megabytes=_MOST_TIMES_MEGABYTES)
+        names = [*levels][1:] if is_report(content) else [_CSV]
+        chosen = st.selectbox(md("Level of {}", code(file.name)), names, key=f"schedule.times_level.{index}.{run_id}")
         parts.append(backend.service().inputs.read_times(content, result, name=file.name, level=levels[chosen]))
-    return merged(parts) if parts else None
+    times = merged(parts) if parts else None
+    if times is not None:
+        _say_how_matched(times, result)
+    return times
+
+
+def _say_how_matched(times: LayerTimes, result: RunResult) -> None:
+    """Show the notes of files, and the rows and layers that have no partner."""
+    for note in times.notes:
+        st.caption(md(":material/info: {}", note))
+    untimed = times.untimed(result.profile)
+    if times.unmatched or untimed:
+        with st.expander("Rows of no layer, layers without a time", icon=":material/link_off:"):
+            st.dataframe(misses_frame(times.unmatched, untimed), hide_index=True)
 
 
 def _choose(run_id: str, result: RunResult, times: LayerTimes) -> TimeGoal | None:
     least, untouched = (1000 * seconds for seconds in time_range(result, times))
-    st.caption(f"{untouched:.3g} ms as it is, {least:.3g} ms at least: {times.source}.")
+    as_it_is, shortest = (f"{each:.3g}" if each < 1000 else f"{each:,.0f}" for each in (untouched, least))
+    st.caption(f"{as_it_is} ms as it is, {shortest} ms at least: {times.source}.")
     if least >= untouched:
         st.warning("Compressing layers saves no time here.", icon=":material/warning:")
         return None

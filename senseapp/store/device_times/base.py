@@ -1,0 +1,216 @@
+"""Rows of a report, the file that they are read from, and the registry of formats.
+
+A report says how long each operation of one network took. Anybody may have made the file: its bytes, its nesting, its
+rows and its numbers are limited, and what breaks a limit is one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from senseapp.core.errors import InvalidFile
+from senseapp.core.registry import Registry
+from senseapp.core.texts import printable
+
+MOST_SECONDS = 1e5
+"""Of one row: more is a mistake of the unit."""
+MOST_ROWS = 500_000
+"""Of a report, all of its passes together: a hundred passes of a large network."""
+_LONGEST_LINE = 4000  # characters
+
+
+class BadReport(ValueError):
+    """A report cannot be read; the rest of a sentence that begins with the file's name and ``is damaged:``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRow:
+    """One operation that ran on the device.
+
+    Attributes:
+        name: as the tool calls it.
+        seconds: that it takes in one call of the network.
+        kind: type of the operator as the tool calls it; empty where it says none.
+        modules: dotted names of the modules that it computes, where the tool says them.
+        output_shape: for one image, without the batch axis; empty where unknown.
+    """
+
+    name: str
+    seconds: float
+    kind: str = ""
+    modules: tuple[str, ...] = ()
+    output_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The rows of a report.
+
+    Attributes:
+        whole_seconds: of one call of the network, where the report says it; None elsewhere.
+        in_order: whether rows come in the order in which they ran.
+        names_are_unique: whether one name twice is unusual, and noted.
+        notes: sentences on how the report was read.
+    """
+
+    rows: tuple[ReportRow, ...]
+    whole_seconds: float | None = None
+    in_order: bool = True
+    names_are_unique: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class ReportFile:
+    """A file that may be a report: its text, and its JSON where it is some.
+
+    Args:
+        content: of the file.
+        shown: its name, as it may stand in a sentence.
+
+    Raises:
+        InvalidFile: it is no text.
+    """
+
+    def __init__(self, content: bytes, shown: str) -> None:
+        self.shown = shown
+        try:
+            self.text = content.decode("utf-8-sig").lstrip()
+        except UnicodeDecodeError as error:
+            raise InvalidFile(f"{shown} is not a text file.") from error
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the text begins as JSON does."""
+        return self.text[:1] in ("[", "{")
+
+    @cached_property
+    def payload(self) -> Any:
+        """The content of JSON; None for other texts.
+
+        Raises:
+            BadReport: it is broken off, too deep, or holds a number that JSON does not have.
+        """
+        if not self.is_json:
+            return None
+        try:
+            return json.loads(self.text, parse_constant=_refused)
+        except RecursionError as error:
+            raise BadReport("it is nested too deeply") from error
+        except ValueError as error:
+            raise BadReport("its JSON cannot be read") from error
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines of the text, each with its number from 1.
+
+        Raises:
+            BadReport: one is endless.
+        """
+        for place, line in enumerate(self.text.splitlines(), 1):
+            if len(line) > _LONGEST_LINE:
+                raise BadReport(f"line {place} has more than {_LONGEST_LINE:,} characters")
+            yield place, line
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(constant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFormat:
+    """One tool's report.
+
+    Attributes:
+        name: in the registry.
+        label: the tool, for people.
+        written_by: how the tool writes the file, in a few words for a table.
+        recognises: whether a file is such a report, from its content alone.
+        read: reads it; raises BadReport.
+    """
+
+    name: str
+    label: str
+    written_by: str
+    recognises: Callable[[ReportFile], bool]
+    read: Callable[[ReportFile], Report] = field(repr=False)
+
+
+DEVICE_TIMES: Registry[ReportFormat] = Registry(
+    "report of times",
+    group="senseapp.device_times",
+    own=(
+        "senseapp.store.device_times.profilers:ONNXRUNTIME",
+        "senseapp.store.device_times.profilers:TRTEXEC",
+        "senseapp.store.device_times.ai_hub:AI_HUB",
+        "senseapp.store.device_times.executorch:EXECUTORCH",
+        "senseapp.store.device_times.openvino:OPENVINO",
+        "senseapp.store.device_times.tflite:TFLITE",
+    ),
+)
+"""All formats, in the order in which they are tried."""
+
+
+def seconds_of(number: object, *, per_second: float, row: int, name: object) -> float:
+    """Return a number of a report in seconds, ``per_second`` of whose units are one.
+
+    Raises:
+        BadReport: it is no number, negative, not finite, or of no network.
+    """
+    value = _number(number)
+    if value is None or not 0 <= value / per_second <= MOST_SECONDS:
+        raise BadReport(
+            f"row {row} ({printable(str(name)) or 'without a name'}) has no time from 0 to {MOST_SECONDS:,.0f} s, "
+            f"but {printable(repr(number))}"
+        )
+    return value / per_second
+
+
+def _number(number: object) -> float | None:
+    if isinstance(number, bool) or not isinstance(number, int | float | str):
+        return None
+    try:
+        value = float(number)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def text_of(value: object, what: str) -> str:
+    """Return a text of a report; raise BadReport where it is none."""
+    if not isinstance(value, str):
+        raise BadReport(f"{what} is no text but {printable(repr(value))}")
+    return value
+
+
+def records_in(value: object, what: str) -> list[Mapping[str, Any]]:
+    """Return a list of objects; raise BadReport where it is none, or endless."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise BadReport(f"{what} is no list of objects")
+    return bounded(value)
+
+
+RowT = TypeVar("RowT")
+
+
+def bounded(rows: list[RowT]) -> list[RowT]:
+    """Return ``rows``; raise BadReport where there are too many."""
+    if len(rows) > MOST_ROWS:
+        raise BadReport(f"it has more than {MOST_ROWS:,} rows")
+    return rows
+
+
+def labels_of(formats: Iterable[ReportFormat]) -> str:
+    """Return the tools for a sentence: ``onnxruntime, trtexec or ExecuTorch``."""
+    *first, last = [each.label for each in formats]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def shape_of(dimensions: Sequence[object]) -> tuple[int, ...]:
+    """Return the shape of one image's tensor from that of a batch; empty where it is no shape."""
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in dimensions):
+        return ()
+    return tuple(size for size in dimensions[1:] if isinstance(size, int))
