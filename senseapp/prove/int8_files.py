@@ -28,6 +28,8 @@ _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
+_REASONS = 3
+_MUCH_LOST = 0.5  # of the values of a part of a tensor
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
@@ -88,6 +90,9 @@ class Int8Search:
                 steps.progress("Timing every part in float and in int8")
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
+            reasons = tuple[str, ...]()
+            with steps.trying("the causes of what int8 harms"):
+                reasons = self._reasons(quantizer, found)
         made = {**files, "int8": all_int8}
         with steps.trying(runtime.description.own_default):
             default = runtime.own_int8(network, self._fitted)
@@ -98,7 +103,7 @@ class Int8Search:
         if self._by_answers and self._judged(found.content).share_changed > settings.most_changed:
             found = Mixed(content=network, in_float=(), gain={})  # float changes none
         is_own = found.content not in (network, made.get("default"))
-        notes = self._notes(found.content, quantizer.notes if is_own else ())
+        notes = self._notes(found.content, (*quantizer.notes, *reasons) if is_own else ())
         made = {**made, "file": found.content}
         files = {name: runtime.in_place(network, made[name]) if name in _INT8 else made[name] for name in made}
         return Int8Files(files=files, in_float=found.in_float, notes=notes)
@@ -112,6 +117,18 @@ class Int8Search:
             *((_NOT_QUICKER,) if self._by_answers and content == self._content else ()),
             *of_quantizer,
             *((note,) if note else ()),
+        )
+
+    def _reasons(self, quantizer: Quantizer, found: Mixed) -> tuple[str, ...]:
+        """Return why int8 harms the parts in float, with what that gains alone; else the worst of all parts."""
+        if not found.in_float:
+            worst = quantizer.causes()[:_REASONS]
+            return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > _MUCH_LOST)
+        metric = METRICS[self._judge.divergence]
+        return tuple(
+            f"{cause.sentence} Alone in float, it takes {metric.change_text(found.gain[cause.node])} of damage away."
+            for cause in quantizer.causes(found.in_float)[:_REASONS]
+            if found.gain.get(cause.node, 0) > 0
         )
 
     def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
