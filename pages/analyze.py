@@ -6,7 +6,7 @@ from senseapp.app.analyze.blocks import Block, compression_line, follow_address,
 from senseapp.app.analyze.compression import UNSURE, choose_goal, choose_sensitivity, say_what_pays, which_pays
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
-from senseapp.app.analyze.start import offer_photographs, start_bar
+from senseapp.app.analyze.start import offer_demos, start_bar
 from senseapp.app.common.backend import service
 from senseapp.app.common.state import session
 from senseapp.records.spec import RunSpec
@@ -50,5 +50,5 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     blocks["Compression"].summarise(compression_line(sensitivity))
     if model and images and sensitivity:
         keep_address(RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal))
-    offer_photographs(goal)
+    offer_demos(goal)
     start_bar(model, images, sensitivity, profile, goal)

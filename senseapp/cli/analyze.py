@@ -44,6 +44,8 @@ examples:
   python -m senseapp analyze --model demo --data demo --compression sparsity --levels 25,50,75 --out runs/demo
   python -m senseapp analyze --model demo/efficientnet_lite0 --data photographs --samples 48 \\
                              --compression sparsity --levels 25,50,75 --out runs/photographs
+  python -m senseapp analyze --model demo/shapes_detector --data shapes --samples 96 \\
+                             --compression quantization --levels 8,4,3 --out runs/detector
   python -m senseapp analyze --model timm/resnet50 --checkpoint weights.safetensors --data photos.zip \\
                              --compression quantization --levels 8,4,3 --samples 512 --out runs/resnet50
   python -m senseapp analyze --model auto --checkpoint unknown.pth --data photos.zip --labels none \\
@@ -135,7 +137,7 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
 def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True) -> None:
     """Add ``--data``, and how images are labelled, chosen and prepared."""
     group.add_argument(
-        "--data", required=required, help="demo, photographs, random, torchvision/NAME, or a folder or archive"
+        "--data", required=required, help="demo, photographs, shapes, random, torchvision/NAME, or a folder or archive"
     )
     group.add_argument(
         "--labels", default="", metavar="TABLE", help="table file,label in it, or none (default: class folders, if any)"

@@ -37,6 +37,7 @@ from senseapp.store.run_folder import RunFolder
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
 """Settings of every run, whose names are flags already."""
+_SHIPPED = ("demo", "photographs", "shapes", "random")  # images without labels to choose
 _SMALL_POINTS = 0.1  # rather a fraction: few runs have images enough to show so small a loss
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -169,7 +170,7 @@ def data_from(arguments: argparse.Namespace) -> DataSpec:
         preparation="auto" if _is_to_be_chosen(arguments) else "given",
         class_map=_class_map(arguments),
     )
-    if arguments.data in ("demo", "photographs", "random"):
+    if arguments.data in _SHIPPED:
         if arguments.labels:
             raise InvalidSpec(f"--labels is for a folder or archive of images, and --data is {arguments.data}.")
         return replace(preparation, kind=arguments.data)
@@ -185,7 +186,7 @@ def _class_map(arguments: argparse.Namespace) -> tuple[tuple[str, int], ...]:
     """Return the class of each label that ``--class-map`` gives, if it is given."""
     if not arguments.class_map:
         return ()
-    if arguments.labels == WITHOUT_LABELS or arguments.data in ("demo", "photographs", "random"):
+    if arguments.labels == WITHOUT_LABELS or arguments.data in _SHIPPED:
         raise InvalidSpec("--class-map says what labels mean, and there are none to read. Leave it out.")
     from senseapp.data.class_map_file import read_class_map
 

@@ -20,6 +20,7 @@ from senseapp.core.files import SITE
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
 from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures, read_named
+from senseapp.data.shapes import SHAPE_NAMES, load_shapes
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, WITHOUT_LABELS, DataSpec
@@ -113,8 +114,8 @@ def load_images(
         preprocessing: the model's own.
         num_classes: outputs of the model, which labels may name.
         task: what labels mean to the model.
-        num_samples: how many to draw (of the photographs, how many from the first on); None takes all (for random
-            inputs, a fixed small number).
+        num_samples: how many to draw (of the photographs and shapes, how many from the first on); None takes all (for
+            random inputs, a fixed small number).
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
         class_names: of the model, by index, to recognise folders by; empty where unknown.
@@ -188,6 +189,12 @@ def _photographs(request: ImageRequest) -> ImageSet:
     return load_photographs(request.preprocessing, request.num_samples)
 
 
+def _shapes(request: ImageRequest) -> ImageSet:
+    known = request.task.annotations is not None and request.class_names == SHAPE_NAMES
+    with_boxes = known and request.spec.labels != WITHOUT_LABELS
+    return load_shapes(request.preprocessing, request.num_samples, with_boxes=with_boxes)
+
+
 def _random(request: ImageRequest) -> ImageSet:
     _refuse_overrides(
         request.spec,
@@ -219,6 +226,7 @@ def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
 _LOADERS: dict[str, Callable[[ImageRequest], ImageSet]] = {
     "demo": _demo,
     "photographs": _photographs,
+    "shapes": _shapes,
     "random": _random,
     "folder": load_pictures,
     "archive": load_pictures,

@@ -74,6 +74,8 @@ def bytes_of(value: Any) -> Iterator[memoryview]:
     """
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
+        if flat.numel() == 1:
+            flat = flat.clone(memory_format=torch.contiguous_format)  # any stride counts as contiguous there
         if flat.numel():
             yield flat.view(torch.uint8).numpy().data
     elif isinstance(value, np.ndarray):

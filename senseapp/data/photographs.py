@@ -26,6 +26,7 @@ _CHECKED_ON = ("chelsea", "flower", "camera", "hopper")
 CROP_SIDE = 256
 """Pixels, before a network's own resize and crop."""
 _LEAST_SHARE = 0.55  # of the shorter side of a picture
+_LEAST_SHARE_OF_PART = 0.2
 _NOTE = (
     "Photographs without labels: outputs are compared with the original model's. They are crops of few pictures, so "
     "intervals tell how sure this is for such pictures only."
@@ -47,6 +48,13 @@ def random_crop(
 def _picture(name: str) -> Image.Image:
     with Image.open(_FOLDER / f"{name}.jpg") as picture:
         return picture.convert("RGB")
+
+
+def photograph_crop(generator: np.random.Generator, *, measured: bool, side: int) -> Image.Image:
+    """Return a part of one of the pictures that are ``measured`` on, else of the others, of ``side`` pixels."""
+    pictures = _MEASURED_ON if measured else _CHECKED_ON
+    name = pictures[int(generator.integers(len(pictures)))]
+    return random_crop(_picture(name), generator, least_share=_LEAST_SHARE_OF_PART, side=side)
 
 
 def photograph(index: int) -> tuple[str, Image.Image]:

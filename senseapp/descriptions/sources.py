@@ -62,7 +62,7 @@ DEMO = ModelSource(
     name="demo",
     label="Demo",
     loader="senseapp.networks.sources.load:load_demo",
-    names=("", "efficientnet_lite0"),
+    names=("", "efficientnet_lite0", "shapes_detector"),
     help="They ship with senseapp: nothing to download.",
 )
 TIMM = ModelSource(

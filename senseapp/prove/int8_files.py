@@ -33,6 +33,8 @@ _OFTEN_LONGER = (
     "Timed again, the file took longer than was allowed: this machine is busy, or its times vary. Make the file again "
     "on a quiet machine."
 )
+_REASONS = 3
+_MUCH_LOST = 0.5  # of the values of a part of a tensor
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
@@ -98,6 +100,9 @@ class Int8Search:
                 steps.progress("Timing every part in float and in int8")
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
+            reasons = tuple[str, ...]()
+            with steps.trying("the causes of what int8 harms"):
+                reasons = self._reasons(quantizer, found)
         made = {**files, "int8": all_int8}
         own: OwnInt8 | None = None
         with steps.trying(runtime.description.own_quantizer):
@@ -109,7 +114,8 @@ class Int8Search:
         if self._by_answers and self._judged(found.content).share_changed > settings.most_changed:
             found = Mixed(content=network, in_float=(), gain={})  # float changes none
         late = () if found.in_time else (_OFTEN_LONGER,)
-        notes = (*late, *self._notes(found.content, quantizer.notes, own))
+        is_ours = found.content not in (network, made.get("default"))
+        notes = (*late, *self._notes(found.content, (*quantizer.notes, *reasons) if is_ours else (), own))
         made = {**made, "file": found.content}
         files = {name: runtime.in_place(network, made[name]) if name in _INT8 else made[name] for name in made}
         setting = own.setting if own is not None else ""
@@ -128,6 +134,18 @@ class Int8Search:
             *((f"This file is that of {whose}, which did less harm on the images that choose.",) if is_own else ()),
             *(() if is_own or is_float else (*of_quantizer, *((note,) if note else ()))),
             *(own.notes if own is not None else ()),
+        )
+
+    def _reasons(self, quantizer: Quantizer, found: Mixed) -> tuple[str, ...]:
+        """Return why int8 harms the parts in float, with what that gains alone; else the worst of all parts."""
+        if not found.in_float:
+            worst = quantizer.causes()[:_REASONS]
+            return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > _MUCH_LOST)
+        metric = METRICS[self._judge.divergence]
+        return tuple(
+            f"{cause.sentence} Alone in float, it takes {metric.change_text(found.gain[cause.node])} of damage away."
+            for cause in quantizer.causes(found.in_float)[:_REASONS]
+            if found.gain.get(cause.node, 0) > 0
         )
 
     def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:

@@ -21,7 +21,7 @@ Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 ChannelOrder = Literal["rgb", "bgr"]
 Preparation = Literal["given", "auto"]
-DataKind = Literal["demo", "photographs", "random", "folder", "archive", "torchvision", "imported"]
+DataKind = Literal["demo", "photographs", "shapes", "random", "folder", "archive", "torchvision", "imported"]
 """Names of the networks that need no download: the one that reads digits has none."""
 
 NUM_DIGITS = 897
@@ -30,6 +30,9 @@ NUM_DIGITS = 897
 NUM_PHOTOGRAPHS = 160
 """Crops of the shipped photographs; the first :data:`NUM_MEASURED_PHOTOGRAPHS` share no scene with the others."""
 NUM_MEASURED_PHOTOGRAPHS = 48
+NUM_SHAPES = 224
+"""Pictures of the detection demo; the first :data:`NUM_MEASURED_SHAPES` lie on other photographs than the rest."""
+NUM_MEASURED_SHAPES = 96
 MOST_RANDOM_INPUTS = 10_000
 """More say no more, and they are all made in memory."""
 
@@ -94,8 +97,8 @@ class DataSpec:
     """Which images, and how they are prepared when the model's own way is not wanted.
 
     Attributes:
-        kind: the shipped digits or photographs, random inputs, a folder, a zip or tar archive, a set that torchvision
-            downloads, or unknown (``imported`` figures).
+        kind: the shipped digits, photographs or shapes, random inputs, a folder, a zip or tar archive, a set that
+            torchvision downloads, or unknown (``imported`` figures).
         path: of the folder or archive; empty for all others.
         name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
         labels: path inside the folder or archive of a table ``file,label``; empty means class folders or none,

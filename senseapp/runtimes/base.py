@@ -99,6 +99,23 @@ class Int8Node:
     readers: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundingCause:
+    """Why 8 bits of a tensor do harm.
+
+    Attributes:
+        node: that makes the tensor, or joins or reads it.
+        tensor: as the float network calls it.
+        lost: how much is lost, from 0 for nothing to 1 for all values.
+        sentence: for people.
+    """
+
+    node: str
+    tensor: str
+    lost: float
+    sentence: str
+
+
 class Quantizer(ABC):
     """Writes one float network in int8, any of its nodes in float.
 
@@ -117,6 +134,10 @@ class Quantizer(ABC):
     @abstractmethod
     def nodes(self, content: bytes) -> list[Int8Node]:
         """Return the nodes of a file of this quantizer that compute in int8, in order."""
+
+    def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
+        """Return why int8 harms what ``nodes``, or all, compute: what loses most first; empty where that is unknown."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

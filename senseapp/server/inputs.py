@@ -21,7 +21,9 @@ from senseapp.records.spec import (
     MOST_RANDOM_INPUTS,
     NUM_DIGITS,
     NUM_MEASURED_PHOTOGRAPHS,
+    NUM_MEASURED_SHAPES,
     NUM_PHOTOGRAPHS,
+    NUM_SHAPES,
     DataSpec,
     ModelSpec,
     RunSpec,
@@ -49,6 +51,13 @@ PHOTOGRAPHS_DEMO = RunSpec(
     sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(4, 8), num_samples=NUM_MEASURED_PHOTOGRAPHS),
 )
 """The second demo: EfficientNet-Lite0 on photographs, without a download."""
+
+DETECTION_DEMO = RunSpec(
+    model=ModelSpec(library="demo", name="shapes_detector", task="detection"),
+    data=DataSpec(kind="shapes"),
+    sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(3, 4, 8), num_samples=NUM_MEASURED_SHAPES),
+)
+"""The third demo: a small detector on coloured rectangles over photographs."""
 
 
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
@@ -253,5 +262,7 @@ def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COU
         return NUM_DIGITS
     if data.kind == "photographs":
         return NUM_PHOTOGRAPHS
+    if data.kind == "shapes":
+        return NUM_SHAPES
     count = counted.get(replace(data, class_map=()))
     return IMAGE_SETS[data.name].num_images if count is None and data.name else count

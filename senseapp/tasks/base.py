@@ -153,6 +153,19 @@ class AnswerDrop:
     high: float
 
 
+class OutputReader(Protocol):
+    """Makes of each raw output of a network what its task reads; it can be pickled."""
+
+    @property
+    def sentence(self) -> str:
+        """What was recognised, for people."""
+        ...
+
+    def __call__(self, model_output: object) -> object:
+        """Return what the task reads of a raw output."""
+        ...
+
+
 class ScanDirections(Protocol):
     """A few directions v for each image; v·δz for a small change δz of the output tells what the metrics do."""
 
@@ -229,6 +242,17 @@ class Task(ABC):
     def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
         """Return one sentence where :meth:`predictions` leaves something out; else empty."""
         return ""
+
+    def reader(self, model_output: object, size: tuple[int, int]) -> OutputReader | None:
+        """Return what reads every output of a network as the one in ``model_output``, for images of ``size`` (H, W).
+
+        The network returns what it makes of them: a compressed network's values may lie in other ranges, by which
+        outputs could be taken for something else. None for tasks that read outputs without regard to their values.
+
+        Raises:
+            UnsupportedModel: it is no output of this task.
+        """
+        return None
 
     @abstractmethod
     def check_output(self, model_output: object, num_images: int) -> None:

@@ -13,7 +13,7 @@ from senseapp.core.errors import UnknownModel
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
-from senseapp.server.inputs import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
 from tests.pages.conftest import wait_for_card
 
@@ -274,6 +274,20 @@ def test_one_click_starts_the_second_demo(app: AppTest, service: Service) -> Non
     app.button(key="analyze.photographs").click().run()
     assert started(service) == PHOTOGRAPHS_DEMO
     assert app.title[0].value == "EfficientNet-Lite0 · quantization"
+
+
+def test_one_click_starts_the_detector(app: AppTest, service: Service) -> None:
+    app.run()
+    app.button(key="analyze.detector").click().run()
+    assert started(service) == DETECTION_DEMO
+    assert app.title[0].value == "Detector of shapes · quantization"
+
+
+def test_choosing_the_detector_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
+    analyze.button_group(key="analyze.model.demo").set_value("shapes_detector").run()
+    wait_for_card(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service) == DETECTION_DEMO
 
 
 def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:

@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
+from senseapp.metrics.detection.rows import BOX
 from senseapp.networks.batch_axes import NotPerImage, batch_axes
 from senseapp.networks.network import images_per_pass
 from senseapp.networks.onnx.source import examine_onnx
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
+from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import CLASSIFICATION, TASKS
+from senseapp.tasks.detection import DETECTION
 from tests.onnx_files import exported, fixed_to, write_export
 from tests.onnx_graphs import model_of, node, weights
 from tests.small_models import NUM_CLASSES, small_network
@@ -253,3 +257,39 @@ def test_inputs_that_are_no_images_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.onnx", [node("MatMul", "x m", "y")], {"m": weights(6, 4)}, shape=(1, 6))
     with pytest.raises(UnsupportedModel, match=r"“x” has the shape \(1, 6\); images are \(N, C, H, W\)"):
         load_model(spec_of(path))
+
+
+def test_a_detector_for_images_that_are_no_square_is_read_as_it_was_recognised(tmp_path: Path) -> None:
+    """As PicoDet: classes and distances for each stride; half of the scores is taken away in a copy of the file."""
+    nodes, stored, outputs = [], {}, {"classes": [], "sides": []}
+    for stride in (8, 16, 32, 64):
+        for kind, width in (("classes", 3), ("sides", 32)):
+            name = f"{kind}.{stride}"
+            stored[f"{name}.weight"] = weights(width, 3, stride, stride, seed=stride) / stride
+            nodes.append(node("Conv", f"x {name}.weight", f"{name}.maps", strides=[stride] * 2, auto_pad="SAME_UPPER"))
+            shares = kind == "classes"
+            nodes += [node("Sigmoid", f"{name}.maps", f"{name}.shares")] if shares else []
+            stored[f"{name}.shape"] = np.array([0, width, -1])
+            nodes += [
+                node("Reshape", f"{name}.{'shares' if shares else 'maps'} {name}.shape", f"{name}.flat"),
+                node("Transpose", f"{name}.flat", name, perm=[0, 2, 1]),
+            ]
+            outputs[kind].append(name)
+    names = (*outputs["classes"], *outputs["sides"])
+    path = written(tmp_path / "detector.onnx", nodes, stored, shape=(1, 3, 96, 64), outputs=names)
+    model = load_model(spec_of(path, task="detection"))
+    assert model.num_classes == 3
+    assert any("4 maps of strides 8, 16, 32, 64" in note for note in model.notes)
+    images = torch.rand(2, 3, 96, 64)
+    rows = DETECTION.output(model.module(images))
+    assert rows.shape[:2] == (2, 12 * 8 + 6 * 4 + 3 * 2 + 2 * 1)
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    raw = [torch.from_numpy(each) for each in session.run(None, {"x": images[:1].numpy()})]
+    steps = raw[4].reshape(-1, 4, 8).softmax(dim=2) @ torch.arange(8.0)  # of stride 8: left, top, right, bottom
+    middle = 8 * (torch.stack(torch.meshgrid(torch.arange(12.0), torch.arange(8.0), indexing="ij")[::-1], dim=2) + 0.5)
+    corners = torch.cat([middle.reshape(-1, 2) - 8 * steps[:, :2], middle.reshape(-1, 2) + 8 * steps[:, 2:]], dim=1)
+    torch.testing.assert_close(rows[0, :96, BOX], corners, atol=1e-3, rtol=1e-4)
+    assert model.onnx is not None
+    runtime = UploadedRuntime(model.onnx)
+    found = DETECTION.output(runtime.open(path.read_bytes()).run(images[:1]))
+    torch.testing.assert_close(found, rows[:1], atol=1e-3, rtol=1e-4)

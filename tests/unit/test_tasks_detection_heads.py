@@ -11,6 +11,7 @@ from torch import Tensor
 from senseapp.core.errors import UnsupportedModel
 from senseapp.metrics.detection.detections import candidates_of, detections_of
 from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
+from senseapp.tasks.detection import DETECTION
 from senseapp.tasks.detection.heads import Heads, read_heads
 from senseapp.tasks.detection.heads_layouts import decode, recognise
 
@@ -212,3 +213,28 @@ def test_a_box_of_each_class_of_regions() -> None:
     assert_found(heads, label=2)
     assert heads.rows[0, :, KIND].tolist() == [RowKind.ANCHOR] * 5 + [RowKind.PROPOSAL] * 2
     assert heads.rows[0, 6, BOX].tolist() == list(WANTED)
+
+
+def test_a_reader_knows_the_size_of_images_that_are_no_square() -> None:
+    height, width = 96, 64  # 12 x 8, 6 x 4, 3 x 2 and 2 x 1 cells
+    counts = (96, 24, 6, 2)
+    classes, sides = ([torch.zeros(2, count, wide) for count in counts] for wide in (CLASSES, 32))
+    reader = DETECTION.reader([*classes, *sides], (height, width))
+    for each in classes:
+        each.fill_(0.001)
+    classes[0][0, PLACE, LABEL] = 0.9
+    sides[0][0, PLACE] = distances(8)
+    assert "4 maps of strides" in reader.sentence
+    assert_found(read_heads(reader([*classes, *sides])))
+
+
+def test_a_reader_decodes_what_is_rounded_as_it_decodes_the_original() -> None:
+    """Shares that do not add up to 1 any more look like boxes, and boxes like their classes."""
+    boxes = torch.rand(2, 50, 4).sort(dim=2).values * SIDE  # corners
+    shares = torch.tensor([0.97, 0.01, 0.01, 0.01]).repeat(2, 50, 1)
+    reader = DETECTION.reader([boxes, shares], (SIDE, SIDE))
+    rounded = [boxes, (shares * 20).round() / 20]  # 0.95, and 0 for the others
+    assert recognise(rounded, (SIDE, SIDE)).order != reader.layout.order
+    rows = read_heads(reader(rounded)).rows
+    assert set(rows[..., KIND].flatten().tolist()) == {RowKind.SOFTMAX}
+    torch.testing.assert_close(rows[..., BOX], boxes)

@@ -21,7 +21,7 @@ from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.inputs import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import compression_text
 
@@ -49,10 +49,12 @@ def choose_one(
 _DEMO_NETWORKS = {
     ModelSpec().title: "Demo: a small residual network",
     PHOTOGRAPHS_DEMO.model.title: "Demo: EfficientNet-Lite0",
+    DETECTION_DEMO.model.title: "Demo: a small detector",
 }
 _DATA = {
     "demo": "Demo: handwritten digits",
     "photographs": "Demo: photographs",
+    "shapes": "Demo: shapes on photographs",
     "random": "None: random inputs, indicative only",
 }
 

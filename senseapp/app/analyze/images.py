@@ -23,6 +23,7 @@ from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.image_report import sample_zip
+from senseapp.server.inputs import DETECTION_DEMO
 from senseapp.server.settings import configured_data_roots
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
@@ -251,10 +252,13 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
 
 
 def _demo(model: ModelSpec | None) -> DataSpec:
-    """Return the images that ship for this model: digits for the network that reads them, else photographs."""
+    """Return the images that ship for this model: digits, shapes, else photographs."""
     if model is None or model == ModelSpec():
         st.caption("Handwritten digits that the demo model was not trained on (UCI, licence CC BY 4.0), with labels.")
         return DataSpec()
+    if model == DETECTION_DEMO.model:
+        st.caption("Coloured rectangles on crops of freely licensed photographs, made by code, with their boxes.")
+        return DETECTION_DEMO.data
     st.caption(
         "Crops of freely licensed photographs, without labels: outputs are compared with the original model's. For a "
         "network that is made for other things than photographs, bring images of your own."

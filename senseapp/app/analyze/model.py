@@ -23,7 +23,7 @@ from senseapp.descriptions import SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.server.inputs import PHOTOGRAPHS_DEMO, UploadPurpose
+from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO, UploadPurpose
 from senseapp.tasks import CLASSIFICATION, TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 
@@ -83,6 +83,11 @@ _DEMOS = {
         "Photographs",
         PHOTOGRAPHS_DEMO,
         "EfficientNet-Lite0, a network for phones, with its ImageNet weights. Nothing to download.",
+    ),
+    DETECTION_DEMO.model.name: (
+        "Detector",
+        DETECTION_DEMO,
+        "A small SSD that finds coloured rectangles on photographs. It ships with senseapp; nothing to download.",
     ),
 }
 

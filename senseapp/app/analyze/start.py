@@ -21,7 +21,7 @@ from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.inputs import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import run_title
 
@@ -219,8 +219,8 @@ _STRIP = ("chelsea", "coffee", "rocket", "flower")
 _STRIP_PIXELS = 60
 
 
-def offer_photographs(goal: Goal) -> None:
-    """Offer the second demo, which one click starts."""
+def offer_demos(goal: Goal) -> None:
+    """Offer the second and the third demo, which one click starts."""
     with st.container(border=True, horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         strip = st.container(horizontal=True, gap="xsmall", width="content")
         for name in _STRIP:
@@ -231,6 +231,13 @@ def offer_photographs(goal: Goal) -> None:
         )
         if st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:"):
             start_run(replace(PHOTOGRAPHS_DEMO, goal=goal))
+        if st.button(
+            "Try a detector",
+            key="analyze.detector",
+            icon=":material/select_all:",
+            help="A small network that finds coloured rectangles on these photographs: some seconds.",
+        ):
+            start_run(replace(DETECTION_DEMO, goal=goal))
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:

@@ -149,7 +149,8 @@ class OnnxNetwork(Scope):
     """A network from an ONNX graph: takes its inputs in order; returns its output, or a tuple of several.
 
     With :attr:`images` it takes images (N, C, H, W) instead, as every measurement does, any number of them: a graph
-    with a fixed batch is then run as often as it takes. :attr:`origin` tells networks of different files apart.
+    with a fixed batch is then run as often as it takes. It then returns what :attr:`reader` makes of the outputs, where
+    there is one. :attr:`origin` tells networks of different files apart.
 
     Each node is a call of a module, in the order of the graph; no code is generated, so that names in a file are text
     wherever they end up. Modules are looked up at each call: one that takes another's place is called from then on.
@@ -162,6 +163,7 @@ class OnnxNetwork(Scope):
         self.steps: list[Step] = []
         self.stored: list[Stored] = []
         self.images: ImageInput | None = None
+        self.reader: Callable[[object], object] | None = None
         self.origin = ""
 
     @property
@@ -177,7 +179,8 @@ class OnnxNetwork(Scope):
             (images,) = inputs
             parts = [self._outputs_for(part) for part in torch.split(images, self.images.batch or max(1, len(images)))]
             outputs = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
-        return outputs[0] if len(outputs) == 1 else outputs
+        found = outputs[0] if len(outputs) == 1 else outputs
+        return found if self.images is None or self.reader is None else self.reader(found)
 
     def extra_repr(self) -> str:
         """Name what the network was read from."""

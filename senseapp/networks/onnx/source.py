@@ -9,7 +9,7 @@ import torch
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnsupportedModel
 from senseapp.networks.checkpoints.weights_file import refuse_program
-from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.onnx.cut import OutputCandidate
 from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.networks.onnx.modules import ImageInput
@@ -20,6 +20,7 @@ from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import TASKS, Task, task_named
+from senseapp.tasks.base import OutputReader
 
 _MOST_BYTES = 2**31 - 1  # of one protobuf message
 _NUM_IMAGENET_CLASSES = 1000
@@ -42,6 +43,8 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     opened.network.images = ImageInput(
         channels_last=is_channels_last(opened.input_shape), dtype=opened.input_dtype, batch=opened.batch
     )
+    reader = _reader_of(task, opened, prepared.preprocessing)
+    opened.network.reader = reader
     num_outputs = _num_outputs(task, opened)
     return LoadedModel(
         module=opened.network.requires_grad_(False),
@@ -51,7 +54,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         num_classes=num_outputs,
         pretrained=True,
         class_names=_class_names(opened, num_outputs),
-        notes=(*_notes(opened, spec), *prepared.notes),
+        notes=(*_notes(opened, spec), *((reader.sentence,) if reader else ()), *prepared.notes),
         onnx=opened,
     )
 
@@ -169,12 +172,19 @@ def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
         raise UnsupportedModel(
             f"The input “{opened.input_name}” has the shape {tuple(shape)}; images are (N, C, H, W) or (N, H, W, C)."
         )
-    height, width = shape[1:3] if is_channels_last(shape) else shape[2:]
+    height, width = _size_of(opened)
     if spec.img_size not in (None, height) or spec.img_size not in (None, width):
         raise InvalidSpec(
             f"The file is fixed to images of {height} × {width} pixels, got img_size {spec.img_size}. Leave it empty, "
             "or export the file with free height and width."
         )
+
+
+def _size_of(opened: OpenedOnnx) -> tuple[int, int]:
+    """Return height and width of the images that the network takes."""
+    shape = opened.input_shape
+    height, width = shape[1:3] if is_channels_last(shape) else shape[2:]
+    return height, width
 
 
 def _check_batch(opened: OpenedOnnx) -> None:
@@ -198,8 +208,9 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
     shapes = {each.name: each.shape for each in opened.candidates}
     images = opened.input_shape[0]
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
-        if _is_read(task, [shapes[name] for name in names], images):
-            return names[: _num_read(task, [shapes[name] for name in names], images)]
+        given = [shapes[name] for name in names]
+        if _is_read(task, given, images, _size_of(opened)):
+            return names[: _num_read(task, given, images, _size_of(opened))]
     fitting = _fitting_task(opened)
     advice = f"Choose the task {fitting}, which they fit" if fitting else "Choose another task"
     raise UnsupportedModel(
@@ -214,7 +225,7 @@ def _fitting_task(opened: OpenedOnnx) -> str:
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
         given = [shapes[name] for name in names]
         for task in TASKS.values():
-            if _is_read(task, given, opened.input_shape[0]):
+            if _is_read(task, given, opened.input_shape[0], _size_of(opened)):
                 return task.name
     return ""
 
@@ -236,20 +247,36 @@ def _likely(opened: OpenedOnnx) -> list[str]:
     return sorted(opened.outputs, key=rank)
 
 
-def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> bool:
+def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int, size: tuple[int, int]) -> bool:
     try:
-        task.check_output(_like_outputs(shapes), images)
+        task.check_output(_read_zeros(task, shapes, size), images)
     except UnsupportedModel:
         return False
     return True
 
 
-def _num_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int) -> int:
+def _num_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int, size: tuple[int, int]) -> int:
     """Return 1 where ``task`` measures nothing but the first of several outputs, else all."""
-    if len(shapes) > 1 and _is_read(task, shapes[:1], images):
-        whole, alone = (task.output(_like_outputs(some)) for some in (shapes, shapes[:1]))
+    if len(shapes) > 1 and _is_read(task, shapes[:1], images, size):
+        whole, alone = (task.output(_read_zeros(task, some, size)) for some in (shapes, shapes[:1]))
         return 1 if whole.shape == alone.shape else len(shapes)
     return len(shapes)
+
+
+def _reader_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing) -> OutputReader | None:
+    """Return what reads the outputs of a network, as recognised in those for an image of noise."""
+    generator = torch.Generator().manual_seed(0)
+    mean, std = (torch.tensor(each)[:, None, None] for each in (prepared.mean, prepared.std))
+    noise = (torch.rand((1, *prepared.input_shape), generator=generator) - mean) / std
+    with torch.no_grad():
+        return task.reader(opened.network(noise), _size_of(opened))
+
+
+def _read_zeros(task: Task, shapes: Sequence[tuple[int, ...]], size: tuple[int, int]) -> object:
+    """Return what ``task`` reads of outputs of these shapes; raises UnsupportedModel where that is nothing."""
+    raw = _like_outputs(shapes)
+    reader = task.reader(raw, size)
+    return raw if reader is None else reader(raw)
 
 
 def _like_outputs(shapes: Sequence[tuple[int, ...]]) -> object:
@@ -260,7 +287,7 @@ def _like_outputs(shapes: Sequence[tuple[int, ...]]) -> object:
 
 def _num_outputs(task: Task, opened: OpenedOnnx) -> int:
     """Return the width of what the task measures, for images of the file's own batch."""
-    raw = _like_outputs(_shapes(opened))
+    raw = _read_zeros(task, _shapes(opened), _size_of(opened))
     task.check_output(raw, opened.input_shape[0])
     return task.num_outputs(task.output(raw))
 

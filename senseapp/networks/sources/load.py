@@ -65,14 +65,16 @@ def load_architecture(spec: ModelSpec, report: Callable[[str], None]) -> LoadedM
 def load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     """Return a network that ships with senseapp."""
     from senseapp.networks.sources.demo import load_demo_model, load_efficientnet
+    from senseapp.networks.sources.demo_detector import DETECTOR, load_detector
 
-    if dataclasses.replace(spec, pretrained=False, name="") != ModelSpec():
+    usual = ModelSpec(task=spec.task) if spec.name == DETECTOR else ModelSpec()  # the others are classifiers
+    if dataclasses.replace(spec, pretrained=False, name="") != usual:
         raise InvalidSpec(
             "The demo brings its own weights, classes and image size. "
             "Choose a timm or torchvision architecture for other weights."
         )
     report("Loading the demo")
-    return load_efficientnet() if spec.name else load_demo_model()
+    return {"": load_demo_model, DETECTOR: load_detector}.get(spec.name, load_efficientnet)()
 
 
 def build_network(spec: ModelSpec) -> LoadedModel:

@@ -136,7 +136,7 @@ def inserted(content: bytes, plain: bytes, int8: bytes) -> bytes:
     Args:
         content: in an opset of :func:`quantizable`.
         plain: :func:`plain_copy` of it.
-        int8: the quantizer's file of ``plain``.
+        int8: the quantizer's file of ``plain``, or of a copy of it with norms folded into convolutions.
     """
     insertion = _Insertion(
         base=onnx.load_from_string(content), plain=onnx.load_from_string(plain), int8=onnx.load_from_string(int8)
@@ -153,6 +153,7 @@ class _Insertion:
 
     Attributes:
         wiring: by position of a node, the names that its inputs and its outputs get, by theirs.
+        more_inputs: by position of a node, the names of inputs that it gets besides: a bias that was folded into it.
         after: new nodes by the position of the node that they follow; −1 for those before all.
     """
 
@@ -160,6 +161,7 @@ class _Insertion:
     plain: ModelProto
     int8: ModelProto
     wiring: dict[int, tuple[dict[int, str], dict[int, str]]] = field(default_factory=dict)
+    more_inputs: dict[int, list[str]] = field(default_factory=dict)
     after: dict[int, list[NodeProto]] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
@@ -194,8 +196,9 @@ class _Insertion:
             else:
                 del left[node.name]
                 place = places[_first(before.output)]
+                kept, self.more_inputs[place] = node.input[: len(before.input)], node.input[len(before.input) :]
                 self.wiring[place] = (
-                    _renamed(before, before.input, node.input),
+                    _renamed(before, before.input, kept),
                     _renamed(before, before.output, node.output),
                 )
             made_at.update(dict.fromkeys(filter(None, node.output), place))
@@ -215,6 +218,7 @@ class _Insertion:
             if place not in self.dropped:
                 renamed = self.wiring.get(place, ({}, {}))[0]
                 found.update(renamed.get(position, name) for position, name in enumerate(node.input))
+                found.update(self.more_inputs.get(place, ()))
                 found.update(read_by(node).difference(node.input))
         return found | {name for nodes in self.after.values() for node in nodes for name in node.input}
 
@@ -243,9 +247,10 @@ class _Insertion:
             kept = []
         elif node.op_type == "Constant":
             kept = [self._constant(message, node)]
-        elif any(self.wiring.get(place, ())):
+        elif any(self.wiring.get(place, ())):  # more inputs come with a weight of another name
             inputs, outputs = self.wiring[place]
-            kept = [rewritten(message, {INPUTS: renaming(inputs), OUTPUTS: renaming(outputs)})]
+            more = [(INPUTS, name.encode()) for name in self.more_inputs.get(place, ())]
+            kept = [rewritten(message, {INPUTS: renaming(inputs), OUTPUTS: renaming(outputs)}, more)]
         first = self.after.get(-1, []) if place == 0 else []
         return [
             *(each.SerializeToString() for each in first),

@@ -21,9 +21,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
-from senseapp.runtimes.base import Int8Node, Quantizer
+from senseapp.runtimes.base import Int8Node, Quantizer, RoundingCause
 from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
+from senseapp.runtimes.onnxruntime.rounding.causes import causes
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
@@ -124,6 +125,10 @@ class Int8Writer(Quantizer):
             Int8Node(name=name, elementwise=by_name[name].op_type in _ELEMENTWISE, readers=tuple(after(name)))
             for name in names
         ]
+
+    def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
+        """Return what speaks against one scale for a tensor; see :func:`.rounding.causes.causes`."""
+        return causes(self.network, self.write(), self._calibration, nodes)
 
     def _quantized(self) -> bytes:
         """Return the network all in int8."""

@@ -16,7 +16,7 @@ from senseapp.core.texts import plural
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
-from senseapp.networks.onnx.difference import difference
+from senseapp.networks.onnx.difference import OnnxDifference, difference
 from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
@@ -25,11 +25,17 @@ from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer
+from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 _AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
+
+_FOLDED = (
+    "Among the nodes left out are norms and constants behind convolutions: they are folded into the weights before "
+    "them, and the network does the same but for rounding."
+)
 
 
 class UploadedExporter(Exporter):
@@ -48,18 +54,26 @@ class UploadedModel(RuntimeModel):
     """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
 
     def __init__(
-        self, content: bytes, images: ImageInput, *, threads: int | None = None, simulated: bool = False
+        self,
+        content: bytes,
+        images: ImageInput,
+        *,
+        reader: Callable[[object], object] | None = None,
+        threads: int | None = None,
+        simulated: bool = False,
     ) -> None:
         super().__init__(content, threads=threads, simulated=simulated)
+        self._reader = reader
         self._images = replace(images, batch=self.fixed_batch)
 
     def run(self, batch: Tensor) -> object:
-        """Return the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
+        """Return what is read of the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
         found = self.tensors(self._images.of(batch)).values()
         outputs = tuple(
             each[: len(batch)].float() if each.is_floating_point() else each[: len(batch)] for each in found
         )
-        return outputs[0] if len(outputs) == 1 else outputs
+        whole = outputs[0] if len(outputs) == 1 else outputs
+        return whole if self._reader is None else self._reader(whole)
 
 
 class UploadedRuntime(OnnxRuntime):
@@ -73,6 +87,7 @@ class UploadedRuntime(OnnxRuntime):
         self._opened = opened
         self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
         self._plain_of = lru_cache(maxsize=4)(self._plain)
+        self._folded_of = lru_cache(maxsize=4)(self._folded)
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
         """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
@@ -84,7 +99,8 @@ class UploadedRuntime(OnnxRuntime):
         return self._model(shown, threads=threads)
 
     def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
-        return UploadedModel(content, self._images, threads=threads, simulated=simulated)
+        reader = self._opened.network.reader
+        return UploadedModel(content, self._images, reader=reader, threads=threads, simulated=simulated)
 
     def checked(self, content: bytes) -> int:
         """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
@@ -106,10 +122,12 @@ class UploadedRuntime(OnnxRuntime):
         """Return in sentences what differs between the uploaded file and ``content``."""
         uploaded = self._opened.content
         if self.checked(content) == self.checked(uploaded):
-            return difference(uploaded, content).sentences
+            found = difference(uploaded, content)
+            return (*found.sentences[:-1], *_folding(found), found.sentences[-1])
         raised, notes = quantizable(uploaded)
         found = difference(raised, content)
-        return (*notes, *found.parts, _AS_RAISED if found.otherwise_identical else "Other parts differ as well.")
+        rest = _AS_RAISED if found.otherwise_identical else "Other parts differ as well."
+        return (*notes, *found.parts, *_folding(found), rest)
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node of a float file is, by its name in the copies."""
@@ -168,7 +186,7 @@ class UploadedRuntime(OnnxRuntime):
     ) -> Iterator[LayerRounding]:
         """Yield what rounding the parts of each node of a copy does alone."""
         yield from super().roundings(
-            self._plain_of(content),
+            self._folded_of(content)[0],
             self._arranged(batches),
             settings,
             layers=layers,
@@ -180,23 +198,26 @@ class UploadedRuntime(OnnxRuntime):
         self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
         """Return the times of layers of a copy."""
-        return super().time_layers(self._plain_of(content), int8, owners, threads=threads, batch=batch)
+        return super().time_layers(self._folded_of(content)[0], int8, owners, threads=threads, batch=batch)
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> tuple[dict[str, tuple[float, int]], float]:
         """Return the seconds of each layer's kernels in a copy."""
-        return super().time_products(self._plain_of(content), owners, threads=threads, batch=batch)
+        return super().time_products(self._folded_of(content)[0], owners, threads=threads, batch=batch)
 
     def _int8_copy(self, content: bytes) -> bytes:
         """Return the copy that is quantized; raises InvalidSpec where no int8 file can be made."""
         quantizable(content)
-        return self._plain_of(content)
+        return self._folded_of(content)[0]
 
     def _plain(self, content: bytes) -> bytes:
         with suppress(InvalidSpec):  # layers are named and timed in float where no int8 file can be made
             content = quantizable(content)[0]
         return plain_copy(content, self._opened.outputs, self._opened.input_shape)
+
+    def _folded(self, content: bytes) -> tuple[bytes, int]:
+        return with_folded(self._plain_of(content))
 
     def _arranged(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Return batches as calls of the file take them."""
@@ -204,6 +225,10 @@ class UploadedRuntime(OnnxRuntime):
         parts = [part for batch in batches for part in (torch.split(batch, count) if count else (batch,))]
         taken = replace(self._images, batch=count)
         return [taken.of(part) for part in parts]
+
+
+def _folding(found: OnnxDifference) -> tuple[str, ...]:
+    return (_FOLDED,) if any(FOLDED_WEIGHT in name for name in found.added_tensors) else ()
 
 
 def with_outputs(content: bytes, outputs: Sequence[str]) -> bytes:

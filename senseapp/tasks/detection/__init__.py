@@ -11,7 +11,7 @@ from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
 from senseapp.metrics.detection.rules import SURE_SCORE
 from senseapp.tasks.annotations import PerImage
-from senseapp.tasks.base import AnswerChanges, FittedAnnotations, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, FittedAnnotations, OutputReader, ScanDirections, Task, refuse_output
 from senseapp.tasks.detection.annotations import BOXES
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ _SEED = 0
 @dataclass(frozen=True, kw_only=True)
 class Detection(Task):
     """Where objects are in an image, and of which class."""
+
+    def reader(self, model_output: object, size: tuple[int, int]) -> OutputReader:
+        """Return what decodes outputs by the layout that is recognised in this one."""
+        from senseapp.tasks.detection.heads import HeadReader
+
+        return HeadReader.of(model_output, size)
 
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what :func:`~senseapp.tasks.detection.heads.read_heads` does not recognise."""

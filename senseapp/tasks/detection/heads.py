@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_ROWS = "rows"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """What a detector said of some images.
@@ -29,8 +32,33 @@ class Heads:
     layout: str
 
 
-def read_heads(raw: object, layout: HeadLayout | None = None) -> Heads:
-    """Return the rows of a raw output, by its names, by ``layout``, or by the layout that is recognised in it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadReader:
+    """Decodes every raw output of a network by the layout that was recognised in one of them."""
+
+    layout: HeadLayout
+
+    @classmethod
+    def of(cls, raw: object, size: tuple[int, int]) -> HeadReader:
+        """Return the reader for outputs like ``raw``, of images of ``size`` (height, width).
+
+        Raises:
+            UnsupportedModel: the layout is unknown; the message says what came.
+        """
+        return cls(layout=recognise(list(_tensors_in(raw)), size))
+
+    @property
+    def sentence(self) -> str:
+        """What was recognised, for people."""
+        return f"Its outputs are read as {self.layout.sentence[0].lower()}{self.layout.sentence[1:]}"
+
+    def __call__(self, model_output: object) -> dict[str, Tensor]:
+        """Return ``rows``, (N, R, 6 + K)."""
+        return {_ROWS: decode(list(_tensors_in(model_output)), self.layout)}
+
+
+def read_heads(raw: object) -> Heads:
+    """Return the rows of a raw output, by its names or by the layout that is recognised in it.
 
     Raises:
         UnsupportedModel: the layout is unknown; the message says what came.
@@ -44,13 +72,15 @@ def read_heads(raw: object, layout: HeadLayout | None = None) -> Heads:
             "Load the network from torchvision's library, which opens its heads."
         )
     tensors = list(_tensors_in(raw))
-    found = layout or recognise(tensors)
+    found = recognise(tensors)
     return Heads(rows=decode(tensors, found), layout=found.sentence)
 
 
 def _by_names(raw: Mapping[str, Any]) -> Heads | None:
     """Return the rows of the opened heads of torchvision; None for other names."""
     names = set(raw)
+    if names == {_ROWS}:
+        return Heads(rows=raw[_ROWS], layout=f"{raw[_ROWS].shape[1]:,} boxes")
     if {"anchor_boxes", "anchor_logits", "proposal_boxes", "softmax_logits"} <= names:
         return _of_regions(raw)
     if {"boxes", "softmax_logits"} <= names:

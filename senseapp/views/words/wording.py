@@ -15,13 +15,14 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import WITHOUT_LABELS, Goal, RunSpec, SensitivitySpec
-from senseapp.server.inputs import PHOTOGRAPHS_DEMO
+from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
 
 _DATA = {
     "demo": "The demo's handwritten digits",
     "photographs": "The demo's photographs",
+    "shapes": "The demo's shapes on photographs",
     "random": "Random inputs: figures are indicative only",
     "imported": "Unknown (imported figures)",
 }
@@ -225,6 +226,8 @@ def run_title(spec: RunSpec) -> str:
     model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
     if spec.model == PHOTOGRAPHS_DEMO.model:
         model = "EfficientNet-Lite0"
+    if spec.model == DETECTION_DEMO.model:
+        model = "Detector of shapes"
     return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
 
 
