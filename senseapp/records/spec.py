@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 from senseapp.core.codec import register, register_family, register_upgrade
@@ -85,7 +86,9 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """The name people see, for example ``timm/resnet18``."""
+        """The name people see: ``timm/resnet18``, or that of the file which says what the network is."""
+        if self.checkpoint and not self.name:
+            return PurePath(self.checkpoint).name
         return f"{self.library}/{self.name}" if self.name else self.library
 
 

@@ -141,8 +141,8 @@ def _check_tensor(tensor: TensorProto, size: int) -> None:
     name = tensor.name or "a constant"
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         raise InvalidCheckpoint(
-            f"The weights of “{name}” are in another file. Export again with torch.onnx.export(..., "
-            'external_data=False), or save both as one file: onnx.save(onnx.load("model.onnx"), "one.onnx").'
+            f"The weights of “{name}” are in another file. Choose both files together, or a zip or folder of both; or "
+            "export again with torch.onnx.export(..., external_data=False)."
         )
     if any(length < 0 for length in tensor.dims):
         raise InvalidCheckpoint(f"“{name}” has a negative length in its shape {list(tensor.dims)[:8]}.")

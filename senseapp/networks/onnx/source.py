@@ -7,21 +7,20 @@ from pathlib import Path
 
 import torch
 
-from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnsupportedModel
-from senseapp.networks.checkpoints.weights_file import refuse_program
+from senseapp.core.errors import InvalidSpec, UnsupportedModel
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.onnx.cut import OutputCandidate
 from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
+from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.sources.building import check_side
 from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import TASKS, Task, task_named
 
-_MOST_BYTES = 2**31 - 1  # of one protobuf message
 _NUM_IMAGENET_CLASSES = 1000
 _ANSWERS = ("logit", "prob", "score", "class", "cls", "pred", "softmax")  # in names of outputs of classifiers
 _SHOWN = 8
@@ -121,24 +120,6 @@ def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
             opened = _opened(spec, wanted)
     _check_batch(opened)
     return opened
-
-
-def read_file(path: Path) -> bytes:
-    """Return the bytes of the ONNX file at ``path``.
-
-    Raises:
-        InvalidCheckpoint: there is none, it is empty or too large, or it is a program of torch; the message says how to
-            export one as ONNX.
-    """
-    if not path.is_file():
-        raise InvalidCheckpoint(f"There is no ONNX file named {path.name}. Upload it again.")
-    size = path.stat().st_size
-    if size == 0:
-        raise InvalidCheckpoint(f"{path.name} is empty (0 bytes). Upload it again.")
-    if size > _MOST_BYTES:
-        raise InvalidCheckpoint(f"{path.name} is larger than 2 GB, the most that one ONNX file can hold.")
-    refuse_program(path)
-    return path.read_bytes()
 
 
 def _check_settings(spec: ModelSpec) -> None:
@@ -273,6 +254,8 @@ def _class_names(opened: OpenedOnnx, count: int) -> tuple[str, ...]:
 
 def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
     yield from opened.notes
+    if Path(spec.checkpoint).suffix.lower() != ".onnx":
+        yield "Files that are delivered from it are one ONNX file with all weights inside."
     if is_channels_last(opened.input_shape):
         yield "The file takes images with channels last; they are brought to that order before it."
     others = [each.name for each in opened.candidates if each.kind != "logits" and each.name not in opened.outputs]
