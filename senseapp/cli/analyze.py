@@ -112,6 +112,11 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
         help="weights, a folder or zip of config.json and weights (timm's local-dir), or an ONNX file; without it and "
         "--pretrained weights are random",
     )
+    group.add_argument(
+        "--onnx-in-runtime",
+        action="store_true",
+        help="let onnxruntime compute nodes of an ONNX file that are not read: without quick estimates and pruning",
+    )
     which = "which of several networks in the checkpoint: what stands before the names of its weights, or a part of it"
     group.add_argument("--network", default="", metavar="NAME", help=which)
     group.add_argument("--ema", action="store_const", const=AVERAGED, dest="network", help="the same as --network ema")

@@ -27,6 +27,7 @@ _WITH_WEIGHTS = LooseFiles(
     words="one ONNX file and the files with its weights",
     main=(".onnx",),
 )
+_SHOWN = 5  # nodes
 _SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 416, 448, 512, 640, 800, 1024)
 
 
@@ -51,6 +52,14 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     usual = _report(file, path)
     if usual is None:
         return None
+    if usual.unread or usual.barrier:
+        if _leaves_to_the_runtime(usual, draft, path):
+            file = replace(file, in_runtime=True)
+            usual = _report(file, path)
+        elif usual.unread:
+            return None
+        if usual is None:
+            return None
     if usual.fitting_task and guessed not in st.session_state:
         st.session_state[guessed] = usual.fitting_task
         st.rerun()
@@ -65,6 +74,24 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         st.warning(report.problem, icon=":material/help:")
         return None
     return model
+
+
+def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> bool:
+    """Offer to measure a file of which only onnxruntime computes some nodes; False until that is wanted."""
+    wanted = st.toggle(
+        "Let onnxruntime compute what is not read",
+        value=draft.in_runtime,
+        key=f"analyze.model.runtime.{path.parent.name}",
+        help=md(
+            "{}: layers before and behind are measured exactly for sparsity and quantization. There are no quick "
+            "estimates, and no channels are removed.",
+            report.barrier or ", ".join(report.in_runtime[:_SHOWN]),
+        ),
+        persist_state="session",
+    )
+    if report.unread and not wanted:
+        st.warning(report.unread, icon=":material/help:")
+    return wanted
 
 
 def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport | None:

@@ -224,7 +224,7 @@ def in_type_of(tensor: TensorProto, value: Tensor) -> Array:
 def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
     """Raise InvalidSpec unless onnxruntime computes from ``content`` what ``network`` does."""
     try:
-        graph, model = normalise(content)
+        graph, model = normalise(content, in_runtime=opened.in_runtime)
         inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))
         tolerance = TOLERANCE_OF_ROUNDED if rounds(graph) else _TOLERANCE
         check(network, model, inputs, batch=opened.input_shape[0], tolerance=tolerance)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from senseapp.core.errors import InvalidSpec, UnsupportedModel
 from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx.cut import OutputCandidate
+from senseapp.networks.onnx.graph import UnreadNode
 from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
@@ -58,9 +61,16 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
 def examine_onnx(spec: ModelSpec) -> OnnxReport:
     """Return what the file of ``spec`` holds, read as :func:`load_onnx` reads it.
 
-    The errors are the same, but for outputs that do not fit the task: the report says so, and others can be chosen.
+    The errors are the same, but for what a choice may change: outputs that do not fit the task, and nodes that only
+    onnxruntime computes. The report says so.
     """
-    opened, task, problem, num_outputs, fitting = _read(spec), task_named(spec.task), "", 0, ""
+    unread = ""
+    try:
+        opened = _read(spec)
+    except UnreadNode as error:
+        unread, spec = str(error), replace(spec, in_runtime=True)
+        opened = _read(spec)
+    task, problem, num_outputs, fitting = task_named(spec.task), "", 0, ""
     try:
         opened = _fitted(opened, spec)
         num_outputs = _num_outputs(task, opened)
@@ -84,6 +94,9 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         notes=tuple(_notes(opened, spec)),
         problem=problem,
         fitting_task=fitting,
+        unread=unread,
+        barrier=opened.barrier,
+        in_runtime=opened.network.in_runtime,
     )
 
 
@@ -106,7 +119,7 @@ def _read(spec: ModelSpec) -> OpenedOnnx:
 
 def _opened(spec: ModelSpec, outputs: Sequence[str] | None) -> OpenedOnnx:
     size = None if spec.img_size is None else (spec.img_size, spec.img_size)
-    return open_onnx(read_file(Path(spec.checkpoint)), outputs=outputs, size=size)
+    return open_onnx(read_file(Path(spec.checkpoint)), outputs=outputs, size=size, in_runtime=spec.in_runtime)
 
 
 def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
@@ -256,6 +269,7 @@ def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
     yield from opened.notes
     if Path(spec.checkpoint).suffix.lower() != ".onnx":
         yield "Files that are delivered from it are one ONNX file with all weights inside."
+    yield from abilities_of(opened.network).missing
     if is_channels_last(opened.input_shape):
         yield "The file takes images with channels last; they are brought to that order before it."
     others = [each.name for each in opened.candidates if each.kind != "logits" and each.name not in opened.outputs]
