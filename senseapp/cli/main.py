@@ -17,6 +17,7 @@ from typing import NoReturn
 from senseapp.cli import (
     analyze,
     apply,
+    blame,
     compare,
     deploy,
     histogram,
@@ -29,7 +30,7 @@ from senseapp.cli import (
 )
 from senseapp.core.errors import InvalidSpec, SenseError
 
-COMMANDS = (serve, models, analyze, import_csv, recommend, schedule, apply, deploy, compare, histogram, report)
+COMMANDS = (serve, models, analyze, import_csv, recommend, schedule, apply, deploy, blame, compare, histogram, report)
 """One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``."""
 
 _CONSOLE_COMMAND = "senseapp"

@@ -19,13 +19,14 @@ from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime
+from senseapp.runtimes.base import Exporter, Fitting, QuantizedFile, QuantizedWeights, Quantizer, Runtime
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
@@ -152,6 +153,10 @@ class OnnxRuntime(Runtime):
         """Return the file of onnxruntime's quantizer with one scale for each tensor, as it comes."""
         with Int8Writer(content, calibration, per_channel=False) as usual:
             return usual.write()
+
+    def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
+        """Return a QDQ file with its nodes; see :mod:`senseapp.runtimes.onnxruntime.qdq_nodes`."""
+        return QdqFile(content, reference)
 
     def roundings(
         self,
