@@ -109,7 +109,15 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     else:
         group.add_argument("--model", help=named)
     group.add_argument(
-        "--checkpoint", metavar="FILE", help="weights, or an ONNX file; without it and --pretrained weights are random"
+        "--checkpoint",
+        metavar="FILE",
+        help="weights, a folder or zip of config.json and weights (timm's local-dir), or an ONNX file; without it and "
+        "--pretrained weights are random",
+    )
+    group.add_argument(
+        "--onnx-in-runtime",
+        action="store_true",
+        help="let onnxruntime compute nodes of an ONNX file that are not read: without quick estimates and pruning",
     )
     which = "which of several networks in the checkpoint: what stands before the names of its weights, or a part of it"
     group.add_argument("--network", default="", metavar="NAME", help=which)

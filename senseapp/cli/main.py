@@ -17,6 +17,7 @@ from typing import NoReturn
 from senseapp.cli import (
     analyze,
     apply,
+    blame,
     check,
     compare,
     deploy,
@@ -30,7 +31,10 @@ from senseapp.cli import (
 )
 from senseapp.core.errors import InvalidSpec, SenseError
 
-COMMANDS = (serve, models, analyze, import_csv, recommend, schedule, apply, deploy, check, compare, histogram, report)
+COMMANDS = (
+    *(serve, models, analyze, import_csv, recommend, schedule, apply, deploy, check, blame),
+    *(compare, histogram, report),
+)
 """One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``, which may return an exit
 status."""
 

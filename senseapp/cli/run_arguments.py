@@ -151,6 +151,7 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         checkpoint=checkpoint,
         network=arguments.network,
         outputs=tuple(arguments.onnx_output or ()),
+        in_runtime=arguments.onnx_in_runtime,
         pretrained=arguments.pretrained,
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,

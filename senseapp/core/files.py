@@ -50,6 +50,13 @@ def read_at_most(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
     return content
 
 
+def files_at(path: Path) -> tuple[Path, ...]:
+    """Return the file ``path``, or the files in the folder ``path`` by their names; none where nothing is there."""
+    if path.is_dir():
+        return tuple(sorted(each for each in path.iterdir() if each.is_file()))
+    return (path,) if path.is_file() else ()
+
+
 def fsync_folder(folder: Path) -> None:
     """Flush new and renamed entries of ``folder`` to disk, so that they survive a power cut (if supported)."""
     if os.name != "posix":

@@ -27,7 +27,7 @@ from senseapp.measure.replay import (
     same,
 )
 from senseapp.metrics.predictions import Predictions, equal, joined, stored
-from senseapp.networks.network import Abilities, images_per_pass
+from senseapp.networks.network import Abilities, abilities_of, images_per_pass
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.networks.usage import add_uses, leaves_weights_out, others_note, weights_used
@@ -135,8 +135,9 @@ class MeasurementContext:
 
     @property
     def abilities(self) -> Abilities:
-        """What else can be done with it: all, but for replay where the model has its own way."""
-        return Abilities(replay=plain_note(self.replay_obstacle) if self.replay_obstacle else "")
+        """What else can be done with it: all, but for what its nodes lack, and replay where it has its own way."""
+        replay = plain_note(self.replay_obstacle) if self.replay_obstacle else ""
+        return replace(abilities_of(self.model), replay=replay)
 
     @property
     def fixed_batch(self) -> None:

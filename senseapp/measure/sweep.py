@@ -34,7 +34,7 @@ from senseapp.measure.prefix import prefix_bytes_per_image
 from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
-from senseapp.networks.network import images_per_pass
+from senseapp.networks.network import Abilities, images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import select_layers
 from senseapp.records.resolution import default_metric, undecided
@@ -152,6 +152,7 @@ class Sweep:
             context.settle_layout(most=most, forwards=forwards, precision=precision)
         if note := context.admit(context.look_at_all_images()):
             notes.append(note)
+        _require_abilities(spec, context.abilities)
         compressor, planned = bind_compression(context, spec, calibration, progress)
         if spec.mode != "quick":
             context.check_replay(representative_positions(planned))
@@ -304,6 +305,14 @@ class Sweep:
             close = undecided([change.ci_low for _, change in measured], [change.ci_high for _, change in measured])
             left |= {measured[index][0] for index in close}
         return left & active
+
+
+def _require_abilities(spec: SensitivitySpec, abilities: Abilities) -> None:
+    """Raise InvalidSpec, with what the network lacks, where ``spec`` asks for that."""
+    if spec.compression.description.removes_channels and abilities.structural_pruning:
+        raise InvalidSpec(f"{abilities.structural_pruning} Choose sparsity or quantization.")
+    if spec.mode == "quick" and abilities.gradients:
+        raise InvalidSpec(f"{abilities.gradients} Measure exactly.")
 
 
 def bind_compression(

@@ -51,6 +51,8 @@ class Network(Protocol):
         ...
 
 
+_SHOWN = 3  # nodes that are named
+
 OUTPUTS = "senseapp.outputs"
 """The entry of a file's metadata that says how its output tensors are nested, where it is not one tensor alone."""
 
@@ -92,6 +94,19 @@ def nested(tensors: Sequence[Tensor], text: str) -> object:
 def in_calls(network: Network, batch: Tensor) -> Sequence[Tensor]:
     """Return ``batch`` (N, C, H, W) in parts as large as calls of ``network`` must be."""
     return torch.split(batch, network.fixed_batch) if network.fixed_batch else (batch,)
+
+
+def abilities_of(module: nn.Module) -> Abilities:
+    """Return what can be done with ``module``: all, but where onnxruntime computes some nodes of its file."""
+    nodes: Sequence[str] = getattr(module, "in_runtime", ())
+    if not nodes:
+        return Abilities()
+    named = ", ".join(nodes[:_SHOWN]) + (f" and {len(nodes) - _SHOWN} others" if len(nodes) > _SHOWN else "")
+    return Abilities(
+        gradients=f"onnxruntime computes {named} and has no gradients of that: there are no quick estimates, and "
+        "weights are not tuned by descent.",
+        structural_pruning=f"Channels are not removed: which of them {named} couples is not known.",
+    )
 
 
 def images_per_pass(module: nn.Module) -> int | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from senseapp.compressions.base import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, UnsupportedModel
 from senseapp.networks.onnx import open as onnx_files
+from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.trace import tensors_in
 from senseapp.records.profile import LayerProfile
 
@@ -34,7 +35,7 @@ def open_onnx(
     """Return the network of an ONNX file; its ``network`` is a module for :func:`analyze_sensitivity`.
 
     Args:
-        path: of one file with all its weights.
+        path: of one file, or of a folder or zip of one and the files with its weights.
         outputs: names of values to return; the usual ones if None.
         size: height and width where the file leaves them free; a usual one that fits if None.
 
@@ -42,7 +43,7 @@ def open_onnx(
         InvalidCheckpoint: the file cannot be read; and all that :func:`senseapp.networks.onnx.open.open_onnx` raises.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_file(Path(path))
     except OSError as error:
         raise InvalidCheckpoint(f"{path} cannot be read: {error.strerror}. Check the path.") from error
     return onnx_files.open_onnx(content, outputs=outputs, size=size)

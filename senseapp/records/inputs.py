@@ -137,6 +137,9 @@ class OnnxReport:
         notes: sentences on what was changed or left out.
         problem: why these outputs cannot be measured with this task; empty where they can.
         fitting_task: where there is a problem, the first task that outputs of the file fit; else empty.
+        unread: why a node is not read, where the file can be measured with onnxruntime computing that; else empty.
+        barrier: a node that the network ends before although onnxruntime could compute it; empty without one.
+        in_runtime: nodes that onnxruntime computes, or would.
     """
 
     spec: ModelSpec
@@ -152,6 +155,9 @@ class OnnxReport:
     notes: tuple[str, ...]
     problem: str = ""
     fitting_task: str = ""
+    unread: str = ""
+    barrier: str = ""
+    in_runtime: tuple[str, ...] = ()
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 from senseapp.core.codec import register, register_family, register_upgrade
@@ -56,6 +57,7 @@ class ModelSpec:
         network: which of several networks in a checkpoint: what stands before the names of its weights
             (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
         outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
+        in_runtime: of an ONNX file, whether onnxruntime computes nodes that senseapp does not read.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
         task: one of :data:`senseapp.tasks.TASKS`.
     """
@@ -66,6 +68,7 @@ class ModelSpec:
     checkpoint: str = ""
     network: str = ""
     outputs: tuple[str, ...] = ()
+    in_runtime: bool = False
     num_classes: int | None = None
     in_chans: int | None = None
     img_size: int | None = None
@@ -76,6 +79,8 @@ class ModelSpec:
         task_named(self.task)
         if self.outputs and not SOURCES[self.library].chooses_outputs:
             raise InvalidSpec(f"Outputs are chosen in an ONNX file; {self.title} has its own. Leave them out.")
+        if self.in_runtime and not SOURCES[self.library].chooses_outputs:
+            raise InvalidSpec(f"Only nodes of an ONNX file are left to onnxruntime, and the model is {self.title}.")
         for what in ("num_classes", "in_chans", "img_size"):
             value = getattr(self, what)
             if value is not None and value < 1:
@@ -88,7 +93,9 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """The name people see, for example ``timm/resnet18``."""
+        """The name people see: ``timm/resnet18``, or that of the file which says what the network is."""
+        if self.checkpoint and not self.name:
+            return PurePath(self.checkpoint).name
         return f"{self.library}/{self.name}" if self.name else self.library
 
 

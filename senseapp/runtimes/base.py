@@ -141,6 +141,28 @@ class Quantizer(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedNode:
+    """A node of somebody's quantized file that computes; ``weights_known``: its float weights were found."""
+
+    name: str
+    op: str
+    weights_known: bool = True
+
+
+class QuantizedFile(ABC):
+    """A quantized file of any quantizer, whose nodes can be put back in float one by one."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> tuple[QuantizedNode, ...]:
+        """The nodes that are quantized, in order."""
+
+    @abstractmethod
+    def restored(self, names: Collection[str]) -> bytes:
+        """Return the file with the nodes ``names`` in float."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeights:
     """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
 
@@ -308,6 +330,14 @@ class Runtime(ABC):
         ``content`` is the network in float. Empty where the runtime cannot tell.
         """
         return []
+
+    def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
+        """Return a quantized file that was made of the float file ``reference``, for a look at its nodes.
+
+        Raises:
+            InvalidSpec: none of its nodes can be put back in float.
+        """
+        raise self._no_int8()
 
     def roundings(
         self,

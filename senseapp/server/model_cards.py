@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from senseapp.core.codec import loads, register
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
-from senseapp.core.files import SITE
+from senseapp.core.files import SITE, files_at
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch
 from senseapp.records.inputs import MatchReport, OnnxReport
 from senseapp.records.profile import ModelProfile, select_layers
@@ -143,10 +143,8 @@ def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:
 
 
 def _key(model: ModelSpec) -> _Key:
-    if not model.checkpoint or not Path(model.checkpoint).is_file():
-        return model, 0.0, 0
-    status = Path(model.checkpoint).stat()
-    return model, status.st_mtime, status.st_size
+    found = [file.stat() for file in files_at(Path(model.checkpoint))] if model.checkpoint else []
+    return model, max((each.st_mtime for each in found), default=0.0), sum(each.st_size for each in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +240,7 @@ def compare_checkpoint(model: ModelSpec) -> MatchReport:
     checkpoint = read_checkpoint(model.checkpoint)
     proposal = propose(model, checkpoint)
     with skip_weight_init():
-        module = build_network(proposal.spec).module
+        module = build_network(proposal.spec, proposal.arguments).module
     return match_state_dict(module, proposal.fitted(module), fresh_head=proposal.fresh_head)
 
 
@@ -270,13 +268,13 @@ def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
 
 
 def _content(path: str) -> str | None:
-    """Return a hash of the file at ``path``; None if it cannot be read."""
+    """Return a hash of the file at ``path``, or of the files in it; None if it cannot be read."""
     file = Path(path)
     if not file.is_absolute():  # a run from another server has only the file's name
         return None
     try:
-        found = file.stat()
-        return _hash(file, found.st_size, found.st_mtime_ns)
+        hashes = [_hash(each, each.stat().st_size, each.stat().st_mtime_ns) for each in files_at(file)]
+        return " ".join(hashes) or None
     except OSError:
         return None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidInput, InvalidSpec, RateLimited
+from senseapp.core.files import files_at
 from senseapp.records.spec import RunSpec
 
 
@@ -128,6 +129,8 @@ def check_paths(spec: RunSpec, allowed: tuple[Path, ...]) -> None:
         InvalidCheckpoint, InvalidDataset: a file is missing or elsewhere.
     """
     _check(spec.model.checkpoint, allowed, what="checkpoint", error=InvalidCheckpoint)
+    for file in files_at(Path(spec.model.checkpoint)) if spec.model.checkpoint else ():  # of a folder, links too
+        _check(str(file), allowed, what="checkpoint", error=InvalidCheckpoint)
     _check(spec.data.path, allowed, what="image folder or archive", error=InvalidDataset)
 
 

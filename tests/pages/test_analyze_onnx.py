@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
 from streamlit.testing.v1 import AppTest
 
 from senseapp.descriptions import get
@@ -186,3 +188,33 @@ class TestRunOfAFile:
         for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
             open_page(app, f"pages/{page}.py", run=run_id)
             assert not app.exception, page
+
+
+def test_a_graph_and_its_weights_are_one_upload(analyze: AppTest, service: Service, tmp_path: Path) -> None:
+    model = onnx.load_from_string(exported(small_network()))
+    convert_model_to_external_data(model, location="net.onnx.data", size_threshold=0)
+    write_external_data_tensors(model, str(tmp_path))
+    graph, weights_file = model.SerializeToString(), (tmp_path / "net.onnx.data").read_bytes()
+    upload(analyze, graph)
+    assert "Choose both files together" in analyze.error[0].value
+    analyze.file_uploader[0].set_value([("net.onnx", graph, ""), ("net.onnx.data", weights_file, "")]).run()
+    wait_for_card(analyze)
+    assert not analyze.error
+    assert kept_files(tmp_path / "home") == ["net.zip"]
+    assert "output `scores` 1 × 6" in texts(analyze)
+    assert Path(started(analyze, service).checkpoint).name == "net.zip"
+
+
+def test_nodes_that_are_not_read_are_left_to_onnxruntime_only_when_that_is_wanted(
+    analyze: AppTest, service: Service
+) -> None:
+    offsets = node("Conv", "x v", "o", pads=[1, 1, 1, 1])
+    nodes = [offsets, node("DeformConv", "x w o", "c", pads=[1, 1, 1, 1]), *HEAD[1:], node("Identity", "f", "y")]
+    upload(analyze, file_of(nodes, {"v": weights(18, 3, 3, 3), "w": weights(4, 3, 3, 3)}, opset=19))
+    assert "(DeformConv) is not supported" in " ".join(each.value for each in analyze.warning)
+    assert analyze.button(key="analyze.run").disabled
+    next(each for each in analyze.toggle if "onnxruntime" in each.label).set_value(True).run()
+    wait_for_card(analyze)
+    assert not analyze.warning
+    assert "output `y` 1 × 4" in texts(analyze)
+    assert started(analyze, service).in_runtime

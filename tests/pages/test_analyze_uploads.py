@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -378,3 +379,34 @@ def test_nobody_opens_the_upload_of_somebody_else(service: Service, backend: Bac
     for hostile in (name, f"../{path.parent.parent.name}/{name}", "", "/", "x" * 10_000, f"{name}/.."):
         with pytest.raises(NotFound):
             bob.inputs.upload_named(hostile)
+
+
+def folder_files(num_classes: int = 4) -> dict[str, bytes]:
+    """The two files of a network on the Hugging Face hub, as timm writes them."""
+    import timm
+    from safetensors.torch import save
+
+    config = {"architecture": "resnet10t", "num_classes": num_classes, "label_names": list("abcd")[:num_classes]}
+    weights = save(timm.create_model("resnet10t", num_classes=num_classes).state_dict())
+    return {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
+
+
+@pytest.mark.parametrize("form", ["two files", "zip"])
+def test_a_model_folder_is_one_upload(analyze: AppTest, service: Service, tmp_path: Path, form: str) -> None:
+    files = folder_files()
+    sent = files if form == "two files" else {"net.zip": archive({f"net/{name}": each for name, each in files.items()})}
+    analyze.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
+    analyze.file_uploader[0].set_value([(name, content, "") for name, content in sent.items()]).run()
+    wait_for_card(analyze)
+    assert not analyze.error
+    assert kept_files(tmp_path / "home") == ["model.zip" if form == "two files" else "net.zip"]
+    assert "config.json names timm/resnet10t: every name and shape fits." in texts(analyze)
+    analyze.button_group(key="analyze.data.source").set_value("None").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).model.title == "timm/resnet10t"
+
+
+def test_half_a_model_folder_is_said_beside_its_field(analyze: AppTest, tmp_path: Path) -> None:
+    upload_checkpoint(analyze, "config.json", folder_files()["config.json"])
+    assert "Choose it together with the weights" in analyze.error[0].value
+    assert kept_files(tmp_path / "home") == []

@@ -36,5 +36,5 @@ def test_layers_of_a_file_lose_what_those_of_the_module_lose(tmp_path: Path) -> 
 
 
 def test_a_path_without_a_file_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InvalidCheckpoint, match="cannot be read: No such file"):
+    with pytest.raises(InvalidCheckpoint, match=r"There is no ONNX file named nothing\.onnx\. Check its path"):
         senseapp.open_onnx(tmp_path / "nothing.onnx")  # type: ignore[attr-defined]

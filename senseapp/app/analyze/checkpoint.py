@@ -14,7 +14,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain
-from senseapp.app.common.uploads import refuse_upload, upload_field
+from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
 from senseapp.networks.sources.catalogue import find_entry
@@ -27,8 +27,14 @@ if TYPE_CHECKING:
     from senseapp.records.inputs import MatchReport
 
 
-_TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt", "pt2", "onnx"]
+_TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt", "zip", "json", "pt2", "onnx"]
 """The last two are refused with a sentence on what to do with them."""
+_FOLDER = LooseFiles(
+    suffixes=frozenset({".json", ".safetensors", ".bin"}),
+    most=8,
+    words="files of one model folder",
+    main=(".safetensors", ".bin"),
+)
 _ANOTHER = "another"
 _LOOK_ALIKE = "look-alike"
 _USUAL_CLASSES = 1000
@@ -41,7 +47,10 @@ def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
         "Checkpoint",
         purpose="checkpoint",
         types=_TYPES,
-        help_text="A state dict as .safetensors or as a PyTorch file. Files are read without running any code in them.",
+        help_text="A state dict as .safetensors or as a PyTorch file; or a model folder of timm or the Hugging Face "
+        "hub, as a zip or as config.json and model.safetensors, chosen together. Files are read without running any "
+        "code in them.",
+        loose=_FOLDER,
     )
     if path is None:
         return None

@@ -14,7 +14,7 @@ from senseapp.app.analyze.class_mapping import confirm_classes
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import answer_or_wait, complain
-from senseapp.app.common.uploads import forget_refusal, upload_field
+from senseapp.app.common.uploads import LooseFiles, forget_refusal, upload_field
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
@@ -266,6 +266,9 @@ def _demo(model: ModelSpec | None) -> DataSpec:
     return DataSpec(kind="photographs")
 
 
+_PICTURES = LooseFiles(suffixes=PICTURE_SUFFIXES, most=300, words="pictures", archive="pictures.zip", alone=True)
+
+
 def _archive(draft: DataSpec) -> DataSpec | None:
     path = upload_field(
         "Images",
@@ -273,7 +276,7 @@ def _archive(draft: DataSpec) -> DataSpec | None:
         types=["zip", "tar", "tgz", "tar.gz", *(suffix.removeprefix(".") for suffix in sorted(PICTURE_SUFFIXES))],
         help_text="A zip or tar of images, best in one folder per class, or the pictures themselves, several at once. "
         "A few hundred images are usually enough.",
-        pictures=True,
+        loose=_PICTURES,
     )
     if path is None:
         st.download_button(

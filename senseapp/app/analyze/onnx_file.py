@@ -11,7 +11,7 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait
-from senseapp.app.common.uploads import refuse_upload, upload_field
+from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.core.markdown import Markdown, code, md
 from senseapp.records.inputs import OnnxReport, OutputFacts
@@ -19,8 +19,15 @@ from senseapp.records.spec import ModelSpec
 from senseapp.views.words import format as fmt
 
 TASK_KEY = "analyze.model.task"
-_TYPES = ["onnx", "pt2", "pt", "pth"]
-"""All but the first are refused with the lines that export them."""
+_TYPES = ["onnx", "zip", "data", "onnx_data", "weight", "bin", "pt2", "pt", "pth"]
+"""The last three are refused with the lines that export them."""
+_WITH_WEIGHTS = LooseFiles(
+    suffixes=frozenset({".onnx", ".data", ".onnx_data", ".weight", ".bin"}),
+    most=300,
+    words="one ONNX file and the files with its weights",
+    main=(".onnx",),
+)
+_SHOWN = 5  # nodes
 _SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 416, 448, 512, 640, 800, 1024)
 
 
@@ -30,8 +37,10 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         "ONNX file",
         purpose="onnx",
         types=_TYPES,
-        help_text="One file with the network and its weights, as torch.onnx.export, tf2onnx and others write it. It is "
-        "read as data: no code in it is run.",
+        help_text="One file with the network and its weights, as torch.onnx.export, tf2onnx and others write it. Where "
+        "the weights are in a file beside it (model.onnx.data), choose both together, or a zip of both. They are read "
+        "as data: no code in them is run.",
+        loose=_WITH_WEIGHTS,
     )
     if path is None:
         return None
@@ -43,6 +52,14 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     usual = _report(file, path)
     if usual is None:
         return None
+    if usual.unread or usual.barrier:
+        if _leaves_to_the_runtime(usual, draft, path):
+            file = replace(file, in_runtime=True)
+            usual = _report(file, path)
+        elif usual.unread:
+            return None
+        if usual is None:
+            return None
     if usual.fitting_task and guessed not in st.session_state:
         st.session_state[guessed] = usual.fitting_task
         st.rerun()
@@ -57,6 +74,24 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         st.warning(report.problem, icon=":material/help:")
         return None
     return model
+
+
+def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> bool:
+    """Offer to measure a file of which only onnxruntime computes some nodes; False until that is wanted."""
+    wanted = st.toggle(
+        "Let onnxruntime compute what is not read",
+        value=draft.in_runtime,
+        key=f"analyze.model.runtime.{path.parent.name}",
+        help=md(
+            "{}: layers before and behind are measured exactly for sparsity and quantization. There are no quick "
+            "estimates, and no channels are removed.",
+            report.barrier or ", ".join(report.in_runtime[:_SHOWN]),
+        ),
+        persist_state="session",
+    )
+    if report.unread and not wanted:
+        st.warning(report.unread, icon=":material/help:")
+    return wanted
 
 
 def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport | None:

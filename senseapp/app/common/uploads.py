@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -15,31 +16,55 @@ from streamlit.typing import UploadedFile
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import session
-from senseapp.app.uploads.registry import IncomingFile, Upload, suffix_of, upload_registry, zip_pictures
+from senseapp.app.uploads.registry import IncomingFile, Upload, suffix_of, upload_registry, zip_files
 from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
 from senseapp.core.markdown import code, md
 from senseapp.core.texts import listed
-from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.server.inputs import UploadPurpose
 from senseapp.server.quotas import UploadLimits
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80
-_MOST_PICTURES = 300  # loose ones at once
 _MOST_RECENT = 3  # files of this session that are kept beside the chosen one
 _MOST_OFFERED = 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LooseFiles:
+    """Files that a field takes several of at once, and keeps as one archive.
+
+    Attributes:
+        suffixes: of such files, with their dots.
+        most: the largest number of them.
+        words: what they are called: ``pictures``.
+        archive: what the archive is called; the name of the first of ``main`` where it is empty.
+        main: suffixes of the file that gives the archive its name.
+        alone: whether one such file becomes an archive too.
+    """
+
+    suffixes: frozenset[str]
+    most: int
+    words: str
+    archive: str = ""
+    main: tuple[str, ...] = ()
+    alone: bool = False
+
+    def archive_name(self, names: Sequence[str]) -> str:
+        """Return what the archive of files with these names is called."""
+        first = next((name for name in names if suffix_of(name) in self.main), names[0])
+        return self.archive or f"{Path(first).stem}.zip"
+
+
 def upload_field(
-    label: str, *, purpose: UploadPurpose, types: list[str], help_text: str, pictures: bool = False
+    label: str, *, purpose: UploadPurpose, types: list[str], help_text: str, loose: LooseFiles | None = None
 ) -> Path | None:
     """Show an uploader until a file is there, then its name with a button to choose another.
 
     The file goes to a folder of its own among this visitor's uploads; what the browser called it is kept only
-    as far as it is harmless. With ``pictures``, several loose pictures are taken too, as one archive. Returns the path,
-    or None while there is none.
+    as far as it is harmless. With ``loose``, several files are taken too, as one archive. Returns the path, or None
+    while there is none.
     """
     held = session().uploads.get(purpose)
     if held is not None and held.is_file():
@@ -49,7 +74,7 @@ def upload_field(
     uploaded = st.file_uploader(
         label,
         type=types,
-        accept_multiple_files=pictures,
+        accept_multiple_files=loose is not None,
         key=_widget_key(purpose),
         help=help_text,
         max_upload_size=UploadLimits.configured().file_mb,
@@ -57,7 +82,7 @@ def upload_field(
     if purpose in session().refused:
         complain(session().refused[purpose])
     if uploaded:
-        _take(uploaded if isinstance(uploaded, list) else [uploaded], purpose)
+        _take(uploaded if isinstance(uploaded, list) else [uploaded], purpose, loose)
     _offer_recent(purpose)
     return None
 
@@ -140,30 +165,34 @@ def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
     st.rerun()
 
 
-def _take(uploaded: list[UploadedFile], purpose: UploadPurpose) -> NoReturn:
+def _take(uploaded: list[UploadedFile], purpose: UploadPurpose, loose: LooseFiles | None) -> NoReturn:
     session().refused.pop(purpose, None)
     try:
-        is_loose = len(uploaded) > 1 or suffix_of(uploaded[0].name) in PICTURE_SUFFIXES
-        session().uploads[purpose] = _packed(uploaded) if is_loose else store_upload(uploaded[0])
+        first = suffix_of(uploaded[0].name)
+        if loose is not None and (len(uploaded) > 1 or (loose.alone and first in loose.suffixes)):
+            session().uploads[purpose] = _packed(uploaded, loose)
+        else:
+            session().uploads[purpose] = store_upload(uploaded[0])
     except SenseError as error:
         session().refused[purpose] = str(error)
     _forget_widget(purpose)
     st.rerun()
 
 
-def _packed(uploaded: list[UploadedFile]) -> Path:
-    """Return an archive of loose pictures, in the order in which they came."""
-    others = sorted({suffix for file in uploaded if (suffix := suffix_of(file.name)) not in PICTURE_SUFFIXES})
-    if others or len(uploaded) > _MOST_PICTURES:
+def _packed(uploaded: list[UploadedFile], loose: LooseFiles) -> Path:
+    """Return an archive of loose files, in the order in which they came."""
+    others = sorted({suffix for file in uploaded if (suffix := suffix_of(file.name)) not in loose.suffixes})
+    if others or len(uploaded) > loose.most:
         raise InvalidFile(
-            f"Several files at once must be pictures, at most {_MOST_PICTURES}; {listed(others)} came too. Choose one "
-            "archive, or pictures alone."
+            f"Several files at once must be {loose.words}, at most {loose.most}; {listed(others)} came too. Choose one "
+            f"archive, or {loose.words} alone."
             if others
-            else f"At most {_MOST_PICTURES} loose pictures are taken at once; {len(uploaded)} came. Send them as a zip."
+            else f"At most {loose.most} loose {loose.words} are taken at once; {len(uploaded)} came. Send them as a "
+            "zip."
         )
     parts = [store_upload(file) for file in uploaded]
     try:
-        return _named(zip_pictures(backend.service(), parts), "pictures.zip")
+        return _named(zip_files(backend.service(), parts), loose.archive_name([path.name for path in parts]))
     finally:
         for part in parts:
             backend.service().inputs.discard_upload(part)

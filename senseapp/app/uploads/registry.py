@@ -231,16 +231,16 @@ def suffix_of(name: str) -> str:
     return Path(name).suffix.lower()
 
 
-def zip_pictures(service: Service, pictures: Sequence[Path]) -> Upload:
-    """Return a new upload of the person of ``service``: a zip of the ``pictures``, in their order, not compressed.
+def zip_files(service: Service, files: Sequence[Path]) -> Upload:
+    """Return a new upload of the person of ``service``: a zip of the ``files``, in their order, not compressed.
 
-    Pictures of the same name get a number. The upload counts against the quotas like any other.
+    Files of the same name get a number. The upload counts against the quotas like any other.
     """
     with storage_errors("the folder uploads"):
-        incoming = IncomingFile(service, sum(path.stat().st_size for path in pictures))
+        incoming = IncomingFile(service, sum(path.stat().st_size for path in files))
         seen: Counter[str] = Counter()
         with zipfile.ZipFile(cast(IO[bytes], _Stream(incoming)), "w", zipfile.ZIP_STORED) as archive:
-            for path in pictures:
+            for path in files:
                 seen[path.name] += 1
                 number = seen[path.name]
                 archive.write(path, path.name if number == 1 else f"{path.stem}-{number}{path.suffix}")

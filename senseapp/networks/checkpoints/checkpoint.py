@@ -6,7 +6,7 @@ import io
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, first_line_of
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip
+from senseapp.networks.checkpoints.model_folder import ModelConfig, is_model_folder, opened_model_folder
 from senseapp.networks.checkpoints.parametrizations import plain_weights
 from senseapp.networks.checkpoints.pickled import Record
 from senseapp.networks.checkpoints.stored_tensors import OtherTensor, StoredArray, StoredTensor, TensorFile
@@ -58,6 +59,7 @@ class Checkpoint:
         other_forms: names of tensors that are not plain and dense, with their form.
         notes: sentences for the user.
         sorted_by_name: whether the file sorts the weights by name.
+        config: what a ``config.json`` beside the weights says of the network.
     """
 
     file_name: str
@@ -66,10 +68,11 @@ class Checkpoint:
     other_forms: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sorted_by_name: bool = False
+    config: ModelConfig | None = None
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a ``.pth .pt .bin .ckpt .tar`` or ``.safetensors`` file; code in it is never run.
+    """Read a ``.pth .pt .bin .ckpt .tar`` or ``.safetensors`` file, or a folder or zip of one; code is never run.
 
     Weights that are stored in parts (masks of pruning, norms and directions) are composed.
 
@@ -77,6 +80,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         InvalidCheckpoint: the file is missing, damaged, of another form, or without weights.
     """
     path = Path(path)
+    if not is_model_folder(path):
+        return _read_file(path)
+    with opened_model_folder(path) as (weights, config):
+        return replace(_read_file(weights), file_name=path.name, config=config)
+
+
+def _read_file(path: Path) -> Checkpoint:
     kind = check_weights_file(path)
     if kind is FileKind.SAFETENSORS:
         found, root, made = _read_safetensors(path), None, list[str]()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, first_line_of
 from senseapp.networks.checkpoints.by_order import BY_ORDER_NOTE, named_by_order
 from senseapp.networks.checkpoints.checkpoint import Checkpoint, named, number_notes, read_checkpoint
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.networks.checkpoints.misfits import match_state_dict, mismatch_sentence, order_unclear, why_nothing_fits
+from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork, choose_network, find_networks
 from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
+from senseapp.networks.sources.libraries import build_on_meta, output_width
 from senseapp.records.spec import ModelSpec
 
 
@@ -75,6 +78,7 @@ class Proposal:
         tensors: its weights, under the architecture's names.
         fresh_head: name of the classifier that the checkpoint lacks; empty where it has one.
         order: the checkpoint's names in the architecture's order, if only order and shapes fit; else empty.
+        arguments: that the architecture is built with, beside the sizes in ``spec``; of a ``config.json``.
         notes: sentences on the choice, and on weights left out.
     """
 
@@ -83,6 +87,7 @@ class Proposal:
     tensors: Mapping[str, Tensor]
     fresh_head: str = ""
     order: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def fitted(self, module: nn.Module) -> Mapping[str, Tensor]:
@@ -97,11 +102,12 @@ class Proposal:
 
 
 def load_from_checkpoint(
-    spec: ModelSpec, build: Callable[[ModelSpec], LoadedModel], report: Callable[[str], None]
+    spec: ModelSpec, build: Callable[[ModelSpec, Mapping[str, Any]], LoadedModel], report: Callable[[str], None]
 ) -> LoadedModel:
     """Return the network of ``spec`` with the weights of ``spec.checkpoint``.
 
-    ``build`` builds a spec without a checkpoint; ``report`` receives one sentence before each long step.
+    ``build`` builds a spec without a checkpoint, with further arguments of its library; ``report`` receives one
+    sentence before each long step.
 
     Raises:
         InvalidCheckpoint: it cannot be read, belongs to no known architecture, or does not fit the one named.
@@ -116,21 +122,61 @@ def load_from_checkpoint(
     proposal = propose(spec, checkpoint)
     report(f"Building {proposal.spec.title}")
     with skip_weight_init():
-        loaded = build(proposal.spec)
+        loaded = build(proposal.spec, proposal.arguments)
     weights, title = proposal.fitted(loaded.module), proposal.spec.title
     load_tensors(loaded.module, weights, file_name=proposal.file_name, title=title, fresh_head=proposal.fresh_head)
     return dataclasses.replace(
         loaded,
         pretrained=True,
-        class_names=() if proposal.fresh_head else loaded.class_names,
+        class_names=() if proposal.fresh_head else _class_names(checkpoint, loaded),
+        prepared_as=f"as {CONFIG_FILE} says" if proposal.arguments else loaded.prepared_as,
         fresh_head=bool(proposal.fresh_head),
         notes=(*loaded.notes, *proposal.notes),
     )
 
 
+def _class_names(checkpoint: Checkpoint, loaded: LoadedModel) -> tuple[str, ...]:
+    """Return the names that stand beside the weights, one per output; else the library's."""
+    named = () if checkpoint.config is None else checkpoint.config.class_names
+    return named if len(named) == loaded.num_classes else loaded.class_names
+
+
 def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[StoredNetwork, ...]:
     """Return the networks in ``checkpoint``; where ``spec`` names an architecture, those of it."""
+    if (described := _described(spec, checkpoint)) is not None:
+        return (described,)
     return find_networks(checkpoint, fingerprint_named(spec.library, spec.name))
+
+
+def _described(spec: ModelSpec, checkpoint: Checkpoint) -> StoredNetwork | None:
+    """Return the network that a ``config.json`` describes; None without one, or where the weights are others."""
+    config = checkpoint.config
+    if config is None or not config.architecture or not _may_be(spec, config.architecture):
+        return None
+    try:
+        module = build_on_meta("timm", config.architecture, **config.arguments)
+    except Exception as error:  # any that a constructor has for arguments that it does not expect
+        raise InvalidCheckpoint(
+            f"timm/{config.architecture} cannot be built as {CONFIG_FILE} in {checkpoint.file_name} says "
+            f"({first_line_of(error, most=160)}). Check its model_args, or choose the file of weights alone."
+        ) from error
+    if not match_state_dict(module, checkpoint.tensors).fits:
+        return None
+    channels = config.arguments.get("in_chans")
+    match = ArchitectureMatch(
+        library="timm",
+        name=config.architecture,
+        score=1.0,
+        exact=True,
+        num_classes=output_width(module) or None,
+        in_chans=channels if isinstance(channels, int) else None,
+        img_size=config.side,
+    )
+    return StoredNetwork(prefix="", tensors=checkpoint.tensors, candidates=(match,), config=config)
+
+
+def _may_be(spec: ModelSpec, architecture: str) -> bool:
+    return spec.library == "auto" or (spec.library, spec.name.split(".", 1)[0]) == ("timm", architecture)
 
 
 def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNetwork] = ()) -> Proposal:
@@ -170,7 +216,14 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
         tensors=tensors,
         fresh_head=head.own if head is not None and head.missing else "",
         order=() if chosen is None else chosen.order,
-        notes=(*notes, *_file_notes(network, networks), *checkpoint.notes, *number_notes(tensors)),
+        arguments={} if network.config is None else network.config.arguments,
+        notes=(
+            *notes,
+            *_config_notes(network, checkpoint),
+            *_file_notes(network, networks),
+            *checkpoint.notes,
+            *number_notes(tensors),
+        ),
     )
 
 
@@ -201,6 +254,20 @@ def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said:
 def _left_over(chosen: ArchitectureMatch, network: StoredNetwork) -> list[str]:
     """Return the weights that have no place in the order that fits."""
     return [name for name, tensor in network.tensors.items() if tensor.is_floating_point() and name not in chosen.order]
+
+
+def _config_notes(network: StoredNetwork, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield that a ``config.json`` beside the weights was not followed, where it was not."""
+    config = checkpoint.config
+    if config is None or network.config is not None:
+        return
+    if config.architecture:
+        yield (
+            f"{CONFIG_FILE} describes timm/{config.architecture}, and these weights are not those of it: the "
+            "architecture, its arguments and the preparation of images in it are not used."
+        )
+    else:
+        yield f"{CONFIG_FILE} was written for {config.written_for}; of it only the names of classes are used."
 
 
 def _file_notes(network: StoredNetwork, networks: Sequence[StoredNetwork]) -> Iterator[str]:
@@ -244,6 +311,8 @@ def _choose(spec: ModelSpec, network: StoredNetwork, checkpoint: Checkpoint) -> 
     chosen = dataclasses.replace(spec, library=best.library, name=best.name)
     if best.without_head:
         return chosen, ()
+    if network.config is not None:
+        return chosen, (f"{CONFIG_FILE} names {best.title}: every name and shape fits.",)
     ties = [item.title for item in network.candidates[1:] if item.score == best.score and item.fits]
     but = " but for the name of the classifier" if best.head is not None else ""
     note = f"Recognised as {best.title}: every name and shape fits{but}."

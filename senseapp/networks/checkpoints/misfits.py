@@ -103,7 +103,16 @@ _MERGE_SHARDS = (
 
 def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     """Return the cause, in sentences, for which ``network`` is of no known architecture."""
-    for cause in (_adapter, _other_form, _unknown_function, order_unclear, _part, _other_shapes, _variant):
+    for cause in (
+        _adapter,
+        _of_another_library,
+        _other_form,
+        _unknown_function,
+        order_unclear,
+        _part,
+        _other_shapes,
+        _variant,
+    ):
         if (found := cause(checkpoint, network)) is not None:
             return found
     closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in network.candidates[:3])
@@ -126,6 +135,21 @@ def _adapter(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     return (
         f"{checkpoint.file_name} holds {what}: {len(found)} weights of {kind} layers ({named(found)}). Merge it into "
         "the network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
+    )
+
+
+def _of_another_library(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
+    """Say that a folder's network is built by another library, and how to export it."""
+    config = checkpoint.config
+    if config is None or not config.written_for:
+        return None
+    builder = config.written_for if config.written_for.isidentifier() else "AutoModelForImageClassification"
+    folder = checkpoint.file_name.removesuffix(".zip")
+    return (
+        f"{checkpoint.file_name} is the folder of a network of another library ({config.written_for}), and its weights "
+        "are of no architecture of timm or torchvision. Export it as ONNX and choose that file: "
+        f"model = transformers.{builder}.from_pretrained('{folder}', return_dict=False).eval(); "
+        "torch.onnx.export(model, (torch.zeros(1, 3, 224, 224),), 'model.onnx', dynamo=True)."
     )
 
 

@@ -20,6 +20,7 @@ from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.by_order import in_order, ordered_weights, weights_by_layer
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import Fingerprint, entry_hash, is_layer, load_fingerprints, weights_only
+from senseapp.networks.checkpoints.model_folder import ModelConfig
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
     ArchitectureMatch,
@@ -54,6 +55,7 @@ class StoredNetwork:
         candidates: architectures that it may belong to, the likeliest first.
         beside: short names of other content of the file.
         unclear: the title of an architecture whose shapes fit in several orders, and two names that these exchange.
+        config: the ``config.json`` beside the weights, where it describes exactly this network.
     """
 
     prefix: str
@@ -61,6 +63,7 @@ class StoredNetwork:
     candidates: tuple[ArchitectureMatch, ...] = ()
     beside: tuple[str, ...] = ()
     unclear: tuple[str, str, str] | None = None
+    config: ModelConfig | None = None
 
     @property
     def title(self) -> str:

@@ -118,6 +118,11 @@ def _kind_of(path: Path) -> FileKind:
         raise InvalidCheckpoint(
             f"{path.name} is a whole network, not only weights. Choose “ONNX file” as its source, or --model onnx."
         )
+    if path.suffix.lower() == ".json":
+        raise InvalidCheckpoint(
+            f"{path.name} describes a network and holds no weights. Choose it together with the weights beside it "
+            "(model.safetensors), or a zip of both."
+        )
     if path.suffix.lower() not in (*CHECKPOINT_SUFFIXES, _PROGRAM_SUFFIX):
         raise InvalidCheckpoint(
             f"A checkpoint ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {path.name}. "

@@ -63,7 +63,9 @@ class GraphEdit:
         found = rewritten(content, {GRAPH: lambda graph: [rewritten(graph, changes, new)]})
         missing = (self.values.keys() | self.rewired.keys() | self.groups.keys()) - done
         if missing:
-            raise InvalidSpec(f"“{min(missing)}” lies in a function of the file's graph, where it cannot be changed.")
+            raise InvalidSpec(
+                f"“{min(missing)}” is inside a function or branch (If) of the graph, where it cannot be changed."
+            )
         return found
 
     def _initializer(self, message: bytes, done: set[str]) -> bytes:

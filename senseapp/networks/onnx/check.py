@@ -17,11 +17,12 @@ from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
-from senseapp.networks.onnx.read import read_by
+from senseapp.networks.onnx.read import DEFAULT_DOMAINS, read_by
 
 TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
 _TIMES_OWN_ROUNDING = 4.0  # that of a file which amplifies rounding, by onnxruntime's own two ways to compute it
+_ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
 _AT_ONCE = 64  # values that are compared in one run
 
 Array = npt.NDArray[Any]
@@ -89,7 +90,7 @@ def sample_inputs(
 
 def rounds(graph: Graph) -> bool:
     """Return whether ``graph`` rounds on the way, so that the last bit of a sum can move a value by a whole step."""
-    return any(node.op in ("QuantizeLinear", "Round") for node in graph.nodes)
+    return any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes)
 
 
 def _difference(mine: Tensor, theirs: Array) -> float:
@@ -152,6 +153,9 @@ def part_of(model: ModelProto, outputs: Sequence[str]) -> ModelProto:
             kept.append(node)
             wanted.update(read_by(node))
     part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    declared_domains = {each.domain for each in part.opset_import}
+    for domain in sorted({node.domain for node in kept} - declared_domains - DEFAULT_DOMAINS):
+        part.opset_import.add(domain=domain, version=1)  # onnxruntime's own optimiser may leave it out
     part.graph.name = model.graph.name
     part.graph.node.extend(reversed(kept))
     part.graph.initializer.extend(each for each in model.graph.initializer if each.name in wanted)

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Graph, Node
+from senseapp.networks.onnx.graph import Graph, Node, UnreadNode
 from senseapp.networks.onnx.infer import Values
 
+CONTROL_FLOW = frozenset({"Loop", "If", "Scan"})
+"""Barriers that are none where onnxruntime computes them."""
 BARRIERS = frozenset(
     {
         *("NonMaxSuppression", "TopK", "NonZero", "Unique", "Compress", "ArgMax", "ArgMin", "Multinomial"),
-        *("Loop", "If", "Scan", "SequenceConstruct", "SequenceEmpty", "SplitToSequence", "StringNormalizer"),
+        *CONTROL_FLOW,
+        *("SequenceConstruct", "SequenceEmpty", "SplitToSequence", "StringNormalizer"),
     }
 )
 _SAME_NUMBERS = frozenset(
@@ -60,6 +63,12 @@ class GraphCut:
     lost: tuple[str, ...] = ()
     barrier: Node | None = None
 
+    @property
+    def left_out(self) -> str:
+        """The barrier, where onnxruntime could compute it; empty elsewhere."""
+        barrier = self.barrier
+        return "" if barrier is None or barrier.op not in CONTROL_FLOW else f"“{barrier.name}” ({barrier.op})"
+
 
 def cut(graph: Graph) -> GraphCut:
     """Return candidates for the outputs of ``graph``.
@@ -73,7 +82,8 @@ def cut(graph: Graph) -> GraphCut:
         found += [OutputCandidate(name=name, kind="cut") for name in _frontier(graph, behind)]
     if not found:
         named = "" if barrier is None else f" “{barrier.name}” ({barrier.op})"
-        raise UnsupportedModel(f"Everything that the file computes lies behind node{named}, which cannot be measured.")
+        kind = UnreadNode if barrier is not None and barrier.op in CONTROL_FLOW else UnsupportedModel
+        raise kind(f"Everything that the file computes lies behind node{named}, which cannot be measured.")
     makers = graph.producers()
     logits = [each for candidate in found if (each := _logits(candidate.name, makers, graph)) is not None]
     return GraphCut(candidates=(*found, *logits), lost=lost, barrier=barrier)
@@ -83,10 +93,14 @@ def _behind_barriers(graph: Graph) -> tuple[set[str], Node | None]:
     behind: set[str] = set()
     first: Node | None = None
     for node in graph.nodes:
-        if node.op in BARRIERS or not behind.isdisjoint(node.inputs):
+        if _is_barrier(node) or not behind.isdisjoint(node.inputs):
             first = first or node
             behind.update(filter(None, node.outputs))
     return behind, first
+
+
+def _is_barrier(node: Node) -> bool:
+    return node.op in BARRIERS and not node.source
 
 
 def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:

@@ -106,7 +106,9 @@ class _Writing:
     def _write(self, initializer: str, names: Sequence[str], changed: set[str], after: Mapping[str, Tensor]) -> None:
         """Write one tensor of the file, from all parameters that hold it."""
         if initializer not in self.stored:
-            raise InvalidSpec(f"“{initializer}” lies in a function of the file's graph, where it cannot be changed.")
+            raise InvalidSpec(
+                f"“{initializer}” is inside a function or branch (If) of the graph, where it cannot be changed."
+            )
         tensor = self.stored[initializer]
         # What only operations read has to stay in its place, as has what did not change.
         readers = self.opened.readers
@@ -160,7 +162,7 @@ class _Writing:
     def _refuse_integers(self, name: str, place: ReadAt) -> None:
         node = self.made_by.get(place.output)
         if node is None:
-            raise InvalidSpec(f"“{name}” lies in a function of the file's graph, where it cannot be changed.")
+            raise InvalidSpec(f"“{name}” is inside a function or branch (If) of the graph, where it cannot be changed.")
         maker = self.made_by.get(node.input[place.position])
         if maker is not None and maker.op_type == "DequantizeLinear":
             raise InvalidSpec(
@@ -222,7 +224,7 @@ def in_type_of(tensor: TensorProto, value: Tensor) -> Array:
 def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
     """Raise InvalidSpec unless onnxruntime computes from ``content`` what ``network`` does."""
     try:
-        graph, model = normalise(content)
+        graph, model = normalise(content, in_runtime=opened.in_runtime)
         inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))
         tolerance = TOLERANCE_OF_ROUNDED if rounds(graph) else _TOLERANCE
         check(network, model, inputs, batch=opened.input_shape[0], tolerance=tolerance)

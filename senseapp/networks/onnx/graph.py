@@ -8,6 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from senseapp.core.errors import UnsupportedModel
+
+
+class UnreadNode(UnsupportedModel):
+    """A node that the operator table lacks, and that onnxruntime may compute instead."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -21,6 +27,8 @@ class Node:
         outputs: names of values; empty where an optional output is not asked for.
         attributes: numbers, text, lists of them, tensors and bodies, by name.
         scope: dotted path of the module that the exporter found the node in; None where the file has none.
+        source: the node's own bytes, where onnxruntime computes it; empty for operators of the table.
+        captured: names by which its bodies read the last of ``inputs``, which the node itself does not list.
     """
 
     name: str
@@ -30,6 +38,8 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     scope: str | None = None
+    source: bytes = field(default=b"", repr=False)
+    captured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

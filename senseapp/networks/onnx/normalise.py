@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -17,8 +17,8 @@ from senseapp.networks.onnx.branches import with_branches_taken
 from senseapp.networks.onnx.evaluate import TooLarge, evaluate
 from senseapp.networks.onnx.graph import Body, Constant, Graph, GraphInput, Node
 from senseapp.networks.onnx.names import module_path
-from senseapp.networks.onnx.operators import TABLE
-from senseapp.networks.onnx.read import label, opset_of, read_by, read_model
+from senseapp.networks.onnx.operators import NEVER_RUN, TABLE
+from senseapp.networks.onnx.read import DEFAULT_DOMAINS, label, opset_of, read_by, read_model
 
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26
@@ -31,20 +31,23 @@ _RANDOM = frozenset(
 )
 
 
-def normalise(content: bytes) -> tuple[Graph, ModelProto]:
+def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, ModelProto]:
     """Return the graph of the file ``content``, and its model as onnxruntime can run it: ordered, in float32.
+
+    With ``in_runtime``, nodes that the operator table lacks keep their own bytes, for onnxruntime to compute them.
 
     Raises:
         InvalidCheckpoint: not an ONNX model, or one that cannot be trusted.
         UnsupportedModel: it needs something that is not read; the message names the node.
     """
-    model, notes = read_model(content)
+    model, notes = read_model(content, in_runtime=in_runtime)
     sort_nodes(model)
     constants = _stored(model.graph)
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
     made = {output for each in model.graph.node for output in each.output if output}
     known = made.union(constants, (each.name for each in inputs))
-    nodes = _named(model.graph.node, opset_of(model), known)
+    reading = Reading(version=opset_of(model), in_runtime=in_runtime)
+    nodes = _named(model.graph.node, reading, known)
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     graph = Graph(
@@ -141,12 +144,25 @@ def _input(value: onnx.ValueInfoProto) -> GraphInput:
     return GraphInput(name=value.name, shape=shape, element_type=declared.elem_type)
 
 
-def _named(stored: Iterable[NodeProto], version: int, known: set[str]) -> tuple[Node, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How nodes are read: ``version`` of the default domain; whether onnxruntime computes what the table lacks."""
+
+    version: int
+    in_runtime: bool
+
+    def source(self, node: NodeProto, op: str) -> bytes:
+        """Return the bytes of a node that onnxruntime computes; empty for others."""
+        kept = self.in_runtime and op not in TABLE and op not in NEVER_RUN
+        return node.SerializeToString() if kept else b""
+
+
+def _named(stored: Iterable[NodeProto], reading: Reading, known: set[str]) -> tuple[Node, ...]:
     """Return the nodes but Constants, each with a name of its own: the file's, else its operator and a number.
 
     Args:
         stored: of one graph, in its order.
-        version: of the default domain.
+        reading: how they are read.
         known: values that the nodes' bodies may read from outside.
     """
     taken: set[str] = set()
@@ -161,34 +177,38 @@ def _named(stored: Iterable[NodeProto], version: int, known: set[str]) -> tuple[
             counters[wanted] = counters.get(wanted, 0) + 1
             name = f"{wanted}_{counters[wanted]}"
         taken.add(name)
+        captured = tuple(sorted(read_by(each).difference(each.input) & known))
+        op = each.op_type if each.domain in DEFAULT_DOMAINS else f"{each.domain}::{each.op_type}"
         nodes.append(
             Node(
                 name=name,
-                op=each.op_type,
-                version=version,
-                inputs=(*each.input, *sorted(read_by(each).difference(each.input) & known)),
+                op=op,
+                version=reading.version,
+                inputs=(*each.input, *captured),
                 outputs=tuple(each.output),
-                attributes=_attributes(each, version, known),
+                attributes=_attributes(each, reading, known),
+                source=reading.source(each, op),
+                captured=captured,
                 scope=module_path({prop.key: prop.value for prop in each.metadata_props}, each.name),
             )
         )
     return tuple(nodes)
 
 
-def _attributes(node: NodeProto, version: int, known: set[str]) -> dict[str, Any]:
+def _attributes(node: NodeProto, reading: Reading, known: set[str]) -> dict[str, Any]:
     found = {each.name: _value_of(each) for each in node.attribute}
     if node.op_type == "If":
         bodies = {each.name: each.g for each in node.attribute if each.type == AttributeProto.GRAPH}
-        found.update({name: _body(graph, version, known) for name, graph in bodies.items()})
+        found.update({name: _body(graph, reading, known) for name, graph in bodies.items()})
     return found
 
 
-def _body(graph: GraphProto, version: int, known: set[str]) -> Body:
+def _body(graph: GraphProto, reading: Reading, known: set[str]) -> Body:
     """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
     constants = _stored(graph)
     made = {output for each in graph.node for output in each.output if output}
     return Body(
-        nodes=_named(graph.node, version, known.union(constants, made)),
+        nodes=_named(graph.node, reading, known.union(constants, made)),
         constants=constants,
         outputs=tuple(each.name for each in graph.output),
     )

@@ -54,6 +54,8 @@ class OpenedOnnx:
         readers: which nodes of the file read each parameter of a layer.
         layers: names of the file's tensors in each layer.
         difference: from onnxruntime, relative to the largest number of an output.
+        barrier: the node that the network ends before although onnxruntime could compute it; empty without one.
+        in_runtime: whether the file was read so that onnxruntime computes what the operator table lacks.
         metadata: texts that the file holds about itself, by key.
         notes: sentences for people on how the file was read.
     """
@@ -73,6 +75,8 @@ class OpenedOnnx:
     readers: Mapping[str, tuple[ReadAt, ...]]
     layers: Mapping[str, tuple[str, ...]]
     difference: float
+    barrier: str
+    in_runtime: bool
     metadata: Mapping[str, str]
     notes: tuple[str, ...]
 
@@ -83,6 +87,7 @@ def open_onnx(
     outputs: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
     images: Tensor | None = None,
+    in_runtime: bool = False,
 ) -> OpenedOnnx:
     """Return the network in the bytes of an ONNX file, after comparing it with onnxruntime.
 
@@ -91,6 +96,7 @@ def open_onnx(
         outputs: names of values to return; those of :func:`~senseapp.networks.onnx.cut.usual_choice` if None.
         size: height and width where the file leaves them free; a usual one that fits if None.
         images: (N, C, H, W) to compare on, as the network takes them; random ones if None.
+        in_runtime: whether onnxruntime computes nodes that the operator table lacks; they have no gradients.
 
     Raises:
         InvalidCheckpoint: not an ONNX model, or one that cannot be trusted or run.
@@ -98,7 +104,7 @@ def open_onnx(
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
     try:
-        opened = _open(content, outputs, size, images)
+        opened = _open(content, outputs, size, images, in_runtime=in_runtime)
         opened.network.origin = _origin(content, opened)
         return opened
     except SenseError as error:
@@ -120,9 +126,14 @@ def _origin(content: bytes, opened: OpenedOnnx) -> str:
 
 
 def _open(
-    content: bytes, outputs: Sequence[str] | None, size: tuple[int, int] | None, images: Tensor | None
+    content: bytes,
+    outputs: Sequence[str] | None,
+    size: tuple[int, int] | None,
+    images: Tensor | None,
+    *,
+    in_runtime: bool,
 ) -> OpenedOnnx:
-    graph, model = normalise(content)
+    graph, model = normalise(content, in_runtime=in_runtime)
     parts = cut(graph)
     graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
     for node in graph.nodes:
@@ -144,6 +155,8 @@ def _open(
             batch=own_batch,
             reference=reference,
             images=images,
+            barrier=parts.left_out,
+            in_runtime=in_runtime,
         ),
         candidates,
         _notes(graph, parts, candidates, chosen),
@@ -178,6 +191,8 @@ class _OpenedGraph:
     batch: int
     reference: Values
     images: Tensor | None
+    barrier: str
+    in_runtime: bool
 
     def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
         return input_shapes(self.graph, batch, self.size)
@@ -188,6 +203,11 @@ class _OpenedGraph:
 
     def any_batch(self) -> tuple[BuiltNetwork, float]:
         """Return a network for any number of images, and its difference; raises where there is none."""
+        ranged = next((node for node in self.graph.nodes if "DynamicQuantize" in node.op), None)
+        if ranged is not None:
+            raise UnsupportedModel(
+                f"node “{ranged.name}” ({ranged.op}) rounds within the range of all images of a pass"
+            )
         few, more = 2 * self.batch, 3 * self.batch
         graph, values = freed(self.graph, self.reference, self.shapes(few))
         built = build_network(graph, [(few, values), (more, infer(graph, self.shapes(more)))])
@@ -215,6 +235,7 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         reason = "rewriting it changed its numbers" if isinstance(error, Differs) else first_line_of(error)
         notes = (*notes, f"The file is fixed to {number} at a time, and runs so: {reason}.")
     main = max(reading.graph.inputs, key=lambda each: len(each.shape) == 4)
+    built.network.in_runtime = tuple(f"“{node.name}” ({node.op})" for node in reading.graph.nodes if node.source)
     return OpenedOnnx(
         content=reading.content,
         network=built.network,
@@ -231,6 +252,8 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         readers=built.readers,
         layers=_by_layer(built.tensors),
         difference=difference,
+        barrier=reading.barrier,
+        in_runtime=reading.in_runtime,
         metadata={entry.key: entry.value for entry in reading.model.metadata_props},
         notes=notes,
     )

@@ -21,16 +21,20 @@ from onnx import (
 from onnx.inliner import inline_local_functions
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
+from senseapp.networks.onnx.graph import UnreadNode
 
 MOST_NODES = 100_000
 OLDEST_OPSET, NEWEST_OPSET = 7, 24
 DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
+_RUNTIME_DOMAINS = frozenset({"com.microsoft"})
 _HALF_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _LARGEST = 1 << 40  # elements of a shape that is written in a file
 
 
-def read_model(content: bytes) -> tuple[ModelProto, tuple[str, ...]]:
+def read_model(content: bytes, *, in_runtime: bool = False) -> tuple[ModelProto, tuple[str, ...]]:
     """Return the model in ``content`` with functions inlined and float16 as float32, and notes on what was changed.
+
+    With ``in_runtime``, operators that onnxruntime has beside the standard are read too.
 
     Raises:
         InvalidCheckpoint: it is not an ONNX model, or one that cannot be trusted.
@@ -39,7 +43,7 @@ def read_model(content: bytes) -> tuple[ModelProto, tuple[str, ...]]:
     model = parsed_model(content)
     if model.functions:
         model = _inlined(model)
-    _check_domains(model)
+    _check_domains(model, DEFAULT_DOMAINS | _RUNTIME_DOMAINS if in_runtime else DEFAULT_DOMAINS)
     model = _checked_opset(model)
     notes = []
     if _as_float32(model):
@@ -152,8 +156,8 @@ def _check_tensor(tensor: TensorProto, size: int) -> None:
     name = tensor.name or "a constant"
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         raise InvalidCheckpoint(
-            f"The weights of “{name}” are in another file. Export again with torch.onnx.export(..., "
-            'external_data=False), or save both as one file: onnx.save(onnx.load("model.onnx"), "one.onnx").'
+            f"The weights of “{name}” are in another file. Choose both files together, or a zip or folder of both; or "
+            "export again with torch.onnx.export(..., external_data=False)."
         )
     if any(length < 0 for length in tensor.dims):
         raise InvalidCheckpoint(f"“{name}” has a negative length in its shape {list(tensor.dims)[:8]}.")
@@ -192,10 +196,11 @@ def _check_calls(model: ModelProto) -> None:
         raise InvalidCheckpoint(f"With its functions written out the graph has more than {MOST_NODES:,} nodes.")
 
 
-def _check_domains(model: ModelProto) -> None:
+def _check_domains(model: ModelProto, known: frozenset[str]) -> None:
     for node in _nodes(model):
-        if node.domain not in DEFAULT_DOMAINS:
-            raise UnsupportedModel(
+        if node.domain not in known:
+            kind = UnreadNode if node.domain in _RUNTIME_DOMAINS else UnsupportedModel
+            raise kind(
                 f"{label(node).capitalize()} is an operator of the domain “{node.domain}”, which only its own runtime "
                 "can compute. Export with standard ONNX operators."
             )

@@ -104,7 +104,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
 
 def _shapes(opened: OpenedOnnx, network: OnnxNetwork) -> dict[str, Shape]:
     """Return the shape of every value that ``network`` computes, at the batch of the file."""
-    graph, _ = normalise(opened.content)
+    graph, _ = normalise(opened.content, in_runtime=opened.in_runtime)
     inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))
     names = [name for step in network.steps for name in step.outputs if name]
     device = next((each.device for each in network.parameters()), torch.device("cpu"))

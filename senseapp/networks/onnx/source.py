@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnsupportedModel
-from senseapp.networks.checkpoints.weights_file import refuse_program
+from senseapp.core.errors import InvalidSpec, UnsupportedModel
 from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx.cut import OutputCandidate
+from senseapp.networks.onnx.graph import UnreadNode
 from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
+from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.sources.building import check_side
 from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts
@@ -22,7 +25,6 @@ from senseapp.records.spec import ModelSpec
 from senseapp.tasks import TASKS, Task, task_named
 from senseapp.tasks.base import OutputReader
 
-_MOST_BYTES = 2**31 - 1  # of one protobuf message
 _NUM_IMAGENET_CLASSES = 1000
 _ANSWERS = ("logit", "prob", "score", "class", "cls", "pred", "softmax")  # in names of outputs of classifiers
 _SHOWN = 8
@@ -62,9 +64,16 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
 def examine_onnx(spec: ModelSpec) -> OnnxReport:
     """Return what the file of ``spec`` holds, read as :func:`load_onnx` reads it.
 
-    The errors are the same, but for outputs that do not fit the task: the report says so, and others can be chosen.
+    The errors are the same, but for what a choice may change: outputs that do not fit the task, and nodes that only
+    onnxruntime computes. The report says so.
     """
-    opened, task, problem, num_outputs, fitting = _read(spec), task_named(spec.task), "", 0, ""
+    unread = ""
+    try:
+        opened = _read(spec)
+    except UnreadNode as error:
+        unread, spec = str(error), replace(spec, in_runtime=True)
+        opened = _read(spec)
+    task, problem, num_outputs, fitting = task_named(spec.task), "", 0, ""
     try:
         opened = _fitted(opened, spec)
         num_outputs = _num_outputs(task, opened)
@@ -88,6 +97,9 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         notes=tuple(_notes(opened, spec)),
         problem=problem,
         fitting_task=fitting,
+        unread=unread,
+        barrier=opened.barrier,
+        in_runtime=opened.network.in_runtime,
     )
 
 
@@ -110,7 +122,7 @@ def _read(spec: ModelSpec) -> OpenedOnnx:
 
 def _opened(spec: ModelSpec, outputs: Sequence[str] | None) -> OpenedOnnx:
     size = None if spec.img_size is None else (spec.img_size, spec.img_size)
-    return open_onnx(read_file(Path(spec.checkpoint)), outputs=outputs, size=size)
+    return open_onnx(read_file(Path(spec.checkpoint)), outputs=outputs, size=size, in_runtime=spec.in_runtime)
 
 
 def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
@@ -124,24 +136,6 @@ def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
             opened = _opened(spec, wanted)
     _check_batch(opened)
     return opened
-
-
-def read_file(path: Path) -> bytes:
-    """Return the bytes of the ONNX file at ``path``.
-
-    Raises:
-        InvalidCheckpoint: there is none, it is empty or too large, or it is a program of torch; the message says how to
-            export one as ONNX.
-    """
-    if not path.is_file():
-        raise InvalidCheckpoint(f"There is no ONNX file named {path.name}. Upload it again.")
-    size = path.stat().st_size
-    if size == 0:
-        raise InvalidCheckpoint(f"{path.name} is empty (0 bytes). Upload it again.")
-    if size > _MOST_BYTES:
-        raise InvalidCheckpoint(f"{path.name} is larger than 2 GB, the most that one ONNX file can hold.")
-    refuse_program(path)
-    return path.read_bytes()
 
 
 def _check_settings(spec: ModelSpec) -> None:
@@ -300,6 +294,9 @@ def _class_names(opened: OpenedOnnx, count: int) -> tuple[str, ...]:
 
 def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
     yield from opened.notes
+    if Path(spec.checkpoint).suffix.lower() != ".onnx":
+        yield "Files that are delivered from it are one ONNX file with all weights inside."
+    yield from abilities_of(opened.network).missing
     if is_channels_last(opened.input_shape):
         yield "The file takes images with channels last; they are brought to that order before it."
     others = [each.name for each in opened.candidates if each.kind != "logits" and each.name not in opened.outputs]

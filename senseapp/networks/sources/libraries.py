@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import timm
@@ -26,11 +28,18 @@ _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _NUM_IMAGENET_CLASSES = 1000
 
 
-def build_timm(spec: ModelSpec) -> LoadedModel:
-    """Build a timm architecture with its published or with seeded random weights."""
+_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
+
+
+def build_timm(spec: ModelSpec, arguments: Mapping[str, Any] = _NO_ARGUMENTS) -> LoadedModel:
+    """Build a timm architecture with its published or with seeded random weights.
+
+    ``arguments`` are others of ``timm.create_model``; sizes in ``spec`` go before them.
+    """
     _check_name(spec.name)
     check_side(spec.img_size, title=spec.title)
-    settings: dict[str, Any] = {"num_classes": spec.num_classes, "in_chans": spec.in_chans}
+    given = {"num_classes": spec.num_classes, "in_chans": spec.in_chans}
+    settings: dict[str, Any] = dict(arguments) | {name: value for name, value in given.items() if value is not None}
     if spec.img_size is not None:
         settings["img_size"] = spec.img_size
     notes: tuple[str, ...] = ()
@@ -157,7 +166,7 @@ def architecture_shapes(library: str, name: str) -> dict[str, tuple[int, ...]]:
     return {key: tuple(tensor.shape) for key, tensor in build_on_meta(library, name).state_dict().items()}
 
 
-def build_on_meta(library: str, name: str, **overrides: int) -> nn.Module:
+def build_on_meta(library: str, name: str, **overrides: Any) -> nn.Module:
     """Build an architecture on torch's ``meta`` device: its weights have shapes, but no storage."""
     try:
         with torch.device("meta"):
@@ -168,10 +177,10 @@ def build_on_meta(library: str, name: str, **overrides: int) -> nn.Module:
         return _build(library, name, overrides).to("meta")  # it computes its widths with tensors, like RegNet
 
 
-def _build(library: str, name: str, overrides: dict[str, int]) -> nn.Module:
+def _build(library: str, name: str, overrides: dict[str, Any]) -> nn.Module:
     if library == "timm":
-        module: nn.Module = timm.create_model(name, **overrides)  # type: ignore[arg-type]
+        module: nn.Module = timm.create_model(name, **overrides)
     else:
-        spec = replace(ModelSpec(library="torchvision", name=name), **overrides)  # type: ignore[arg-type]
+        spec = replace(ModelSpec(library="torchvision", name=name), **overrides)
         module = build_torchvision(spec).module
     return module.eval()

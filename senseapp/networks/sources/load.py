@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from senseapp.core.errors import InvalidSpec, UnknownModel, UnsupportedModel
 from senseapp.core.process import PROCESS_CACHE
@@ -19,6 +21,7 @@ from senseapp.tasks import task_named
 RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
 
 _BUILDERS: dict[str, Callable[[ModelSpec], LoadedModel]] = {"timm": build_timm, "torchvision": build_torchvision}
+_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None) -> LoadedModel:
@@ -77,9 +80,12 @@ def load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     return {"": load_demo_model, DETECTOR: load_detector}.get(spec.name, load_efficientnet)()
 
 
-def build_network(spec: ModelSpec) -> LoadedModel:
-    """Build the architecture with published or random weights; errors as of :func:`load_model`."""
-    loaded = _BUILDERS[spec.library](spec)
+def build_network(spec: ModelSpec, arguments: Mapping[str, Any] = _NO_ARGUMENTS) -> LoadedModel:
+    """Build the architecture with published or random weights; errors as of :func:`load_model`.
+
+    ``arguments`` are others of timm, from a ``config.json``.
+    """
+    loaded = build_timm(spec, arguments) if arguments else _BUILDERS[spec.library](spec)
     if loaded.num_classes < 1:
         raise UnsupportedModel(
             f"{spec.title} has no classifier of its own: it returns features, not class scores. "

@@ -22,7 +22,15 @@ from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer, Runtime
+from senseapp.runtimes.base import (
+    Exporter,
+    Fitting,
+    OwnInt8,
+    QuantizedFile,
+    QuantizedWeights,
+    Quantizer,
+    Runtime,
+)
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
@@ -32,6 +40,7 @@ from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.own import best_own
 from senseapp.runtimes.onnxruntime.parting import find_parting
+from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
@@ -185,6 +194,10 @@ class OnnxRuntime(Runtime):
     ) -> list[TensorCoverage]:
         """Return the coverage of each tensor that the file rounds."""
         return coverage(content, int8, calibration, others)
+
+    def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
+        """Return a QDQ file with its nodes; see :mod:`senseapp.runtimes.onnxruntime.qdq_nodes`."""
+        return QdqFile(content, reference)
 
     def roundings(
         self,

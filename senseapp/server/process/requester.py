@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from senseapp.core.errors import Abandoned
+from senseapp.core.files import files_at
 
 _ASK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
 
@@ -144,7 +145,7 @@ class WorkerRequest(ABC, Generic[AnswerT_co]):
 
 
 def num_bytes(path: str) -> int:
-    """Return the size of a file; 0 for none."""
+    """Return the size of a file, or of the files in a folder; 0 for none."""
     with suppress(OSError):
-        return Path(path).stat().st_size if path else 0
+        return sum(file.stat().st_size for file in files_at(Path(path))) if path else 0
     return 0

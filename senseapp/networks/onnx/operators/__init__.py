@@ -12,9 +12,17 @@ from senseapp.networks.onnx.operators import (
     shapes,
     windows,
 )
-from senseapp.networks.onnx.operators.registry import REFUSED, TABLE, Attributes, Operator, operation_of
+from senseapp.networks.onnx.operators.registry import (
+    NEVER_RUN,
+    REFUSED,
+    TABLE,
+    Attributes,
+    Operator,
+    operation_of,
+)
 
 __all__ = [
+    "NEVER_RUN",
     "REFUSED",
     "TABLE",
     "Attributes",

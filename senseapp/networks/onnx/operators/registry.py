@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Node
+from senseapp.networks.onnx.graph import Node, UnreadNode
+from senseapp.networks.onnx.operators.in_runtime import InRuntime
 
 Function = Callable[..., Any]
 _FLOAT_FILE = "Bring the float file that this one was quantized from."
@@ -128,13 +129,26 @@ class _Always:
         return self.function
 
 
-def operation_of(node: Node) -> Operator:
-    """Return the table's entry for ``node``.
+NEVER_RUN = frozenset(
+    {
+        *("NonMaxSuppression", "NonZero", "Unique", "Compress", "StringNormalizer", "SplitToSequence"),
+        *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"),
+        *("SequenceConstruct", "SequenceEmpty", "SequenceAt", "SequenceInsert", "Optional"),
+    }
+)
+"""Operators that onnxruntime does not compute here either: they return random numbers, or no tensor of known shape."""
 
-    Raises UnsupportedModel, naming the node, where there is none.
+
+def operation_of(node: Node) -> Operator:
+    """Return the table's entry for ``node``, or onnxruntime where the node was read to be computed by it.
+
+    Raises UnsupportedModel, naming the node, where there is none; UnreadNode where onnxruntime may compute it.
     """
     found = TABLE.get(node.op)
-    if found is None:
-        reason = REFUSED.get(node.op, _UNKNOWN)
-        raise UnsupportedModel(f"Node “{node.name}” ({node.op}) is not supported: {reason}")
-    return found
+    if found is not None:
+        return found
+    if node.source:
+        return Operator(make=_Always(InRuntime(node)))
+    reason = REFUSED.get(node.op, _UNKNOWN)
+    kind = UnsupportedModel if node.op in NEVER_RUN else UnreadNode
+    raise kind(f"Node “{node.name}” ({node.op}) is not supported: {reason}")

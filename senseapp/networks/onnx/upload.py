@@ -1,0 +1,171 @@
+"""The bytes of an uploaded ONNX file: one file, or a zip or folder of it and the files with its weights.
+
+Exporters write weights of large networks beside the graph (``model.onnx.data``). A graph names such a file, and it is
+looked up among those that came with it: never on the disk, and never beyond its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper
+
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
+from senseapp.core.texts import listed, printable_text
+from senseapp.networks.checkpoints.weights_file import damaged, refuse_program
+
+MOST_BYTES = 2**31 - 1  # of one protobuf message
+_MOST_MEMBERS = 10_000  # some exporters write a file for each tensor
+_MOST_UNPACKED = 4  # times the archive: trained weights hardly get smaller
+_LEAST_UNPACKED = 1 << 20
+_SUFFIX = ".onnx"
+_Reader = Callable[[], bytes]
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of the ONNX file at ``path``; of a zip or folder, with the weights of its other files inside.
+
+    Raises:
+        InvalidCheckpoint: there is none, it is empty, damaged or too large, or it is a program of torch; the message
+            says how to export one as ONNX.
+    """
+    if path.is_dir():
+        return _of_folder(path)
+    if not path.is_file():
+        raise InvalidCheckpoint(f"There is no ONNX file named {path.name}. Check its path, or upload it again.")
+    if path.stat().st_size == 0:
+        raise InvalidCheckpoint(f"{path.name} is empty (0 bytes). Upload it again.")
+    refuse_program(path)
+    if path.suffix.lower() == ".zip":
+        return _of_archive(path)
+    _check_size(path.stat().st_size, path.name)
+    return path.read_bytes()
+
+
+def _check_size(size: int, name: str) -> None:
+    if size > MOST_BYTES:
+        raise InvalidCheckpoint(f"{name} is larger than 2 GB, the most that one ONNX file can hold.")
+
+
+def _of_folder(folder: Path) -> bytes:
+    try:
+        files = {each.name: each for each in folder.iterdir() if each.is_file()}
+        _check_size(sum(each.stat().st_size for each in files.values()), folder.name)
+        return _joined({name: each.read_bytes for name, each in files.items()}, folder.name)
+    except OSError as error:
+        raise InvalidCheckpoint(f"The folder {folder.name} cannot be read ({error.strerror}).") from error
+
+
+def _of_archive(path: Path) -> bytes:
+    with ExitStack() as stack:
+        try:
+            archive = ForeignZip(path, most_members=_MOST_MEMBERS)
+            stack.callback(archive.close)
+            _check_size(archive.total_bytes, path.name)
+            if archive.total_bytes > _MOST_UNPACKED * path.stat().st_size + _LEAST_UNPACKED:
+                raise InvalidCheckpoint(
+                    f"{path.name} would unpack to more than {_MOST_UNPACKED} times its size. Pack its files without "
+                    "compression."
+                )
+            members = {each.filename: each for each in archive.members if not each.is_dir()}
+            readers = {name: partial(archive.read, each) for name, each in members.items()}
+            return _joined(readers, path.name)
+        except TooManyMembers as error:
+            raise InvalidCheckpoint(
+                f"{path.name} holds more than {_MOST_MEMBERS:,} files; a network is one {_SUFFIX} file and those with "
+                "its weights."
+            ) from error
+        except ZIP_DAMAGE as error:
+            raise damaged(path, str(error)) from error
+
+
+def _joined(files: Mapping[str, _Reader], of: str) -> bytes:
+    """Return the one ONNX file among ``files`` with all weights inside."""
+    graphs = [name for name in files if PurePosixPath(name).suffix.lower() == _SUFFIX]
+    if len(graphs) != 1:
+        held = listed(sorted(map(printable_text, graphs or files))) or "nothing"
+        what = f"several {_SUFFIX} files" if graphs else f"no {_SUFFIX} file"
+        raise InvalidCheckpoint(
+            f"{of} holds {what} ({held}). A network is one {_SUFFIX} file and those with its weights."
+        )
+    content = files[graphs[0]]()
+    folder = graphs[0][: graphs[0].rfind("/") + 1]
+    beside = {name.removeprefix(folder): each for name, each in files.items() if name.startswith(folder)}
+    return with_weights_inside(content, beside)
+
+
+def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
+    """Return an ONNX file with the numbers of other files inside; itself where it names none.
+
+    Args:
+        content: the bytes of the file.
+        files: what reads the other files, by the names that the graph may have for them.
+
+    Raises:
+        InvalidCheckpoint: a tensor is in a file that did not come along, or beyond the end of one.
+    """
+    try:
+        model: ModelProto = ModelProto.FromString(content)
+    except DecodeError:
+        return content  # refused by its reader
+    outside = [each for each in _tensors(model) if each.data_location == TensorProto.EXTERNAL]
+    if not outside:
+        return content
+    read: dict[str, bytes] = {}
+    size = len(content)
+    for tensor in outside:
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        name = place.get("location", "").removeprefix("./")
+        if name not in files:
+            raise InvalidCheckpoint(
+                f"The weights of “{tensor.name}” are in the file “{printable_text(name)[:200]}”, which did not come "
+                "along. Choose it together with the ONNX file, or a zip of both."
+            )
+        if name not in read:
+            read[name] = files[name]()
+        start, length = _span(tensor, place, len(read[name]))
+        size += length
+        _check_size(size, "The network with its weights")
+        tensor.raw_data = read[name][start : start + length]
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+    joined: bytes = model.SerializeToString()
+    return joined
+
+
+def _span(tensor: TensorProto, place: Mapping[str, str], available: int) -> tuple[int, int]:
+    try:
+        start = int(place.get("offset", 0))
+        length = int(place["length"]) if "length" in place else _num_bytes(tensor)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidCheckpoint(f"The file does not say where the weights of “{tensor.name}” are.") from error
+    if start < 0 or length < 0 or start + length > available:
+        raise InvalidCheckpoint(
+            f"The weights of “{tensor.name}” lie beyond the end of their file, which was cut short or is another one."
+        )
+    return start, length
+
+
+def _num_bytes(tensor: TensorProto) -> int:
+    return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _tensors(model: ModelProto) -> Iterable[TensorProto]:
+    """Yield every tensor of a model, those in nodes, bodies and functions included."""
+    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, GraphProto):
+            yield from part.initializer
+        for node in part.node:
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.GRAPH:
+                    pending.append(attribute.g)
+                pending.extend(attribute.graphs)
+                yield from [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors

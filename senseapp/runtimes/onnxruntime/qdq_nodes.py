@@ -1,0 +1,225 @@
+"""A QDQ file of any quantizer, with some of its nodes back in float: what rounding them costs.
+
+A node is quantized where it reads values through DequantizeLinear. Back in float it reads its inputs as they were
+before they were rounded, and its weights from the float file that the quantized one was made of. Other readers of the
+same values keep their rounding.
+
+Quantizers leave out a Relu or Clip whose effect rounding has anyway, within the range of its integers. It comes back
+with the value before it was rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.runtimes.base import QuantizedFile, QuantizedNode
+
+_ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_KEEPS_NUMBERS = frozenset(
+    {
+        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
+        *("MaxPool", "Expand", "Tile", "Pad"),
+    }
+)
+"""Operators that only move numbers: their inputs and outputs have the same rounding, which is their neighbours'."""
+_LEFT_OUT = frozenset({"Relu", "Clip"})
+_MOST_STEPS = 1.0
+"""Steps that a weight may be from its rounded form, in the median; a weight that was folded is further away."""
+_Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The tensors of a graph, and the node that makes each value."""
+
+    tensors: dict[str, TensorProto]
+    makers: dict[str, NodeProto]
+
+    @classmethod
+    def of(cls, graph: GraphProto) -> _Stored:
+        makers = {name: node for node in graph.node for name in node.output if name}
+        tensors = {each.name: each for each in graph.initializer}
+        for name, node in makers.items():
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+                tensors[name] = node.attribute[0].t
+        return cls(tensors, makers)
+
+    def array(self, name: str) -> NDArray[np.generic] | None:
+        """Return the numbers of a stored tensor, also behind Identity; None where there is none."""
+        while name not in self.tensors and name in self.makers and self.makers[name].op_type == "Identity":
+            name = self.makers[name].input[0]
+        return np.array(numpy_helper.to_array(self.tensors[name])) if name in self.tensors else None
+
+
+class QdqFile(QuantizedFile):
+    """See :class:`~senseapp.runtimes.base.QuantizedFile`.
+
+    Args:
+        content: the QDQ file.
+        reference: the float file that it was made of.
+
+    Raises:
+        InvalidSpec: no node of it is quantized.
+    """
+
+    def __init__(self, content: bytes, reference: bytes) -> None:
+        self._model = onnx.load_from_string(content)
+        self._float = onnx.load_from_string(reference).graph
+        self._stored = _Stored.of(self._model.graph)
+        self._known = _Stored.of(self._float)
+        self._nodes = {_label(node): node for node in self._model.graph.node if self._is_quantized(node)}
+        if not self._nodes:
+            raise InvalidSpec(
+                "No node of the quantized file reads its values through DequantizeLinear, so none can be put back in "
+                "float. Quantize in the QDQ format."
+            )
+
+    @cached_property
+    def nodes(self) -> tuple[QuantizedNode, ...]:
+        """The quantized nodes that compute, in order."""
+        return tuple(
+            QuantizedNode(name=name, op=node.op_type, weights_known=all(known for *_, known in self._weights(node)))
+            for name, node in self._nodes.items()
+        )
+
+    def restored(self, names: Collection[str]) -> bytes:
+        """Return the file with the nodes ``names`` in float."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        copies = {_label(node): node for node in model.graph.node}
+        for name in names:
+            node, own = self._nodes[name], copies[name]
+            for place, source in self._unrounded(node):
+                own.input[place] = self._activated(model.graph, source)
+            for place, value, known in self._weights(node):
+                if known and value is not None:
+                    stored = f"{node.input[place]} in float, of {name}"
+                    model.graph.initializer.append(numpy_helper.from_array(value, stored))
+                    own.input[place] = stored
+        _drop_unread(model.graph)
+        return bytes(model.SerializeToString())
+
+    def _is_quantized(self, node: NodeProto) -> bool:
+        if node.op_type in _ROUNDING or node.op_type in _KEEPS_NUMBERS:
+            return False
+        return any(self._dequantizing(name) is not None for name in node.input)
+
+    def _dequantizing(self, name: str) -> NodeProto | None:
+        found = self._stored.makers.get(name)
+        return found if found is not None and found.op_type == "DequantizeLinear" else None
+
+    def _unrounded(self, node: NodeProto) -> Iterator[tuple[int, str]]:
+        """Yield each input that is rounded, and the value before it was."""
+        for place, name in enumerate(node.input):
+            undone = self._dequantizing(name)
+            made = None if undone is None else self._stored.makers.get(undone.input[0])
+            if made is not None and made.op_type == "QuantizeLinear":
+                yield place, made.input[0]
+
+    def _activated(self, graph: GraphProto, source: str) -> str:
+        """Return the value ``source`` behind the activation that the float file has there and this one left out."""
+        theirs, mine = self._known.makers.get(source), self._stored.makers.get(source)
+        if theirs is None or theirs.op_type not in _LEFT_OUT or (mine is not None and mine.op_type == theirs.op_type):
+            return source
+        own = f"{source} behind its {theirs.op_type}"
+        if any(own in node.output for node in graph.node):
+            return own
+        added = NodeProto()
+        added.CopyFrom(theirs)
+        del added.input[:], added.output[:]
+        added.output.append(own)
+        added.name = own
+        added.input.append(source)
+        for place, name in enumerate(theirs.input[1:], 1):
+            bound = self._known.array(name) if name else None
+            added.input.append("" if bound is None else f"{own}, bound {place}")
+            if bound is not None:
+                graph.initializer.append(numpy_helper.from_array(bound, added.input[place]))
+        place = (
+            next(index for index, node in enumerate(graph.node) if source in node.output) if mine is not None else -1
+        )
+        graph.node.insert(place + 1, added)
+        return own
+
+    def _weights(self, node: NodeProto) -> Iterator[tuple[int, _Array | None, bool]]:
+        """Yield each input that is stored as integers, its float numbers, and whether they are known."""
+        for place, name in enumerate(node.input):
+            undone = self._dequantizing(name)
+            codes = None if undone is None else self._stored.array(undone.input[0])
+            if undone is None or codes is None:
+                continue
+            value = self._float_numbers(node, place, tuple(codes.shape))
+            yield place, value, value is not None and self._is_near(undone, codes, value)
+
+    def _float_numbers(self, node: NodeProto, place: int, shape: tuple[int, ...]) -> _Array | None:
+        twin = self._twins.get(_label(node))
+        found = None if twin is None or place >= len(twin.input) else self._known.array(twin.input[place])
+        if found is None or found.dtype.kind != "f" or found.shape != shape:
+            return None
+        return np.ascontiguousarray(found, dtype=np.float32)
+
+    def _is_near(self, undone: NodeProto, codes: NDArray[np.generic], value: _Array) -> bool:
+        scale = self._stored.array(undone.input[1])
+        zero = self._stored.array(undone.input[2]) if len(undone.input) > 2 and undone.input[2] else np.zeros(())
+        if scale is None or zero is None:
+            return False
+        axis = next((each.i for each in undone.attribute if each.name == "axis"), 1)
+        steps, offset = (_along(np.asarray(each, np.float32), axis, codes.ndim) for each in (scale, zero))
+        try:
+            apart = np.abs(value - (codes.astype(np.float32) - offset) * steps) / np.maximum(np.abs(steps), 1e-30)
+        except ValueError:  # scales per block
+            return False
+        return bool(np.median(apart) <= _MOST_STEPS) if apart.size else True
+
+    @cached_property
+    def _twins(self) -> dict[str, NodeProto]:
+        """The node of the float file for each quantized one: by the value that it computes, its name, or its place."""
+        by_output = {node.output[0]: node for node in self._float.node if node.output}
+        by_name = {node.name: node for node in self._float.node if node.name}
+        found: dict[str, NodeProto] = {}
+        for label, node in self._nodes.items():
+            twin = by_output.get(node.output[0]) or by_name.get(node.name)
+            if twin is not None and twin.op_type == node.op_type:
+                found[label] = twin
+        for op in {node.op_type for node in self._nodes.values()}:
+            mine, theirs = (
+                [each for each in graph.node if each.op_type == op] for graph in (self._model.graph, self._float)
+            )
+            if len(mine) == len(theirs):
+                for one, other in zip(mine, theirs, strict=True):
+                    found.setdefault(_label(one), other)
+        return found
+
+
+def _label(node: NodeProto) -> str:
+    return node.name or next(iter(node.output), "")
+
+
+def _along(values: _Array, axis: int, rank: int) -> _Array:
+    if values.size == 1:
+        return values.reshape(())
+    shape = [1] * rank
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+def _drop_unread(graph: GraphProto) -> None:
+    """Remove rounding that nothing reads any more, and tensors that only it read."""
+    outputs = {each.name for each in graph.output}
+    unread: Callable[[set[str]], list[NodeProto]] = lambda read: [  # noqa: E731
+        node for node in graph.node if node.op_type in _ROUNDING and read.isdisjoint(node.output)
+    ]
+    while gone := unread({name for node in graph.node for name in node.input} | outputs):
+        for node in gone:
+            graph.node.remove(node)
+    read = {name for node in graph.node for name in node.input} | outputs
+    for tensor in [each for each in graph.initializer if each.name not in read]:
+        graph.initializer.remove(tensor)
