@@ -107,7 +107,7 @@ class MadeUpPromise(MadeUp):
     images = 20_000
 
     def loss(self, target: float, edge: float):
-        lost = float(round(self.images * loss_of(target, edge, fewer_is_more=self.fewer)))
+        lost = float(round(self.images * min(1.0, loss_of(target, edge, fewer_is_more=self.fewer))))
         return change_of("top1", (self.images, self.images, lost, lost, lost))
 
     def judge(self, evaluator, schedule: Schedule, *, repair: bool, adapting: str, veto: bool):
