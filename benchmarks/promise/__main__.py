@@ -40,9 +40,9 @@ def main() -> None:
         machine(),
         "",
         "A promise with 95 % certainty, of 1, 2, 3, 5 or 10 points; 2 to 10 files, whose expected losses lie around "
-        "it; hard images are hard for all files. The product's own decision on held-out images; broken where the expected "
-        "loss of the file that is offered is larger. Files are made from mild to strong, in a random order, or by a "
-        "search: the strongest that 128 other images let pass, then milder ones.",
+        "it; hard images are hard for all files. The product's own decision on held-out images; broken where the "
+        "expected loss of the file that is offered is larger. Files are made from mild to strong, in a random order, "
+        "or by a search: the strongest that 128 other images let pass, then milder ones.",
         "",
         *simulated.HEAD,
         *rows,

@@ -3,7 +3,7 @@
 Each deployment draws a promised loss and files from mild to strong, whose expected losses lie around it. All files run
 on the same held-out images, and hard images are hard for all. :func:`senseapp.records.candidate.recommended` then
 decides as it does for a page. The promise is broken where the file that it offers loses more than promised on new
-images: where its expected loss is larger. An oracle offers the strongest file whose expected loss is within the promise.
+images: where its expected loss is larger. An oracle offers the strongest file whose expected loss is within it.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Tally:
 
 
 HEAD = (
-    "| files judged by, and how made | held-out images | deployments | broken, had the measured loss decided | broken | "
-    "any file that was said to keep it | offered, of those an oracle offers | saved, of what the oracle saves |",
+    "| files judged by, and how made | held-out images | deployments | broken, had the measured loss decided | broken "
+    "| any file that was said to keep it | offered, of those an oracle offers | saved, of what the oracle saves |",
     "|---|---|---|---|---|---|---|---|",
 )
 

@@ -27,8 +27,8 @@ from scipy.special import bdtr, betainc, betaincinv  # scipy.stats takes half a 
 
 from senseapp.core.errors import InvalidInput
 
-_STEPS = 60  # of bisection in an interval of length 1 or 2
-_QUANTILES = 512  # of the direction of changes, over which its distribution is averaged
+_STEPS = 40  # of bisection in an interval of length 1 or 2
+_QUANTILES = 128  # of the direction of changes, over which its distribution is averaged
 _MOST_IMAGES = 2**40
 _FIRST = 0.75  # of the error: most searches end at the first file that is tested
 

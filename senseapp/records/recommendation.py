@@ -9,7 +9,7 @@ from senseapp.core.texts import plural
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.records.measurement import change_in
-from senseapp.records.promise import Promise
+from senseapp.records.promise import CONFIDENCE, Promise, bound_text
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 
 _SAVED = {"params": "remove {} of the weights", "bytes": "save {} of the bytes", "macs": "save {} of the MACs"}
@@ -80,7 +80,15 @@ class Recommendation:
         interval = view.interval_text(loss.ci_low, loss.ci_high)
         uniform = self.uniform_loss
         beside = f" The same level in every layer loses {view.change_text(uniform.delta)}." if uniform else ""
-        return f"Measured on {where}: {_lost(view, loss)} ({interval}; {allowed} allowed).{beside}"
+        return f"Measured on {where}: {_lost(view, loss)} ({interval}; {allowed} allowed).{beside}{self._bound(loss)}"
+
+    def _bound(self, loss: MetricChange) -> str:
+        """Say what is lost at most on new images; nothing where held-out images did not judge, or compared unknowns."""
+        tried = self.validation.tried if self.validation else 0
+        if not (self.held_out and tried and loss.moments) or METRICS[loss.metric].resampled:
+            return ""  # a bootstrap takes too long for a page; the files of the proof carry its bound
+        bound = METRICS[loss.metric].upper_bound(loss.moments, 1 - (1 - CONFIDENCE) / tried)
+        return f" {bound_text(loss, bound)}"
 
     def _mildest(self, view: Metric) -> str:
         """Say what the mildest schedule loses that was tried: on the images that refused it, where they did."""

@@ -69,6 +69,21 @@ def test_repair_is_measured_and_written(files, capsys):
     plain.load_state_dict(torch.load(files / "repaired.pth", weights_only=True), strict=True)
 
 
+def test_weights_that_do_not_keep_a_promise_are_not_written(files, capsys):
+    assert apply(files, "--promise", "2", out="promised.safetensors") == 2
+    complaint = capsys.readouterr().err
+    assert (
+        "No file was written. It is not shown to lose at most 2 points, with 95 % certainty: 236 held-out" in complaint
+    )
+    assert not (files / "promised.safetensors").exists()
+    assert apply(files, "--repair", "--promise", "60", out="promised.safetensors") == 0
+    report = json.loads(capsys.readouterr().out)
+    weights = report["candidates"][0]
+    assert report["before"] - report["repaired"] < weights["upper_bound"] <= 0.6
+    assert weights["bound"].startswith("Drop in top-1 accuracy: at most")
+    assert (files / "promised.safetensors").is_file()
+
+
 def test_layers_keep_the_zeros_that_the_file_says(files, capsys):
     assert apply(files) == 0
     state = safetensors.torch.load_file(files / "compressed.safetensors")
@@ -166,3 +181,18 @@ def test_a_recommendation_is_proven_and_its_files_are_what_it_says(files, capsys
     assert zeros / total == pytest.approx(found["saved"], abs=0.01)
     assert json.loads(schedule.read_text())
     assert found["files"][0] == str(out)
+
+
+def test_a_promise_is_kept_by_what_is_recommended(files, capsys):
+    out, schedule = files / "sure.safetensors", files / "sure.json"
+    arguments = ["--run", str(files / "run"), "--schedule", str(schedule), "--out", str(out)]
+    assert main(["recommend", *arguments, "--promise", "4", "--best", str(files / "sure")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["allowed"] == 0.04
+    kept = [each["upper_bound"] for each in found["promise"]["files"].values() if each["kept"]]
+    assert max(kept) <= 0.04
+    assert found["promise"]["missing"] == ""
+    assert found["recommended"]["upper_bound"] <= 0.04
+    assert all(each["upper_bound"] <= 0.04 for each in found["candidates"])
+    assert main(["recommend", *arguments, "--promise", "0.5"]) == 2
+    assert "takes at least" in capsys.readouterr().err

@@ -82,3 +82,29 @@ def test_a_float_file_has_nothing_in_int8(folder, capsys):
 def test_bad_settings_are_one_sentence(options, out, message, folder, capsys):
     assert deploy(folder, *options, out=out) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_promise_that_held_out_images_bear_out_is_kept_and_said(folder, capsys):
+    assert deploy(folder, "--all-int8", "--promise", "agreement=5", out="promised.onnx") == 0
+    report = json.loads(capsys.readouterr().out)
+    promise = report["promise"]
+    assert [promise[name] for name in ("most", "metric", "certainty", "missing")] == [0.05, "agreement", 0.95, ""]
+    bounds = [each["upper_bound"] for each in promise["files"].values() if each["kept"]]
+    assert report["file"]["changes"]["agreement"]["delta"] < max(bounds) <= 0.05
+    assert report["upper_bound"] > report["file"]["changes"]["top1"]["delta"]
+    assert "with 95 % certainty" in report["bound"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--promise", "1"), "takes at least 327 held-out images. The 236 held-out images of this run can promise"),
+        (("--promise", "kl=1"), "kl has no largest value"),
+        (("--promise", "few"), "--promise is a number of points"),
+        (("--promise", "2", "--certainty", "40"), "The certainty is from 0.75"),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_writes_nothing(folder, capsys, options, message):
+    assert deploy(folder, "--float", *options, out="unkept.onnx") == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "unkept.onnx").exists()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, multinomial
 
 from senseapp.core.errors import InvalidInput
+from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import (
     images_needed,
     images_needed_at,
@@ -19,6 +20,7 @@ from senseapp.metrics.bounds import (
     upper_bound_of_share,
     upper_bound_of_sums,
 )
+from senseapp.metrics.mean_iou import GROUPS
 
 LEAST = 0.95 - 1e-9
 
@@ -123,3 +125,55 @@ def test_images_at_a_rate() -> None:
 def test_what_has_no_bound_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidInput):
         wrong()  # type: ignore[operator]
+
+
+def of_objects(found: np.ndarray) -> tuple[float, ...]:
+    """Return the moments of F1 of images with three objects each, of which so many are found as before."""
+    rows = [(3.0, 3.0, 3.0, 3.0, 3.0, 3.0, each, each) for each in found.tolist()]
+    return (float(len(rows)), *(number for row in rows for number in row))
+
+
+def of_masks(left: np.ndarray, seed: int = 0) -> tuple[float, ...]:
+    """Return the moments of mean IoU of images with one class each, of whose pixels such a share is left."""
+    rng = np.random.default_rng(seed)
+    sums = np.zeros((GROUPS, 4, 5))
+    classes = rng.integers(0, 4, len(left))
+    for group, label, share in zip(rng.integers(0, GROUPS, len(left)), classes, left, strict=True):
+        sums[group, label] += 100 * np.array([1, 1, share, 1, share])
+    return (float(len(left)), *sums.flatten().tolist())
+
+
+UNCHANGED = {
+    "agreement": (200.0, 200.0, 0.0, 0.0, 0.0),
+    "top1": (200.0, 150.0, 0.0, 0.0, 0.0),
+    "label_agreement": (200.0, 200.0, 0.0, 0.0, 0.0),
+    "lrap": (200.0, 150.0, 0.0, 0.0, 0.0),
+    "pixel_agreement": (200.0, 200.0, 0.0, 0.0, 0.0),
+    "objects_f1": of_objects(np.full(200, 3.0)),
+    "miou": of_masks(np.ones(200)),
+}
+
+
+@pytest.mark.parametrize("metric", list(UNCHANGED))
+def test_images_that_all_stay_do_not_promise_that_no_other_one_changes(metric: str) -> None:
+    bound = METRICS[metric].upper_bound(UNCHANGED[metric])
+    assert upper_bound_of_share(0, 200) <= bound * (1 + 1e-9)
+    assert bound < (0.3 if metric == "lrap" else 0.03)
+    assert METRICS[metric].upper_bound(UNCHANGED[metric], 0.99) > bound
+
+
+def test_a_metric_without_a_largest_value_has_the_end_of_its_interval() -> None:
+    moments = (100.0, 0.0, 2.0, 0.1, 0.01)
+    assert METRICS["kl"].upper_bound(moments) == METRICS["kl"].interval(moments, 0.9)[1]
+
+
+@pytest.mark.parametrize(("metric", "images", "runs"), [("objects_f1", 60, 60), ("miou", 150, 100)])
+def test_bounds_of_functions_of_all_images_cover_where_few_images_lose_all(metric: str, images: int, runs: int) -> None:
+    rng, lost, missed = np.random.default_rng(3), 0.03, 0
+    # of a share of images that lose all: F1 falls from 1 to 2 (1 - q) / (2 - q), mean IoU from 1 to 1 - q
+    truth = 1 - 2 * (1 - lost) / (2 - lost) if metric == "objects_f1" else lost
+    for run in range(runs):
+        left = (rng.random(images) > lost).astype(float)
+        moments = of_objects(3 * left) if metric == "objects_f1" else of_masks(left, run)
+        missed += METRICS[metric].upper_bound(moments) < truth
+    assert missed / runs <= 0.05

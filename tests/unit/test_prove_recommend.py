@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidSpec
+from senseapp.metrics import METRICS, change_of
+from senseapp.metrics.bounds import TestSequence
 from senseapp.networks.sources.load import load_model
 from senseapp.prove import recommend
 from senseapp.prove.proof_images import load_proof_images
+from senseapp.prove.prove import Promised
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import Status
+from senseapp.records.promise import Promise, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
@@ -90,7 +95,65 @@ class MadeUp:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recommend, "Trials", self.trials)
             patch.setattr(recommend, "MeasuredSchedule", SimpleNamespace(of=self.judge))
-            return recommend.recommend(evaluator).record
+            return self.found(evaluator)
+
+    def found(self, evaluator) -> Recommendation:
+        return recommend.recommend(evaluator).record
+
+
+class MadeUpPromise(MadeUp):
+    """The same with counted changes, of so many images as make bounds narrow."""
+
+    images = 20_000
+
+    def loss(self, target: float, edge: float):
+        lost = float(round(self.images * min(1.0, loss_of(target, edge, fewer_is_more=self.fewer))))
+        return change_of("top1", (self.images, self.images, lost, lost, lost))
+
+    def judge(self, evaluator, schedule: Schedule, *, repair: bool, adapting: str, veto: bool):
+        assert not veto  # held-out images choose nothing under a promise
+        found = super().judge(evaluator, schedule, repair=repair, adapting=adapting, veto=veto)
+        found.evaluator, found.judged_by = evaluator, "top1"
+        return found
+
+    def recommended(self, promise: Promise) -> Recommendation:
+        self.promise = promise
+        return super().recommended()
+
+    def found(self, evaluator) -> Recommendation:
+        evaluator.images.proof = range(self.images)
+        promised = Promised(promise=self.promise, tests=sequence_after([], self.promise))
+        return recommend.recommend(evaluator, promised=promised).record
+
+
+@pytest.mark.parametrize("edge", [0.8, 0.25])
+def test_the_bound_on_held_out_images_decides_and_each_refusal_is_a_test(edge: float) -> None:
+    promise = Promise(most=ALLOWED)
+    found = MadeUpPromise(SparsityConfig, 0.7, edge).recommended(promise)
+    assert (found.promise, found.allowed_drop) == (promise, ALLOWED)
+    refusals = len(found.refused)
+    assert (refusals > 1) == (edge < 0.7)  # the edge of the curves' images
+    assert found.validation.tried == refusals + 1
+    assert "Drop in top-1 accuracy: at most" in found.evidence
+    tests = TestSequence(error=0.05)
+    for _ in range(refusals):
+        tests.test(lambda _error: False)
+    assert METRICS["top1"].upper_bound(found.loss.moments, 1 - tests.next_error) <= ALLOWED
+
+
+def test_where_nothing_keeps_a_promise_the_record_says_so() -> None:
+    found = MadeUpPromise(SparsityConfig, 0.7, -1.0).recommended(Promise(most=ALLOWED))
+    assert found.schedule is None
+    assert found.headline == "Nothing can be saved for a loss of at most 1.0 points, with 95 % certainty"
+    assert loads(dumps(found), Recommendation) == found
+
+
+def test_a_search_does_not_begin_with_too_few_held_out_images() -> None:
+    made_up = MadeUpPromise(SparsityConfig, 0.7, 0.7)
+    made_up.images = 200
+    with pytest.raises(InvalidSpec, match=r"takes at least 327 held-out images. The 200 held-out images"):
+        made_up.recommended(Promise(most=ALLOWED))
+    assert made_up.measured == []
 
 
 def stronger(config, first: float, second: float) -> bool:

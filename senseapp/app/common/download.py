@@ -179,7 +179,8 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate)
 
 def _entry(run_id: str, candidate: Candidate, place: int) -> None:
     file_button(run_id, candidate, key=f"recommendation.other.{place}")
-    st.caption(f"{candidate.made_of}: {candidate.headline}. Opened by {candidate.opened_by}.")
+    bound_of = f" {candidate.bound_text}" if candidate.bound_text else ""
+    st.caption(f"{candidate.made_of}: {candidate.headline}.{bound_of} Opened by {candidate.opened_by}.")
     small = small_form(candidate.file)
     if small is not None:
         st.code(small.reader(file_name(run_id, candidate)), language=None, wrap_lines=True)
