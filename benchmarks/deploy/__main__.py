@@ -14,7 +14,7 @@ from benchmarks.results import write_section
 from senseapp.core.process import become_measuring
 
 TITLE = "Files that onnxruntime runs, {part} (`python -m benchmarks.deploy`)"
-PARTS = ("accuracy", "times", "simulation")
+PARTS = ("accuracy", "carry", "times", "simulation")
 
 
 def main() -> None:

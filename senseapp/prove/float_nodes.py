@@ -13,6 +13,7 @@ _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth 
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
 _SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
 _INSTEAD = 4  # files, of each
+_MOST_BYTES = 1.5  # times those of all-int8: what small gains may cost, of about 4 that float takes
 _HALVINGS = 5  # timings that find how many more nodes the time allows
 _LONGER = 6  # timings of the file in the end, each with one node less
 
@@ -59,9 +60,10 @@ def mixed(
     beside those chosen later go back, and others are tried in place of those that cost most. The search ends at a file
     and its damage that are ``is_enough``; what it is still enough without goes back to int8.
 
-    Where it is not enough and ``uses_time``, more nodes go to float together, as many as are quick enough, if that does
-    less damage: images that choose are too few to tell the small gain of each. Of the many files that were timed one is
-    quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain for their time go back.
+    Where it is not enough and ``uses_time``, more nodes go to float together, as many as are quick enough and leave the
+    file small, if that does less damage: images that choose are too few to tell the small gain of each. Of the many
+    files that were timed one is quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain
+    for their time go back.
     """
     search = _NodeSearch(
         writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, is_enough, holds_time, uses_time, progress
@@ -86,18 +88,23 @@ class _NodeSearch:
     done: bool = False
     tried: int = 0
     nodes: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    most_bytes: float = 0.0
 
     def found(self, screen: Callable[[bytes], float]) -> Mixed:
         self.best = self._with(())
         nodes = self.writer.nodes(self.best)
         self.nodes = [node.name for node in nodes]
         self._take((), self.best, self.damage_of(self.best))
+        self.most_bytes = _MOST_BYTES * len(self.best)
         if self.done:
             return Mixed(content=self.best, in_float=(), gain={})
         at_first, gains = screen(self.best), dict[_Group, float]()
         for index, node in enumerate(self.nodes):
             self.progress(f"Measuring each part in float · {index} of {len(self.nodes)}")
-            gains[node,] = at_first - screen(self._with((node,)))
+            content = self._with((node,))
+            gains[node,] = at_first - screen(content)
+            self.sizes[node] = len(content) - len(self.best)
         alone = {node: gains[node,] for node in self.nodes}
         for group in _groups(nodes, alone):
             gains[group] = at_first - screen(self._with(group))
@@ -112,10 +119,15 @@ class _NodeSearch:
         return Mixed(content=self.best, in_float=self.in_float, gain=alone, in_time=in_time)
 
     def _fill(self, alone: Mapping[str, float]) -> None:
-        """Leave in float what the rest of the time allows, the most gain for its time first."""
+        """Leave in float what the rest of the time and of the bytes allow, the most gain for its time first."""
         rest = [node for node in self.nodes if node not in self.in_float]
-        ranked = sorted(rest, key=lambda node: -self._worth((node,), alone[node]))
-        few, many = 0, len(ranked)  # of which the former are quick enough, the latter are not
+        ranked, size = list[str](), len(self.best)
+        for node in sorted(rest, key=lambda node: -self._worth((node,), alone[node])):
+            if size + self.sizes[node] <= self.most_bytes:
+                ranked.append(node)
+                size += self.sizes[node]
+        ranked = ranked[: len(rest) - 1]  # some part stays in int8
+        few, many = 0, len(ranked) + 1  # of which the former are quick enough, the latter are not
         for _ in range(_HALVINGS):
             middle = (few + many) // 2
             if middle == few:

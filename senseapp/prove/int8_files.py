@@ -25,6 +25,7 @@ _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
+_PARTS = 8  # of the images that judge: whether a gain is one on all of them
 _SEARCH_TURNS = 15
 _TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _INT8 = ("file", "int8", "default")
@@ -81,6 +82,11 @@ class Int8Search:
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
 
+    @property
+    def judging(self) -> list[Tensor]:
+        """The images that choose ranges and nodes, in batches."""
+        return self._others
+
     def found(self, files: Mapping[str, bytes], layers: Mapping[str, str]) -> Int8Files:
         """Return ``files`` with those in int8; ``layers`` are those of nodes, whose bits say which stay in float."""
         runtime, settings, steps, network = self._runtime, self._settings, self._steps, self._content
@@ -89,6 +95,7 @@ class Int8Search:
         fitting = Fitting(
             batches=self._fitted,
             damage_of=lambda candidate: self._judge.judged(candidate).damage,
+            damages_of=lambda candidate: self._judge.judged(candidate).damages(_PARTS),
             reduce_range=settings.reduce_range,
             weights_are_free=not self._bits,  # rounded weights would leave their grid
             steps=steps,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -149,6 +150,16 @@ class Judgement:
         """The change of the divergence as a number; infinite where it is none."""
         delta = self.change(self.judge.divergence).delta
         return delta if delta == delta else float("inf")
+
+    def damages(self, parts: int) -> tuple[float, ...]:
+        """Return the damage of each of so many parts of the images, one after the other; fewer of few images."""
+        name, baseline = self.judge.divergence, self.judge.baseline
+        count = self.stop - self.start
+        ends = [count * part // parts for part in range(parts + 1)]
+        spans = [(low, high) for low, high in pairwise(ends) if high > low]
+        sums = (baseline.moments_of(name, self.outputs[a:b], self.start + a, self.start + b) for a, b in spans)
+        deltas = (change_of(name, each).delta for each in sums)
+        return tuple(delta if delta == delta else float("inf") for delta in deltas)
 
     @property
     def share_changed(self) -> float:

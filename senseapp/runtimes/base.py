@@ -177,6 +177,7 @@ class Fitting:
     Attributes:
         batches: images (N, C, H, W) that ranges and weights are fitted to.
         damage_of: how far a network is from the float one, on other images.
+        damages_of: the same on parts of these images, by which a gain is told from chance.
         reduce_range: whether weights get 7 bits.
         weights_are_free: whether they may be changed before they are rounded; not where they lie on a grid.
         steps: are told, and take the errors of what is optional.
@@ -184,6 +185,7 @@ class Fitting:
 
     batches: Sequence[Tensor]
     damage_of: Callable[[Network], float]
+    damages_of: Callable[[Network], Sequence[float]]
     reduce_range: bool = False
     weights_are_free: bool = True
     steps: OptionalSteps = field(default_factory=OptionalSteps)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, ttest_rel
 
-from senseapp.metrics.paired_tests import Answers, answer_information, calibrated_cross_entropy, clearly_better
+from senseapp.metrics.paired_tests import (
+    Answers,
+    answer_information,
+    calibrated_cross_entropy,
+    clearly_better,
+    clearly_less,
+)
 
 N, CLASSES = 50, 10
 
@@ -106,3 +112,22 @@ def test_scores_that_are_not_finite_are_judged_without_failing():
     found, labels = scores(6, strength=3)
     broken = np.full_like(found, np.nan)
     assert clearly_better(Answers.of(found, labels), Answers.of(broken, labels), significance=0.01)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_gain_is_clear_where_scipy_says_so_and_it_is_large_enough(seed):
+    generator = np.random.default_rng(seed)
+    old = generator.uniform(1, 2, 8)
+    new = old - generator.normal(0.05, 0.08, 8)
+    by_scipy = ttest_rel(old, new, alternative="greater").pvalue <= 0.05
+    assert clearly_less(new, old, least=0.0) == by_scipy
+    assert clearly_less(new, old, least=0.02) == (by_scipy and (old - new).mean() > 0.02 * old.mean())
+
+
+def test_what_has_no_end_is_never_less_and_one_part_has_no_chance():
+    assert not clearly_less([1.0, float("inf")], [2.0, 2.0], least=0)
+    assert clearly_less([1.0, 1.0], [2.0, float("inf")], least=0)
+    assert clearly_less([1.0], [1.1], least=0.02)
+    assert not clearly_less([1.09], [1.1], least=0.02)
+    assert not clearly_less([1.0, 1.0], [1.0, 1.0], least=0)
+    assert clearly_less([0.9, 0.9], [1.0, 1.0], least=0.02)

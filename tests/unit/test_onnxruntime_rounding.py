@@ -159,12 +159,35 @@ def test_no_processor_saturates(inputs, kernel, groups):
 def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, error_of):
     with Int8Writer(network, [FITTED]) as writer:
         usual = error_of(writer.write())
-        writer.rounding = chosen_rounding(writer, [FITTED], damage_of=error_of, steps=OptionalSteps())
+        steps = OptionalSteps()
+        writer.rounding = chosen_rounding(writer, [FITTED], damages_of=lambda file: [error_of(file)], steps=steps)
         content = writer.write()
     onnx.checker.check_model(onnx.load_from_string(content))
     share = 1 / 4 if "without VNNI" in machine() else 0.9  # of what is lost where products of 8 bits saturate, or not
     assert error_of(content) < share * usual
     assert set(writer.rounding.products) == {each.node for each in products(onnx.load_from_string(network))}
+
+
+def test_ranges_are_the_widest_unless_others_are_clearly_better(network):
+    """A gain on one part of the images, and a loss on another, is one by chance."""
+    found = ranges(network, [FITTED], rounded_tensors(_written(network)), ["minmax", "mse"])
+
+    def chosen(gains: tuple[float, ...]) -> dict[str, tuple[float, float]]:
+        def damages(file: bytes) -> list[float]:
+            ends = found["minmax"]
+            return [1.0 - gain * (writer.rounding.ranges != ends) for gain in gains]
+
+        with Int8Writer(network, [FITTED]) as writer:
+            steps = OptionalSteps()
+            return dict(chosen_rounding(writer, [FITTED], damages_of=damages, steps=steps).ranges)
+
+    assert chosen((0.9, -0.3, 0.8, -0.2)) == found["minmax"]
+    assert chosen((0.3, 0.31, 0.29, 0.3)) != found["minmax"]
+
+
+def _written(network: bytes) -> bytes:
+    with Int8Writer(network, [FITTED]) as writer:
+        return writer.write()
 
 
 def test_biases_keep_the_mean_of_outputs(network):

@@ -13,10 +13,13 @@ NODES = tuple("abcdefgh")
 
 
 class Written(Quantizer):
-    """A file is the names of its nodes in float."""
+    """A file is the names of its nodes in float, and dots for bytes: 100, and ``of_each`` for each in float."""
+
+    def __init__(self, of_each: int = 1) -> None:
+        self._of_each = of_each
 
     def write(self, *, but: Collection[str] = ()) -> bytes:
-        return "".join(sorted(but)).encode()
+        return "".join(sorted(but)).ljust(100 + self._of_each * len(set(but)), ".").encode()
 
     def nodes(self, content: bytes) -> list[Int8Node]:
         return [Int8Node(name=name) for name in NODES if name not in content.decode()]
@@ -27,14 +30,18 @@ def harm_of(**harms: float):
     return lambda content: 1.0 + sum(harms.get(name, 0.0) for name in NODES if name not in content.decode())
 
 
-def seconds_of(in_float: Collection[str]) -> float:
-    return 1 + 0.1 * len(set(in_float))
+def seconds_of(nodes: Collection[str]) -> float:
+    return 1 + 0.1 * len(set(nodes))
 
 
-def found(damage, *, most: float, **parts):
+def in_float(content: bytes) -> str:
+    return content.decode().rstrip(".")
+
+
+def found(damage, *, most: float, of_each: int = 1, **parts):
     usual = {"screen": damage, "damage_of": damage, "seconds_of": seconds_of, "progress": lambda _sentence: None}
-    quick = {"is_quick_enough": lambda content: seconds_of(content.decode()) <= most}
-    return mixed(Written(), **(usual | quick | parts))
+    quick = {"is_quick_enough": lambda content: seconds_of(in_float(content)) <= most}
+    return mixed(Written(of_each), **(usual | quick | parts))
 
 
 SMALL = dict.fromkeys(NODES, 0.001) | {"c": 1.0}
@@ -47,6 +54,12 @@ def test_the_rest_of_the_time_is_used_for_small_gains_together(most, count):
     assert len(found(harm_of(**SMALL), most=most).in_float) == (1 if count else 0)
 
 
+def test_small_gains_leave_the_file_small():
+    result = found(harm_of(**SMALL), most=9.0, of_each=20, uses_time=True)
+    assert len(result.in_float) == 2  # each takes a fifth of the bytes of all-int8, and a half more may be used
+    assert "c" in result.in_float
+
+
 def test_the_best_of_the_small_gains_come_first():
     harms = {name: 0.0001 * (1 + place) for place, name in enumerate(NODES)} | {"c": 1.0}
     assert set(found(harm_of(**harms), most=1.35, uses_time=True).in_float) == {"c", "g", "h"}
@@ -54,7 +67,7 @@ def test_the_best_of_the_small_gains_come_first():
 
 def test_time_is_not_used_where_nothing_is_gained():
     def damage(content: bytes) -> float:
-        return 1.0 if "c" not in content.decode() else 0.1 + 0.01 * len(content.decode())
+        return 1.0 if "c" not in content.decode() else 0.1 + 0.01 * len(in_float(content))
 
     assert found(damage, most=1.8, uses_time=True).in_float == ("c",)
 
@@ -66,10 +79,10 @@ def test_time_is_not_used_where_the_file_is_good_enough():
 
 def test_a_file_that_a_second_timing_finds_too_slow_gives_back_what_gains_least_for_its_time():
     harms = dict.fromkeys(NODES, 0.0) | {"a": 1.0, "b": 0.5, "c": 0.2}
-    result = found(harm_of(**harms), most=1.45, holds_time=lambda content: len(content) <= 2)
+    result = found(harm_of(**harms), most=1.45, holds_time=lambda content: len(in_float(content)) <= 2)
     assert set(result.in_float) == {"a", "b"}
     assert result.in_time
-    assert result.content == b"ab"
+    assert in_float(result.content) == "ab"
 
 
 def test_a_file_that_never_holds_its_time_is_told():

@@ -109,6 +109,17 @@ def test_spans_add_up_and_answers_that_differ_are_counted() -> None:
     assert judge.original.damage == 0
 
 
+def test_parts_of_equal_length_have_the_damage_on_average() -> None:
+    dense, changed = (a_context(Nesting(factor=factor)) for factor in (1.0, 0.5))
+    judge = Judge(PICKED, JudgingImages.of_set(dense.images, dense), dense, num_outputs=CLASSES)
+    judgement = judge.judged(changed)
+    parts = judgement.damages(8)
+    assert len(parts) == 8
+    assert sum(parts) / 8 == pytest.approx(judgement.damage)
+    assert parts[1] == pytest.approx(judge.judged(changed, 3, 6).damage)
+    assert len(judge.judged(changed, 0, 5).damages(8)) == 5
+
+
 def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, 1))
     dense = MeasurementContext.prepare(network.eval(), TensorImages(IMAGES), task=REGRESSION)

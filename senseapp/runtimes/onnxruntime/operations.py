@@ -171,7 +171,7 @@ class OnnxRuntime(Runtime):
                 rounding = chosen_rounding(
                     writer,
                     fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(self._model(file)),
+                    damages_of=lambda file: fitting.damages_of(self._model(file)),
                     steps=steps,
                 )
             writer.rounding = rounding

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.core.steps import OptionalSteps
+from senseapp.metrics.paired_tests import clearly_less
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct, ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST
 
-_OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax", "percentile", "entropy")
+_OBSERVERS: tuple[ActivationObserver, ...] = ("minmax", "mse", "percentile", "entropy")
+"""The first is taken unless another is clearly better: clipped ranges suit few images better than others."""
 _TRIED = 8  # tensors whose ranges differ most
 _DIFFERENT = 0.1  # of a range's width
 _LEAST_GAIN = 0.02  # of the damage
@@ -23,13 +25,18 @@ _REDUCED_LARGEST = 63
 
 
 def chosen_rounding(
-    writer: Int8Writer, batches: Sequence[Tensor], *, damage_of: Callable[[bytes], float], steps: OptionalSteps
+    writer: Int8Writer,
+    batches: Sequence[Tensor],
+    *,
+    damages_of: Callable[[bytes], Sequence[float]],
+    steps: OptionalSteps,
 ) -> Rounding:
-    """Return how to round the network of ``writer``, fitted to ``batches``; ``damage_of`` judges, on other images.
+    """Return how to round the network of ``writer``, fitted to ``batches``; ``damages_of`` judges parts of others.
 
-    Every observer of activations is tried for the whole network, with weights fitted to the first, as plain ones of 8
-    bits saturate on processors without VNNI and would hide what ranges do. Then they are tried tensor by tensor, where
-    two of them differ most. An observer that fails is left out, and so are fitted weights.
+    The least and largest values are the ranges, unless another observer of activations does clearly less harm to the
+    whole network; then observers are tried tensor by tensor, where two of them differ most. Weights are fitted first,
+    as plain ones of 8 bits saturate on processors without VNNI and would hide what ranges do. An observer that fails is
+    left out, and so are fitted weights.
     """
     network, largest = writer.network, _REDUCED_LARGEST if writer.reduce_range else LARGEST
     nodes = products(onnx.load_from_string(network))
@@ -42,24 +49,27 @@ def chosen_rounding(
             fitted = rounded_products(network, batches, nodes, inputs, largest=largest, progress=steps.progress)
         return Rounding(ranges=inputs, products=fitted)
 
-    def damage(rounding: Rounding) -> float:
-        writer.rounding = rounding
-        return damage_of(writer.write())
-
-    first, damages = min(found, key=_OBSERVERS.index), dict[ActivationObserver, float]()
-    chosen = with_products(found[first])
-    for name in found:
+    def damages(rounding: Rounding) -> Sequence[float]:
         steps.progress("Choosing the ranges of activations")
+        writer.rounding = rounding
+        return damages_of(writer.write())
+
+    best = min(found, key=_OBSERVERS.index)
+    chosen = with_products(found[best])
+    least, first = damages(chosen), best
+    for name in found:
         with steps.trying(f"ranges of activations by the observer {name}"):
-            damages[name] = damage(replace(chosen, ranges=found[name]))
-    best = min(damages, key=damages.__getitem__)
-    chosen = chosen if best == first else with_products(found[best])
-    least = damage(chosen)
+            if name != first and clearly_less(harm := damages(replace(chosen, ranges=found[name])), least, least=0):
+                best, least = name, harm
+    if best != first:
+        chosen = with_products(found[best])
+        least = damages(chosen)
     for tensor in _most_different(found):
         for name in found:
-            steps.progress("Choosing the ranges of activations")
             tried = replace(chosen, ranges={**chosen.ranges, tensor: found[name][tensor]})
-            if tried.ranges[tensor] != chosen.ranges[tensor] and (harm := damage(tried)) < (1 - _LEAST_GAIN) * least:
+            if tried.ranges[tensor] == chosen.ranges[tensor]:
+                continue
+            if clearly_less(harm := damages(tried), least, least=_LEAST_GAIN):
                 chosen, least = tried, harm
     return chosen
 
