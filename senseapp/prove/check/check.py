@@ -53,6 +53,8 @@ from senseapp.tasks import Task, task_named
 _BATCH = 16  # images of a call, where a file takes any number
 _FIRST = 16  # images that outputs are looked at before all are run
 _INSIDE = 4  # images that tensors inside are compared on
+FILES_ARE_OPEN = "Running the reference"
+"""The step that begins once both files are open and can be compared."""
 _NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
 
 
@@ -305,7 +307,7 @@ class _Comparison:
     def _judged(self) -> tuple[Judgement, int]:
         """Return the candidate on all images, and on how many of them its numbers alone are not finite."""
         prepared, images = self.prepared, self.prepared.images
-        self.steps.progress("Running the reference")
+        self.steps.progress(FILES_ARE_OPEN)
         judge = Judge(
             prepared.task,
             JudgingImages(count=len(images), batches=self._batches, labels=images.labels),
