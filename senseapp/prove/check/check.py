@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
@@ -44,7 +44,7 @@ from senseapp.prove.check.sides import (
 )
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, Parting
+from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.base import ratio, runtime_named, times
@@ -400,7 +400,19 @@ class _Comparison:
         found = self.opener.runtime.parting(
             sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
         )
-        if found is None or sides[0].kind is sides[1].kind or sides[0].file is None:
+        if found is None:
+            return None
+        if sides[0].module is not None:
+            return replace(found, tensors=self._by_layer(sides[0].content, sides[0].module, found.tensors))
+        if sides[0].kind is sides[1].kind or sides[0].file is None:
             return found
         ends = sides[0].file.file.output_names  # of both, one returns other things than scores
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
+
+    def _by_layer(
+        self, content: bytes, network: nn.Module, tensors: Sequence[PartedTensor]
+    ) -> tuple[PartedTensor, ...]:
+        """Return tensors of a file that was made of ``network`` under the names of the layers that compute them."""
+        layers = {name for name, module in network.named_modules() if name and not any(module.children())}
+        owners = self.opener.runtime.layers_of_nodes(content, layers)
+        return tuple(replace(each, name=owners.get(each.node, each.name)) for each in tensors)
