@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,9 +79,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, write the files asked for, print the verdict, and return the exit status."""
     spec = _spec_from(arguments)
-    from senseapp.prove.check.check import check_files  # torch loads here
+    from senseapp.prove.check.check import FILES_ARE_OPEN, check_files  # torch loads here
 
-    with phases() as progress:
+    with ExitStack() as stack:
+        shown: list[Callable[[str], None]] = []
+
+        def progress(sentence: str) -> None:
+            """Show the steps from the first that bad input does not reach: that costs one line only."""
+            if sentence.startswith(FILES_ARE_OPEN) and not shown:
+                shown.append(stack.enter_context(phases()))
+            for show in shown:
+                show(sentence)
+
         report = check_files(spec, own_disk=True, progress=progress)
     _write(arguments, report)
     from senseapp.views.words.check import json_of

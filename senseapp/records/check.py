@@ -147,6 +147,7 @@ class PartedTensor:
     Attributes:
         name: in the reference.
         other: in the candidate, where that is another name.
+        node: of the reference that computes it; empty for layers.
         operator: that computes it in the reference.
         shape: of one batch.
         difference: Euclidean norm of the difference over that of the reference; infinite where one is not finite.
@@ -157,6 +158,7 @@ class PartedTensor:
     shape: tuple[int, ...]
     difference: float
     other: str = ""
+    node: str = ""
 
 
 APART, SHARP = 0.1, 4.0

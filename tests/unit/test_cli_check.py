@@ -96,6 +96,6 @@ def test_bad_input_exits_with_2_and_one_line(
     (tmp_path / "text.onnx").write_text("no network")
     path = files.get(candidate, tmp_path / candidate)
     assert main(["check", str(files["reference"]), str(path), *DATA, *options]) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("senseapp: ")]
-    assert len(lines) == 1
-    assert sentence in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("senseapp: ")
+    assert sentence in line

@@ -137,6 +137,17 @@ def test_weights_of_one_architecture_are_compared_layer_by_layer(
     assert report.time_ratio is not None
 
 
+@pytest.mark.wide
+def test_weights_and_a_file_are_compared_by_the_names_of_layers(shop: Workshop) -> None:
+    made = BY_NAME["noise in one layer"].make(shop)
+    assert isinstance(made, Path)
+    report = check_files(spec_of(ModelSpec(), made, data=DataSpec(kind="demo"), num_samples=100, max_drop=0.03))
+    assert not report.holds
+    assert report.parting is not None
+    assert report.parting.first is not None
+    assert report.parting.first.name == "layer3.0.conv1"
+
+
 def test_weights_beside_an_onnx_reference_need_an_architecture(shop: Workshop, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     safetensors.torch.save_file({"a": torch.zeros(2)}, path)

@@ -33,8 +33,13 @@ _THUMBNAIL_PIXELS = 96
 _ROW_PIXELS = 656  # six of them; three on a phone
 
 
-def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSpec | None]:
+def image_preview(model: ModelSpec, images: DataSpec, *, button: str) -> tuple[ModelSpec, DataSpec | None]:
     """Show some of the images with label and prediction, and the baseline; a sentence if they cannot be used.
+
+    Args:
+        model: that sees them.
+        images: shown in part.
+        button: the label of the one that can be pressed meanwhile.
 
     Returns:
         What to measure: where the preprocessing is chosen by the images, with what was chosen. No images where they
@@ -43,11 +48,11 @@ def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSp
     if not _is_known(model):
         return model, images
     spec = RunSpec(model=model, data=images)
-    report = _report(spec)
+    report = _report(spec, button)
     if report is not None and report.choice is not None:
         spec = choose_preprocessing(report.choice)
         if spec != report.choice.spec:
-            report = _report(spec)
+            report = _report(spec, button)
     if report is not None:
         _show(report, spec.model)
         _offer_turning(report, images)
@@ -82,14 +87,14 @@ def _is_refused(spec: RunSpec) -> bool:
     return False
 
 
-def _report(spec: RunSpec) -> PreviewReport | None:
+def _report(spec: RunSpec, button: str) -> PreviewReport | None:
     """Return what is known of the images, or None with a word on why it is not there yet."""
     doing = "Preparing a preview"
     if spec.data.preparation == "auto":
         doing = "Trying on some of the images which preprocessing suits the model"
     return answer_or_wait(
         lambda: backend.preview_of(spec),
-        f"{doing}. You can already press Run.",
+        f"{doing}. You can already press {button}.",
         question=("preview", spec),
         key="analyze.preview.again",
     )
@@ -211,8 +216,10 @@ def _want(key: str) -> None:
 _Chosen: TypeAlias = tuple[ModelSpec | None, DataSpec | None]
 
 
-def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
+def choose_images(draft: DataSpec, model: ModelSpec | None, *, button: str = "Run") -> _Chosen:
     """Show the image picker, prefilled with ``draft``; return the model and the images to measure it on.
+
+    ``button`` is the label of the one that starts the measurement.
 
     The model is ``model`` itself, or what the images say about its architecture and its image size. The images are
     None while nothing valid is chosen.
@@ -247,7 +254,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
         if images.path:
             before = draft.upright if draft.path == images.path else False
             images = replace(images, upright=bool(st.session_state.get(_turning_key(images), before)))
-        return image_preview(model, images)
+        return image_preview(model, images, button=button)
     return model, images
 
 

@@ -153,7 +153,7 @@ def _file_of(record: RunRecord) -> ModelSpec | None:
 
 
 def _images(reference: ModelSpec | None) -> DataSpec | None:
-    _, images = choose_images(session().draft.data, reference)
+    _, images = choose_images(session().draft.data, reference, button="Check")
     return images
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
@@ -44,7 +44,7 @@ from senseapp.prove.check.sides import (
 )
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, Parting
+from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.base import ratio, runtime_named, times
@@ -53,6 +53,8 @@ from senseapp.tasks import Task, task_named
 _BATCH = 16  # images of a call, where a file takes any number
 _FIRST = 16  # images that outputs are looked at before all are run
 _INSIDE = 4  # images that tensors inside are compared on
+FILES_ARE_OPEN = "Running the reference"
+"""The step that begins once both files are open and can be compared."""
 _NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
 
 
@@ -305,7 +307,7 @@ class _Comparison:
     def _judged(self) -> tuple[Judgement, int]:
         """Return the candidate on all images, and on how many of them its numbers alone are not finite."""
         prepared, images = self.prepared, self.prepared.images
-        self.steps.progress("Running the reference")
+        self.steps.progress(FILES_ARE_OPEN)
         judge = Judge(
             prepared.task,
             JudgingImages(count=len(images), batches=self._batches, labels=images.labels),
@@ -398,7 +400,19 @@ class _Comparison:
         found = self.opener.runtime.parting(
             sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
         )
-        if found is None or sides[0].kind is sides[1].kind or sides[0].file is None:
+        if found is None:
+            return None
+        if sides[0].module is not None:
+            return replace(found, tensors=self._by_layer(sides[0].content, sides[0].module, found.tensors))
+        if sides[0].kind is sides[1].kind or sides[0].file is None:
             return found
         ends = sides[0].file.file.output_names  # of both, one returns other things than scores
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
+
+    def _by_layer(
+        self, content: bytes, network: nn.Module, tensors: Sequence[PartedTensor]
+    ) -> tuple[PartedTensor, ...]:
+        """Return tensors of a file that was made of ``network`` under the names of the layers that compute them."""
+        layers = {name for name, module in network.named_modules() if name and not any(module.children())}
+        owners = self.opener.runtime.layers_of_nodes(content, layers)
+        return tuple(replace(each, name=owners.get(each.node, each.name)) for each in tensors)

@@ -202,6 +202,7 @@ class _Pair:
     theirs: _Value
     name: str
     operator: str
+    node: str
 
 
 def find_parting(
@@ -267,7 +268,7 @@ def _by_name(ours: _Graph, theirs: _Graph) -> list[_Pair]:
             end = ours.folded_end(name, theirs)
             mine, other = ours.value(end), theirs.value(theirs.folded_end(name, ours))
             if mine is not None and other is not None:
-                pairs.setdefault(end, _Pair(mine, other, end, node.op_type))
+                pairs.setdefault(end, _Pair(mine, other, end, node.op_type, node.name))
     return list(pairs.values())
 
 
@@ -280,7 +281,7 @@ def _in_order(ours: _Graph, theirs: _Graph) -> list[_Pair]:
             node, other = mine[block.a + place][1], others[block.b + place][1]
             values = ours.result(node), theirs.result(other)
             if values[0] is not None and values[1] is not None:
-                pairs.append(_Pair(values[0], values[1], node.output[0], node.op_type))
+                pairs.append(_Pair(values[0], values[1], node.output[0], node.op_type, node.name))
     return pairs
 
 
@@ -319,6 +320,7 @@ def _parted(pair: _Pair, mine: Array, other: Array) -> PartedTensor:
         name=printable_text(pair.name),
         other="" if pair.theirs.name == pair.name else printable_text(pair.theirs.name),
         operator=pair.operator,
+        node=pair.node,
         shape=tuple(mine.shape),
         difference=relative_difference(mine[:count], arranged[:count]),
     )
