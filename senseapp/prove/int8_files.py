@@ -27,7 +27,7 @@ _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are wo
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
 _INT8 = ("file", "int8", "default")
-_NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
+_NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
@@ -95,13 +95,25 @@ class Int8Search:
                 if self._damage_of(default) < self._damage_of(found.content) and not kept:
                     found = replace(found, content=default, in_float=())
                 made["default"] = default
-        if self._by_answers and self._judged(found.content).share_changed > settings.most_changed:
-            found = Mixed(content=network, in_float=(), gain={})  # float changes none
+        if self._by_answers and not self._pays(found.content):
+            found = Mixed(content=network, in_float=(), gain={})  # float changes none, and takes no longer
         is_own = found.content not in (network, made.get("default"))
         notes = self._notes(found.content, quantizer.notes if is_own else ())
         made = {**made, "file": found.content}
         files = {name: runtime.in_place(network, made[name]) if name in _INT8 else made[name] for name in made}
         return Int8Files(files=files, in_float=found.in_float, notes=notes)
+
+    def _pays(self, content: bytes) -> bool:
+        """Return whether a file changes as few answers as allowed and is quicker than the float file, run in turns.
+
+        The search accepts all of it in int8 where that changes few enough, and the runtime's own file by its damage:
+        neither was timed against float.
+        """
+        if self._judged(content).share_changed > self._settings.most_changed:
+            return False
+        file, part, settings = self._runtime.in_place(self._content, content), self._others[0], self._settings
+        image = part if self._network.fixed_batch else part[:1].expand(settings.batch, *part.shape[1:])
+        return self._runtime.time_ratio(file, self._content, image, threads=settings.threads) < 1
 
     def _notes(self, content: bytes, of_quantizer: tuple[str, ...]) -> tuple[str, ...]:
         """Return sentences on how the file was made."""

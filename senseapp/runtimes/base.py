@@ -23,8 +23,9 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import LayerTimes, Median
+from senseapp.records.deployment import LayerTimes, Median, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
+from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 
 TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
@@ -279,6 +280,20 @@ class Runtime(ABC):
             InvalidSpec: none of them can be timed.
         """
         raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
+
+    def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
+        """Return what layers of given shapes, each alone, and operations between layers take here, one image a call.
+
+        It takes seconds and needs no network; shapes that it cannot time are left out.
+
+        Raises:
+            InvalidSpec: this runtime cannot be probed.
+        """
+        raise InvalidSpec(f"What int8 gains in {self.description.label} is not known before a file is made.")
+
+    def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+        """Return where the time of a call of a file goes, by kind of operator; empty where the runtime says nothing."""
+        return ()
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

@@ -18,6 +18,7 @@ from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
+from senseapp.records.probe import Int8Prediction
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
@@ -58,6 +59,7 @@ _PREFIXES: dict[type, str] = {
     ChangedAnswers: "changed",
     Diagnosis: "diagnosis",
     FileAnswers: "answers",
+    Int8Prediction: "int8",
 }
 
 

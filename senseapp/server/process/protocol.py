@@ -19,7 +19,14 @@ from senseapp.core.process import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.server.execution import Measurement
 from senseapp.server.layer_tasks import AnswersTask, DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
-from senseapp.server.schedule_tasks import DeliverTask, RecommendationTask, StrongestSearch, TimingTask, Verification
+from senseapp.server.schedule_tasks import (
+    DeliverTask,
+    Int8Trial,
+    RecommendationTask,
+    StrongestSearch,
+    TimingTask,
+    Verification,
+)
 from senseapp.server.session import open_local_session
 from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
@@ -28,7 +35,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
-        *(StrongestSearch, Verification, DeliverTask, TimingTask, AnswersTask),
+        *(StrongestSearch, Verification, DeliverTask, TimingTask, Int8Trial, AnswersTask),
     )
 }
 
