@@ -3,7 +3,14 @@
 import streamlit as st
 
 from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
-from senseapp.app.analyze.compression import UNSURE, choose_goal, choose_sensitivity, say_what_pays, which_pays
+from senseapp.app.analyze.compression import (
+    UNSURE,
+    ask_whether_int8_pays,
+    choose_goal,
+    choose_sensitivity,
+    say_what_pays,
+    which_pays,
+)
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
 from senseapp.app.analyze.start import offer_demos, start_bar
@@ -45,6 +52,7 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     if sensitivity:
         with aim:
             say_what_pays(sensitivity.compression.description, goal)
+            ask_whether_int8_pays(model, profile, sensitivity.compression.description)
     blocks["Model"].summarise(model_line(model, profile))
     blocks["Images"].summarise(images_line(images, sensitivity.num_samples if sensitivity else None))
     blocks["Compression"].summarise(compression_line(sensitivity))

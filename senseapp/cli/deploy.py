@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from senseapp.cli.output import ProgressObserver, changes_json, figures_json, number, phases, promise_json
 from senseapp.cli.run_arguments import (
@@ -28,9 +31,12 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.records.promise import refusal, verdicts
-from senseapp.server.schedule_tasks import DeliverTask
+from senseapp.server.schedule_tasks import DeliverTask, Int8Trial
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.prove.evaluator import ScheduleEvaluator
 
 NAME = "deploy"
 SUMMARY = "Write the network as a file that runs in int8, measured in its runtime beside the original."
@@ -42,8 +48,9 @@ the file takes at most --time times as long as all of it in int8; layers of more
 100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
 original in float, for all-int8 and for "default", the runtime's own quantizer in the best of its usual settings, which
 "default_setting" names: every metric with its interval, on held-out images where there are enough, the milliseconds of
-a call on this machine with the interval of their median, made in turns, and the bytes of the file. "notes" begins with
-the finding, and says which improvement was left out since it failed.
+a call on this machine with the interval of their median, made in turns, and the bytes of the file. Whether int8 pays on
+this machine is said first, from a first file that is made without a search; "operators" says where the time went, in
+float and in the file. "notes" begins with the finding, and says which improvement was left out since it failed.
 With --promise, no file is written unless the upper bound of its loss on held-out images is within it. FILE.README.txt
 says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
 file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
@@ -149,6 +156,7 @@ def run(arguments: argparse.Namespace) -> None:
         if promise is not None:
             task = replace(task, allowed_drop=promise.most, promise=promise)
         runtime = evaluator.runtime(settings.runtime)
+        predicted = _predicted(evaluator, settings)
         delivery = task.make(evaluator, context)
         task.keep(folder, delivery)
         check = check_calibration(evaluator, runtime) if arguments.calibration_check else None
@@ -171,11 +179,24 @@ def run(arguments: argparse.Namespace) -> None:
         replace_file(path, content)
     explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
     checked = {"calibration": _checked(check)} if check is not None else {}
-    report = _report(candidate, candidate.deployment, files) | explained | checked
+    report = _report(candidate, candidate.deployment, files) | explained | checked | predicted
     report |= promise_json(promise, folder.candidates())
     if arguments.kit and not kit:
         report["notes"].append(_NO_KIT)
     print(json.dumps(report, allow_nan=False))
+
+
+def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[str, Any]:
+    """Say whether int8 pays on this machine before a file is searched for; return the prediction."""
+    if settings.kind == "float":
+        return {}
+    trial = Int8Trial(run_id="", threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
+    try:
+        found = trial.tried(evaluator)
+    except InvalidSpec as error:
+        return {"predicted": {"missing": str(error)}}
+    tqdm.write(f"{found.sentence} {found.machine_sentence}", file=sys.stderr)
+    return {"predicted": {"time_ratio": {"value": found.ratio, "low": found.low, "high": found.high}}}
 
 
 def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
@@ -194,6 +215,15 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
         "opset": deployed.opset,
         "batch": deployed.batch or "any",
         "machine": deployed.machine,
+        "operators": [
+            {
+                "kind": each.kind,
+                "original_ms": 1000 * each.original_seconds,
+                "ms": 1000 * each.seconds,
+                "is_border": each.is_border,
+            }
+            for each in deployed.operators
+        ],
         "files": [str(path) for path in files],
         "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
     }

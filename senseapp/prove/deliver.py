@@ -130,7 +130,7 @@ def runtime_candidates(
             notes.append(f"There is no {title} file {'in float' if each.kind == 'float' else 'in int8'}: {error}")
             continue
         if each.kind != "float" and deployed.record.computes_in_float:
-            notes.append("No file with int8 that is quicker than the original changes as few answers as allowed.")
+            notes.append("No file with int8 that is quicker than float changes as few answers as allowed.")
             continue
         candidate = deployed.candidate(source, name_of=name_of, held_out=evaluator.images.held_out)
         made.append((candidate, deployed))

@@ -23,7 +23,15 @@ from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
-from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
+from senseapp.records.deployment import (
+    Deployment,
+    DeploySettings,
+    Median,
+    OperatorShare,
+    OperatorTime,
+    RuntimeFigures,
+    operator_shares,
+)
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio
 
@@ -180,6 +188,11 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
     opened = {name: runtime.open(content, threads=settings.threads) for name, content in files.items()}
     judged = _judged(evaluator, runtime, files)
     figures, zeros = _figures(evaluator, runtime, files, opened, judged, settings)
+    shares = tuple[OperatorShare, ...]()
+    if not in_float:
+        with steps.trying("times of operators"):
+            timed = (_operators(runtime, files[name], settings) for name in ("original", "file"))
+            shares = operator_shares(*timed)
     record = Deployment(
         settings=settings,
         figures=figures,
@@ -201,10 +214,16 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         ),
         computes_in_float=in_float,
         own_setting=own_setting,
+        operators=shares,
     )
     before, after = (judged[name].outputs for name in ("original", "file"))
     answers = file_answers(before, after, proof, task=evaluator.task, names=names)
     return Deployed(content=files["file"], record=record, answers=answers)
+
+
+def _operators(runtime: Runtime, content: bytes, settings: DeploySettings) -> tuple[OperatorTime, ...]:
+    batch = runtime.open(content).fixed_batch or settings.batch
+    return runtime.operators(content, threads=settings.threads, batch=batch)
 
 
 def _judged(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes]) -> dict[str, Judgement]:

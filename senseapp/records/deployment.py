@@ -230,6 +230,52 @@ class RuntimeFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTime:
+    """What all operators of one kind take in a call of one file.
+
+    Attributes:
+        kind: the operator, called the same in float and in int8: ``Conv``.
+        is_border: whether it only takes values from float to int8 or back, or to another order of memory.
+    """
+
+    kind: str
+    calls: int
+    seconds: float
+    is_border: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorShare:
+    """What operators of one kind take in the original's float file, and in the file; 0 where it has none."""
+
+    kind: str
+    original_calls: int
+    original_seconds: float
+    calls: int
+    seconds: float
+    is_border: bool = False
+
+
+def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTime]) -> tuple[OperatorShare, ...]:
+    """Return the operators of two files side by side, those that take longest in either first."""
+    before, after = ({each.kind: each for each in times} for times in (original, file))
+    none = OperatorTime(kind="", calls=0, seconds=0.0)
+    pairs = {kind: (before.get(kind, none), after.get(kind, none)) for kind in (*before, *after)}
+    shares = (
+        OperatorShare(
+            kind=kind,
+            original_calls=one.calls,
+            original_seconds=one.seconds,
+            calls=other.calls,
+            seconds=other.seconds,
+            is_border=one.is_border or other.is_border,
+        )
+        for kind, (one, other) in pairs.items()
+    )
+    return tuple(sorted(shares, key=lambda each: -max(each.original_seconds, each.seconds)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """What was measured of a file in its runtime, beside what it competes with, in one run.
 
@@ -249,6 +295,8 @@ class Deployment:
         computes_in_float: whether no part of the file computes in int8; None in records of earlier versions.
         own_setting: of the runtime's quantizer for ``default``; empty in records of earlier versions, in which it has
             one scale of weights for each tensor, and where there is no such file.
+        operators: where the time of a call goes, in the original and in the file; empty for files in float, and where
+            the runtime does not say it.
     """
 
     settings: DeploySettings
@@ -264,6 +312,7 @@ class Deployment:
     notes: tuple[str, ...]
     computes_in_float: bool | None = None
     own_setting: str = ""
+    operators: tuple[OperatorShare, ...] = ()
 
     @property
     def runtime(self) -> RuntimeDescription:

@@ -26,8 +26,9 @@ from senseapp.networks.network import Abilities, Network, in_calls
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
-from senseapp.records.deployment import LayerTimes, Median
+from senseapp.records.deployment import LayerTimes, Median, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
+from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 
 if TYPE_CHECKING:
     from senseapp.runtimes.foreign import ForeignFile
@@ -384,6 +385,20 @@ class Runtime(ABC):
             InvalidSpec: none of them can be timed.
         """
         raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
+
+    def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
+        """Return what layers of given shapes, each alone, and operations between layers take here, one image a call.
+
+        It takes seconds and needs no network; shapes that it cannot time are left out.
+
+        Raises:
+            InvalidSpec: this runtime cannot be probed.
+        """
+        raise InvalidSpec(f"What int8 gains in {self.description.label} is not known before a file is made.")
+
+    def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+        """Return where the time of a call of a file goes, by kind of operator; empty where the runtime says nothing."""
+        return ()
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

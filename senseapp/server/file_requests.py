@@ -6,14 +6,16 @@ exhausts the memory, ends only that process, and its user gets one sentence. Ans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.codec import decode, encode, register
+from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.measurement import RunResult
+from senseapp.records.probe import Int8Prediction
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.image_report import preview_images
@@ -25,6 +27,7 @@ from senseapp.server.model_cards import (
     find_pruning_groups,
     identify_checkpoint,
     load_card,
+    predict_int8_of,
 )
 from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
@@ -151,6 +154,18 @@ class DescribeModel(_OfModel[ModelCard]):
     def answer(self) -> ModelCard:
         """Load the model and run it once."""
         return load_card(self.model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictInt8(_OfModel[Int8Prediction]):
+    """Request for the time that a model is predicted to take in int8, as a multiple of float."""
+
+    answer_type: ClassVar[type[Any]] = Int8Prediction
+    runtime: str = field(default_factory=usual_runtime)
+
+    def answer(self) -> Int8Prediction:
+        """Load the model, run it once, and time its layers by their shapes."""
+        return predict_int8_of(self.model, self.runtime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +297,7 @@ class UnpackRunFile(WorkerRequest[UnpackedRun]):
 QUESTIONS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, FindGroups),
+        *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, PredictInt8, FindGroups),
         *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
         *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures, FindCouplings, WriteGraph),
     )

@@ -15,6 +15,7 @@ from senseapp.records.deployment import LayerTimes
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport, num_held_out
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
+from senseapp.records.probe import Int8Prediction
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import (
@@ -35,6 +36,7 @@ from senseapp.server.file_requests import (
     ExamineOnnx,
     FindGroups,
     IdentifyCheckpoint,
+    PredictInt8,
     PreviewImages,
     SurveyImages,
 )
@@ -89,6 +91,11 @@ class Inputs:
         """Return the profile of a model; the first call loads it."""
         self._checked(RunSpec(model=model))
         return self._backend.cards.card(model, self._asker)
+
+    def predict_int8(self, model: ModelSpec) -> Int8Prediction:
+        """Predict what a model takes in int8 in the usual runtime here; loads it and times layers, takes seconds."""
+        self._checked(RunSpec(model=model))
+        return self._backend.answer(PredictInt8(model=model), self._asker)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
         """Return the layers that a run of pruning couples, by group; loads the model, takes seconds."""

@@ -17,6 +17,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, Delivery, Form
 from senseapp.records.deployment import MODEL_FILES, DeploySettings, LayerTimes
+from senseapp.records.probe import Int8Prediction
 from senseapp.records.promise import Promise, kept, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
@@ -320,6 +321,35 @@ class TimingTask(FinishedRunTask[LayerTimes]):
         evaluator = open_evaluator(context)
         with open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch) as network:
             return network.times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int8Trial(FinishedRunTask[Int8Prediction]):
+    """Time of a run's network all in int8 on this machine, beside float, before a file is searched for."""
+
+    kind: ClassVar[type] = Int8Prediction
+
+    threads: int = 1
+    batch: int = 1
+    runtime: str = field(default_factory=usual_runtime)
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"int8 threads={self.threads} batch={self.batch} runtime={self.runtime}")
+
+    def find_out(self, context: TaskContext) -> Int8Prediction:
+        """Write the network in float and in int8, and run both in turns."""
+        return self.tried(open_evaluator(context))
+
+    def tried(self, evaluator: ScheduleEvaluator) -> Int8Prediction:
+        """Do the same with an open evaluator."""
+        from senseapp.prove.probe import try_int8  # torch loads here
+
+        runtime = evaluator.runtime(self.runtime)
+        network, few = evaluator.original_file(runtime), evaluator.reconstruction.calibration()[:1]
+        evaluator.progress("Timing the network in float and in int8")
+        return try_int8(runtime, network, few, threads=self.threads, batch=self.batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
+from senseapp.records.probe import Int8Prediction
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
@@ -62,6 +63,7 @@ _PREFIXES: dict[type, str] = {
     Diagnosis: "diagnosis",
     FileAnswers: "answers",
     CalibrationCheck: "calibration",
+    Int8Prediction: "int8",
 }
 
 

@@ -13,6 +13,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.model import GOAL_KEY
 from senseapp.app.analyze.start import choose_measuring, start_run
 from senseapp.app.common import backend
+from senseapp.app.common.int8_pays import show_prediction
 from senseapp.app.common.notices import complain, errors_here, waiting_text
 from senseapp.app.common.state import session
 from senseapp.core.errors import InvalidSpec, NotFound, SenseError
@@ -249,6 +250,24 @@ def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
             others[0].line,
         )
     )
+
+
+def ask_whether_int8_pays(
+    model: ModelSpec | None, profile: ModelProfile | None, compression: CompressionDescription
+) -> None:
+    """Offer to predict what a file in int8 takes on this machine, and show it; for compressions that make one."""
+    if model is None or profile is None or not compression.sets_bits:
+        return
+    known = session().int8.get(model)
+    if known is not None:
+        show_prediction(known)
+        return
+    label = "Does int8 pay on this machine?"
+    hint = "Times the layers of this network in float and in int8, by their shapes alone: some ten seconds."
+    if st.button(label, key="analyze.int8", icon=":material/speed:", type="tertiary", help=hint):
+        with errors_here(), st.spinner("Timing layers in float and in int8"):
+            session().int8[model] = backend.service().inputs.predict_int8(model)
+            st.rerun()
 
 
 def _are_too_many(asked: int | None, available: int | None) -> bool:

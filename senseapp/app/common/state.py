@@ -8,6 +8,7 @@ from typing import Any, NoReturn, get_args
 
 import streamlit as st
 
+from senseapp.records.probe import Int8Prediction
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.inputs import UploadPurpose, upload_of
 
@@ -82,6 +83,7 @@ class VisitorState:
         blocks: what is open in the module tree, by run id.
         tabs: the view that was shown last, by run id.
         trials: ids of the quick runs that estimate every compression, by model and images.
+        int8: what was predicted of int8 on this machine, by model.
         more_runs: how often more of the list of runs was asked for.
         compared: ids of the runs compared last, which the link in the sidebar leads to.
         deleted: runs that were deleted a moment ago, and until when (monotonic seconds) that can be undone.
@@ -106,6 +108,7 @@ class VisitorState:
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
     tabs: dict[str, str] = field(default_factory=dict)
     trials: dict[tuple[ModelSpec, DataSpec], tuple[str, ...]] = field(default_factory=dict)
+    int8: dict[ModelSpec, Int8Prediction] = field(default_factory=dict)
     more_runs: int = 0
     compared: tuple[str, ...] = ()
     deleted: dict[str, float] = field(default_factory=dict)

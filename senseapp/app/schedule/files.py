@@ -20,6 +20,7 @@ from senseapp.app.common.download import (
     has_enough_images,
     other_files,
 )
+from senseapp.app.common.int8_pays import show_prediction
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.tables import show_table
@@ -39,8 +40,8 @@ from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
 from senseapp.server.layer_tasks import CalibrationTask
 from senseapp.server.outputs import GraphFiles
-from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
-from senseapp.views.frames.files import deployment_frame, shown_metrics
+from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Int8Trial, Verification
+from senseapp.views.frames.files import border_share, deployment_frame, operators_frame, shown_metrics
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import download_stem
 
@@ -198,6 +199,8 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 return
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
                 runtime = runtime_words(task.settings.runtime)
+                if task.settings.kind != "float":
+                    _ask_whether_int8_pays(run_id, task.settings)
                 st.markdown(
                     md(
                         "The proven weights become one {} file, which {} runs{}. It runs here beside the original on "
@@ -212,6 +215,18 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                     begin(task)
         if runtime_words(task.settings.runtime).has_int8 and task.settings.kind != "float":
             calibration_block(CalibrationTask(run_id=run_id, runtime=task.settings.runtime))
+
+
+def _ask_whether_int8_pays(run_id: str, settings: DeploySettings) -> None:
+    """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
+    task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
+    found = backend.service().work.outcome(task)
+    if found is not None:
+        show_prediction(found)
+    elif (label := start_label(task, "Does int8 pay here?", "this answer", cancel="schedule.int8_stop")) and st.button(
+        label, key=f"schedule.int8.{run_id}", icon=":material/speed:", type="tertiary"
+    ):
+        begin(task)
 
 
 def _choose(run_id: str, allowed: float) -> DeploySettings:
@@ -343,7 +358,34 @@ def _measured(record: Deployment, run_id: str) -> None:
                 md(", ").join(map(code, record.in_float)),
             )
         )
+    _where_time_went(record, run_id)
     _notes(record.notes)
+
+
+def _where_time_went(record: Deployment, run_id: str) -> None:
+    """Show the operators of the file beside those of the original, where the runtime says what they take."""
+    rows, converts = operators_frame(record), border_share(record)
+    if converts is None:
+        return
+    st.markdown(
+        md(
+            "**Where the time goes**: {:.0f} % of the file's operators' time converts between float and int8.",
+            100 * converts,
+        )
+    )
+    show_table(
+        rows,
+        {
+            "operator": st.column_config.TextColumn("Operator", pinned=True),
+            "border": st.column_config.TextColumn("Converts"),
+            "float_ms": st.column_config.NumberColumn("Original, ms", format="%.3f"),
+            "file_ms": st.column_config.NumberColumn("File, ms", format="%.3f"),
+            "float_calls": st.column_config.NumberColumn("Original, calls"),
+            "file_calls": st.column_config.NumberColumn("File, calls"),
+        },
+        alt_text="; ".join(f"{row.operator}: {row.float_ms:.3f} to {row.file_ms:.3f} ms" for row in rows.itertuples()),
+        key=f"schedule.operators.{run_id}",
+    )
 
 
 def _notes(notes: Sequence[str]) -> None:

@@ -20,8 +20,9 @@ from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
-from senseapp.records.deployment import LayerTimes
+from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
+from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 from senseapp.runtimes.base import (
     Exporter,
     Fitting,
@@ -31,7 +32,7 @@ from senseapp.runtimes.base import (
     Quantizer,
     Runtime,
 )
-from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
+from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
@@ -224,6 +225,14 @@ class OnnxRuntime(Runtime):
     ) -> LayerTimes:
         """Return the times of layers by onnxruntime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
         return timing.time_layers(content, int8, owners, threads=threads, batch=batch)
+
+    def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
+        """Return what single layers and the operations between them take, from files made of their shapes."""
+        return probing.probe(layers, glue, threads=threads)
+
+    def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+        """Return where the time of a call goes, from onnxruntime's own profile."""
+        return timing.operators(content, threads=threads, batch=batch)
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

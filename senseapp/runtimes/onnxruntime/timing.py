@@ -9,49 +9,39 @@ takes besides its products, rounding around operations that stay in float, is sh
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
-import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
-from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.process import quiet
-from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
+from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
 from senseapp.runtimes.base import times
+from senseapp.runtimes.onnxruntime.bench import (
+    BORDER,
+    Kernel,
+    Product,
+    border_seconds,
+    by_product,
+    kernels_of,
+    product_bench,
+    timed_products,
+)
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
-_BORDER = ("QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput")
+_BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
+_INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
 _FLOAT_BITS = 32.0
-_RUNS = 21
-_KERNEL = "_kernel_time"
-_OPSET = 21
-_OWN = re.compile(r"product(\d+)(?:_|$)")
 _TURNS = 15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Product:
-    """The node of a layer, its weight, and the shapes of what goes in and comes out."""
-
-    node: onnx.NodeProto
-    weight: onnx.TensorProto
-    given: tuple[int, ...]
-    made: tuple[int, ...]
 
 
 def time_layers(
@@ -70,11 +60,11 @@ def time_layers(
     if not products:
         raise InvalidSpec("No layer of this network is one whose time in int8 can be taken.")
     every = list(products.values())
-    real, rates = _timed(_bench(every, int8=False), len(every), threads)
-    whole, int8_rates = _timed(_bench(every, int8=True), len(every), threads)
+    real, rates = timed_products(product_bench(every, int8=False), len(every), threads)
+    whole, int8_rates = timed_products(product_bench(every, int8=True), len(every), threads)
     rates |= int8_rates
     files = (network, int8)
-    (real_own, real_rest), (whole_own, whole_rest) = (_split(_profile(file, threads, batch)) for file in files)
+    (real_own, real_rest), (whole_own, whole_rest) = (_split(kernels_of(file, threads, batch)) for file in files)
     walls = _wall(files, shapes[graph.input[0].name], threads)
     slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
     real_seconds = slower[0] * real_own * np.array(real) / sum(real)
@@ -91,7 +81,7 @@ def time_layers(
         times=tuple(found),
         other_seconds=float(slower[0] * real_rest),
         conversions=tuple(
-            Conversion(first=first, second=second, seconds=float(slower.mean()) * count * _border(rates, dims))
+            Conversion(first=first, second=second, seconds=float(slower.mean()) * count * border_seconds(rates, dims))
             for (first, second), (count, dims) in edges.items()
         ),
         source=f"measured on {machine()}",
@@ -114,18 +104,25 @@ def time_products(
     names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
     for node in model.graph.node:
         node.name = names.get(node.name, node.name)
-    kernels = _profile(model.SerializeToString(), threads, batch)
-    seconds = _by_product(kernels, len(products))
+    kernels = kernels_of(model.SerializeToString(), threads, batch)
+    seconds = by_product(kernels, len(products))
     sizes = (math.prod(product.made) for product in products.values())
     rest = sum(kernel.seconds for kernel in kernels) - sum(seconds)
     return dict(zip(products, zip(seconds, sizes, strict=True), strict=True)), rest
 
 
-def _border(rates: Mapping[str, float], dims: int) -> float:
-    """Return what one value of a tensor costs on its way from float to int8 or back, the mean of both ways."""
-    kinds = _BORDER if dims == 4 else _BORDER[:2]
-    both = sum(rates.get(kind, 0.0) * (2 if kind == "Transpose" else 1) for kind in kinds)
-    return both / 2
+def operators(content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+    """Return the seconds of all kernels of a file by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
+    calls: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for kernel in kernels_of(content, threads, batch):
+        kind = _INT8_KIND.sub("", kernel.kind)
+        calls[kind] += 1
+        seconds[kind] += kernel.seconds
+    return tuple(
+        OperatorTime(kind=kind, calls=calls[kind], seconds=spent, is_border=kind in _BORDERS)
+        for kind, spent in seconds.items()
+    )
 
 
 def _shapes(graph: onnx.GraphProto, batch: int) -> dict[str, tuple[int, ...]]:
@@ -141,7 +138,7 @@ def _shapes(graph: onnx.GraphProto, batch: int) -> dict[str, tuple[int, ...]]:
 
 def _products(
     graph: onnx.GraphProto, owners: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, _Product]]:
+) -> Iterator[tuple[str, Product]]:
     weights = {each.name: each for each in graph.initializer}
     seen: set[str] = set()
     for node in graph.node:
@@ -151,122 +148,10 @@ def _products(
         if node.input[0] in shapes and node.output[0] in shapes:
             seen.add(layer)
             weight = weights[node.input[1]]
-            yield layer, _Product(node=node, weight=weight, given=shapes[node.input[0]], made=shapes[node.output[0]])
+            yield layer, Product(node=node, weight=weight, given=shapes[node.input[0]], made=shapes[node.output[0]])
 
 
-def _bench(products: Sequence[_Product], *, int8: bool) -> bytes:
-    """Return a file in which each product stands for itself, between tensors of its own."""
-    nodes, inputs, outputs, constants = [], [], [], []
-    generator = np.random.default_rng(0)
-    kind = TensorProto.UINT8 if int8 else TensorProto.FLOAT
-    for name, value in (("scale", np.float32(0.02)), ("zero", np.uint8(128)), ("bias_scale", np.float32(0.0004))):
-        constants.append(numpy_helper.from_array(np.array(value), name))
-    for index, product in enumerate(products):
-        name = f"product{index}"
-        dims = tuple(product.weight.dims)
-        biased = len(product.node.input) > 2
-        inputs.append(helper.make_tensor_value_info(f"in{index}", kind, product.given))
-        outputs.append(helper.make_tensor_value_info(f"out{index}" if int8 else name, kind, product.made))
-        own = onnx.NodeProto()
-        own.CopyFrom(product.node)
-        own.name, own.output[0] = name, name
-        del own.metadata_props[:]
-        if not int8:
-            constants.append(numpy_helper.from_array(generator.uniform(-1, 1, dims).astype(np.float32), f"w{index}"))
-            own.input[0], own.input[1] = f"in{index}", f"w{index}"
-            if biased:
-                own.input[2] = f"b{index}"
-                constants.append(numpy_helper.from_array(np.zeros(_outputs(product), np.float32), f"b{index}"))
-            nodes.append(own)
-            continue
-        constants.append(numpy_helper.from_array(generator.integers(-60, 60, dims, dtype=np.int8), f"w{index}"))
-        nodes.append(helper.make_node("DequantizeLinear", [f"in{index}", "scale", "zero"], [f"x{index}"]))
-        nodes.append(helper.make_node("DequantizeLinear", [f"w{index}", "scale"], [f"v{index}"]))
-        own.input[0], own.input[1] = f"x{index}", f"v{index}"
-        if biased:
-            constants.append(numpy_helper.from_array(np.zeros(_outputs(product), np.int32), f"b{index}"))
-            nodes.append(helper.make_node("DequantizeLinear", [f"b{index}", "bias_scale"], [f"c{index}"]))
-            own.input[2] = f"c{index}"
-        nodes += [own, helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"out{index}"])]
-    if int8:  # what the borders of an int8 part cost, on the largest tensor
-        largest = max(products, key=lambda each: math.prod(each.made))
-        inputs.append(helper.make_tensor_value_info("border", TensorProto.FLOAT, largest.made))
-        outputs.append(helper.make_tensor_value_info("rounded", TensorProto.UINT8, largest.made))
-        inputs.append(helper.make_tensor_value_info("back", TensorProto.UINT8, largest.made))
-        outputs.append(helper.make_tensor_value_info("real", TensorProto.FLOAT, largest.made))
-        nodes.append(helper.make_node("QuantizeLinear", ["border", "scale", "zero"], ["rounded"]))
-        nodes.append(helper.make_node("DequantizeLinear", ["back", "scale", "zero"], ["real"]))
-    graph = helper.make_graph(nodes, "layers", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", _OPSET)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
-
-
-def _outputs(product: _Product) -> int:
-    return product.made[1] if product.node.op_type == "Conv" else product.made[-1]
-
-
-def _timed(content: bytes, count: int, threads: int) -> tuple[list[float], dict[str, float]]:
-    """Return the seconds of each product of a bench, and those of a value by kind of border kernel."""
-    spent: defaultdict[str, float] = defaultdict(float)
-    values: defaultdict[str, int] = defaultdict(int)
-    kernels = _profile(content, threads)
-    for kernel in kernels:
-        if kernel.kind in _BORDER:
-            spent[kernel.kind] += kernel.seconds
-            values[kernel.kind] += kernel.values
-    products = _by_product([kernel for kernel in kernels if kernel.kind not in _BORDER], count)
-    return products, {kind: spent[kind] / max(1, values[kind]) for kind in spent}
-
-
-def _by_product(kernels: Sequence[_Kernel], count: int) -> list[float]:
-    """Return the seconds of the kernels of each product."""
-    seconds = [0.0] * count
-    for kernel in kernels:
-        if own := _OWN.match(kernel.name):
-            seconds[int(own[1])] += kernel.seconds
-    return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """One kernel of a profile: its name, its kind, its median seconds, and the values of its first input."""
-
-    name: str
-    kind: str
-    seconds: float
-    values: int
-
-
-def _profile(content: bytes, threads: int, batch: int = 1) -> list[_Kernel]:
-    """Return the kernels of a network that runs in onnxruntime a few times, on zeros."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        feeds = {each.name: _some(each, batch) for each in session.get_inputs()}
-        with quiet():
-            for _ in range(_RUNS):
-                session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_bytes())
-    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            about = event["args"]
-            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
-            values = math.prod(next(iter(first.values()), []))
-            key = event["name"].removesuffix(_KERNEL), about["op_name"], values
-            durations[key].append(event["dur"] / 1e6)
-    return [_Kernel(*key[:2], statistics.median(each[1:]), key[2]) for key, each in durations.items()]
-
-
-def _some(given: Any, batch: int) -> np.ndarray[Any, Any]:
-    shape = [size if isinstance(size, int) else batch for size in given.shape]
-    kind = np.uint8 if "uint8" in given.type else np.float32
-    return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
-
-
-def _split(kernels: Sequence[_Kernel]) -> tuple[float, float]:
+def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:
     """Return the seconds of products, and of everything else."""
     products = sum(each.seconds for each in kernels if re.search("Conv|Gemm|MatMul", each.kind))
     return products, sum(each.seconds for each in kernels) - products

@@ -27,7 +27,14 @@ from senseapp.server.layer_tasks import (
     HistogramWall,
     LayerAnswers,
 )
-from senseapp.server.schedule_tasks import DeliverTask, RecommendationTask, StrongestSearch, TimingTask, Verification
+from senseapp.server.schedule_tasks import (
+    DeliverTask,
+    Int8Trial,
+    RecommendationTask,
+    StrongestSearch,
+    TimingTask,
+    Verification,
+)
 from senseapp.server.session import open_local_session
 from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
@@ -36,7 +43,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
-        *(StrongestSearch, Verification, DeliverTask, TimingTask, AnswersTask, CalibrationTask, CheckTask),
+        *(StrongestSearch, Verification, DeliverTask, TimingTask, Int8Trial, AnswersTask, CalibrationTask, CheckTask),
     )
 }
 

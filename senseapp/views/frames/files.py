@@ -117,6 +117,28 @@ def deployment_frame(record: Deployment) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["file", *names, "time", "share", "size"])
 
 
+def operators_frame(record: Deployment) -> pd.DataFrame:
+    """Return where the time of a call goes: a row per kind of operator, in float and in the file; the slowest first."""
+    rows = [
+        (
+            each.kind,
+            "between float and int8, or orders of memory" if each.is_border else "",
+            1000 * each.original_seconds,
+            1000 * each.seconds,
+            each.original_calls,
+            each.calls,
+        )
+        for each in record.operators
+    ]
+    return pd.DataFrame(rows, columns=["operator", "border", "float_ms", "file_ms", "float_calls", "file_calls"])
+
+
+def border_share(record: Deployment) -> float | None:
+    """Return the share of the time of the file's operators that only converts; None where that is not known."""
+    whole = sum(each.seconds for each in record.operators)
+    return sum(each.seconds for each in record.operators if each.is_border) / whole if whole else None
+
+
 def _readings(changes: Iterable[MetricChange], names: list[str]) -> dict[str, str]:
     found = {change.metric: _reading(change) for change in changes if change.metric in names}
     return {name: found.get(name, _UNKNOWN) for name in names}

@@ -1,0 +1,158 @@
+"""Files of single layers, and onnxruntime's own profile of any file: what the times of layers are measured with."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from senseapp.core.process import quiet
+
+BORDER = ("QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput")
+"""What stands where float and int8 meet, or two orders of memory."""
+_RUNS = 21
+_KERNEL = "_kernel_time"
+OPSET = 21
+_OWN = re.compile(r"product(\d+)(?:_|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """The node of a layer, its weight, and the shapes of what goes in and comes out."""
+
+    node: onnx.NodeProto
+    weight: onnx.TensorProto
+    given: tuple[int, ...]
+    made: tuple[int, ...]
+
+
+def product_bench(products: Sequence[Product], *, int8: bool) -> bytes:
+    """Return a file in which each product stands for itself, between tensors of its own."""
+    nodes, inputs, outputs, constants = [], [], [], []
+    generator = np.random.default_rng(0)
+    kind = TensorProto.UINT8 if int8 else TensorProto.FLOAT
+    for name, value in (("scale", np.float32(0.02)), ("zero", np.uint8(128)), ("bias_scale", np.float32(0.0004))):
+        constants.append(numpy_helper.from_array(np.array(value), name))
+    for index, product in enumerate(products):
+        name = f"product{index}"
+        dims = tuple(product.weight.dims)
+        biased = len(product.node.input) > 2
+        inputs.append(helper.make_tensor_value_info(f"in{index}", kind, product.given))
+        outputs.append(helper.make_tensor_value_info(f"out{index}" if int8 else name, kind, product.made))
+        own = onnx.NodeProto()
+        own.CopyFrom(product.node)
+        own.name, own.output[0] = name, name
+        del own.metadata_props[:]
+        if not int8:
+            constants.append(numpy_helper.from_array(generator.uniform(-1, 1, dims).astype(np.float32), f"w{index}"))
+            own.input[0], own.input[1] = f"in{index}", f"w{index}"
+            if biased:
+                own.input[2] = f"b{index}"
+                constants.append(numpy_helper.from_array(np.zeros(_outputs(product), np.float32), f"b{index}"))
+            nodes.append(own)
+            continue
+        constants.append(numpy_helper.from_array(generator.integers(-60, 60, dims, dtype=np.int8), f"w{index}"))
+        nodes.append(helper.make_node("DequantizeLinear", [f"in{index}", "scale", "zero"], [f"x{index}"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"w{index}", "scale"], [f"v{index}"]))
+        own.input[0], own.input[1] = f"x{index}", f"v{index}"
+        if biased:
+            constants.append(numpy_helper.from_array(np.zeros(_outputs(product), np.int32), f"b{index}"))
+            nodes.append(helper.make_node("DequantizeLinear", [f"b{index}", "bias_scale"], [f"c{index}"]))
+            own.input[2] = f"c{index}"
+        nodes += [own, helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"out{index}"])]
+    if int8:  # what the borders of an int8 part cost, on the largest tensor
+        largest = max(products, key=lambda each: math.prod(each.made))
+        inputs.append(helper.make_tensor_value_info("border", TensorProto.FLOAT, largest.made))
+        outputs.append(helper.make_tensor_value_info("rounded", TensorProto.UINT8, largest.made))
+        inputs.append(helper.make_tensor_value_info("back", TensorProto.UINT8, largest.made))
+        outputs.append(helper.make_tensor_value_info("real", TensorProto.FLOAT, largest.made))
+        nodes.append(helper.make_node("QuantizeLinear", ["border", "scale", "zero"], ["rounded"]))
+        nodes.append(helper.make_node("DequantizeLinear", ["back", "scale", "zero"], ["real"]))
+    graph = helper.make_graph(nodes, "layers", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", OPSET)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+
+
+def _outputs(product: Product) -> int:
+    return product.made[1] if product.node.op_type == "Conv" else product.made[-1]
+
+
+def timed_products(
+    content: bytes, count: int, threads: int, *, share: float = 0.5
+) -> tuple[list[float], dict[str, float]]:
+    """Return the seconds of each product of a bench, and those of a value by kind of border kernel."""
+    spent: defaultdict[str, float] = defaultdict(float)
+    values: defaultdict[str, int] = defaultdict(int)
+    kernels = kernels_of(content, threads, share=share)
+    for kernel in kernels:
+        if kernel.kind in BORDER:
+            spent[kernel.kind] += kernel.seconds
+            values[kernel.kind] += kernel.values
+    products = by_product([kernel for kernel in kernels if kernel.kind not in BORDER], count)
+    return products, {kind: spent[kind] / max(1, values[kind]) for kind in spent}
+
+
+def by_product(kernels: Sequence[Kernel], count: int) -> list[float]:
+    """Return the seconds of the kernels of each product."""
+    seconds = [0.0] * count
+    for kernel in kernels:
+        if own := _OWN.match(kernel.name):
+            seconds[int(own[1])] += kernel.seconds
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a profile: its name, its kind, its seconds, and the values of its first input."""
+
+    name: str
+    kind: str
+    seconds: float
+    values: int
+
+
+def kernels_of(content: bytes, threads: int, batch: int = 1, *, share: float = 0.5) -> list[Kernel]:
+    """Return the kernels of a network that runs in onnxruntime a few times; ``share`` of the runs are quicker."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        feeds = {each.name: _some(each, batch) for each in session.get_inputs()}
+        with quiet():
+            for _ in range(_RUNS):
+                session.run(None, feeds)
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+            about = event["args"]
+            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
+            values = math.prod(next(iter(first.values()), []))
+            key = event["name"].removesuffix(_KERNEL), about["op_name"], values
+            durations[key].append(event["dur"] / 1e6)
+    return [Kernel(*key[:2], float(np.quantile(each[1:], share)), key[2]) for key, each in durations.items()]
+
+
+def _some(given: Any, batch: int) -> np.ndarray[Any, Any]:
+    shape = [size if isinstance(size, int) else batch for size in given.shape]
+    kind = np.uint8 if "uint8" in given.type else np.float32
+    return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
+
+
+def border_seconds(rates: Mapping[str, float], dims: int) -> float:
+    """Return what one value of a tensor costs on its way from float to int8 or back, the mean of both ways."""
+    kinds = BORDER if dims == 4 else BORDER[:2]
+    both = sum(rates.get(kind, 0.0) * (2 if kind == "Transpose" else 1) for kind in kinds)
+    return both / 2

@@ -1,0 +1,260 @@
+"""What single layers and the operations between them take in onnxruntime here, in float and in int8, by their shapes.
+
+Layers are timed as in :mod:`senseapp.runtimes.onnxruntime.timing`, in files of layers that do not depend on each other.
+An operation between layers is timed on a tensor of usual size, between two convolutions in float and in int8, as what
+it adds to these two: what is computed with the convolution before it adds nothing, what needs another order of memory,
+or is computed in float between roundings, adds these too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from senseapp.records.probe import GlueCost, GlueKind, LayerShape, ProbedCosts, ShapeCost
+from senseapp.runtimes.onnxruntime.bench import (
+    OPSET,
+    Product,
+    border_seconds,
+    kernels_of,
+    product_bench,
+    timed_products,
+)
+
+_IMAGE, _TOKENS = (1, 64, 40, 40), (1, 197, 384)
+_HEADS, _HEADS_TURNED, _SCORES = (1, 3, 197, 64), (1, 3, 64, 197), (1, 3, 197, 197)
+_SHARE = 0.25
+"""Of the runs of a kernel, which are quicker than what is taken as its time: other programs only slow them down."""
+
+
+def probe(layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
+    """Return the seconds of each of ``layers`` that onnxruntime has a product for, and of kinds of ``glue``."""
+    known = [(shape, product) for shape in layers if (product := _product(shape)) is not None]
+    products = [product for _, product in known]
+    costs: list[ShapeCost] = []
+    border = 0.0
+    if products:
+        real, rates = timed_products(product_bench(products, int8=False), len(products), threads, share=_SHARE)
+        whole, int8_rates = timed_products(product_bench(products, int8=True), len(products), threads, share=_SHARE)
+        costs = [
+            ShapeCost(shape=shape, float_seconds=one, int8_seconds=other)
+            for (shape, _), one, other in zip(known, real, whole, strict=True)
+        ]
+        border = border_seconds(rates | int8_rates, 2)
+    return ProbedCosts(layers=tuple(costs), glue=_glue_costs(glue, threads), border_seconds=border)
+
+
+def _product(shape: LayerShape) -> Product | None:
+    """Return a layer as a node of its own; None for what is no convolution and no linear layer of images."""
+    weight, given = shape.weight, shape.given
+    if len(weight) == 2 and given and given[-1] == weight[1]:
+        made = (*given[:-1], weight[0])
+        if len(given) == 1:
+            node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)
+            return Product(node=node, weight=_constant(weight), given=(1, *given), made=(1, *made))
+        node = helper.make_node("MatMul", ["x", "w"], ["y"])
+        return Product(node=node, weight=_constant(weight[::-1]), given=(1, *given), made=(1, *made))
+    kernel = weight[2:]
+    if not kernel or len(given) != len(kernel) + 1 or len(shape.made) != len(given) or given[0] % weight[1]:
+        return None
+    strides = [max(1, round(size / made)) for size, made in zip(given[1:], shape.made[1:], strict=True)]
+    missing = [
+        max(0, (made - 1) * stride + window - size)
+        for size, made, stride, window in zip(given[1:], shape.made[1:], strides, kernel, strict=True)
+    ]
+    pads = [size // 2 for size in missing] + [size - size // 2 for size in missing]
+    made = tuple(
+        (size + more - window) // stride + 1
+        for size, more, window, stride in zip(given[1:], missing, kernel, strides, strict=True)
+    )
+    groups = given[0] // weight[1]
+    if min(made) < 1 or weight[0] % groups:
+        return None
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], group=groups, strides=strides, pads=pads)
+    return Product(node=node, weight=_constant(weight), given=(1, *given), made=(1, weight[0], *made))
+
+
+def _constant(dims: Sequence[int]) -> TensorProto:
+    """Return a weight of that shape; a bench makes up its values."""
+    return TensorProto(dims=dims, data_type=TensorProto.FLOAT)
+
+
+# ---- between layers
+
+_Make = Callable[["_Graph"], None]
+
+
+class _Graph:
+    """A small network of convolutions of one channel each with an operation between them, in float or in int8."""
+
+    def __init__(self, *, int8: bool) -> None:
+        self._int8 = int8
+        self._inputs, self._outputs = list[ValueInfoProto](), list[ValueInfoProto]()
+        self._nodes = list[NodeProto]()
+        self._constants: dict[str, NDArray[Any]] = {
+            "scale": np.array(0.02, np.float32),
+            "zero": np.array(128, np.uint8),
+        }
+
+    def given(self, *shape: int) -> str:
+        """Return an input of that shape."""
+        name = f"given{len(self._inputs)}"
+        self._inputs.append(helper.make_tensor_value_info(name, self._type, shape))
+        return self._real(name)
+
+    def node(self, kind: str, *given: str, rounds: bool = True, **attributes: Any) -> str:
+        """Return what an operation returns, in int8 rounded and in float again; ``rounds`` is whether it is."""
+        made = f"made{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, list(given), [made], **attributes))
+        return self._real(self._rounded(made)) if rounds else made
+
+    def conv(self, given: str) -> str:
+        """Return what a convolution of 1 × 1 of each channel returns."""
+        weight = self.constant(np.ones((_IMAGE[1], 1, 1, 1), np.float32))
+        return self.node("Conv", given, weight, group=_IMAGE[1])
+
+    def constant(self, values: NDArray[Any]) -> str:
+        """Return a constant; weights are integers in int8."""
+        name = f"constant{len(self._constants)}"
+        if self._int8 and values.ndim == len(_IMAGE):
+            self._constants[name] = values.astype(np.int8)
+            self._nodes.append(helper.make_node("DequantizeLinear", [name, "scale"], [f"{name}.real"]))
+            return f"{name}.real"
+        self._constants[name] = values
+        return name
+
+    def ends(self, made: str) -> None:
+        """Make a tensor an output."""
+        name = self._rounded(made)
+        self._outputs.append(helper.make_tensor_value_info(name, self._type, None))
+
+    def seconds(self, threads: int) -> float:
+        """Return the seconds of all kernels."""
+        constants = [numpy_helper.from_array(values, name) for name, values in self._constants.items()]
+        graph = helper.make_graph(self._nodes, "glue", self._inputs, self._outputs, constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+        content = onnx.shape_inference.infer_shapes(model).SerializeToString()
+        return sum(kernel.seconds for kernel in kernels_of(content, threads, share=_SHARE))
+
+    @property
+    def _type(self) -> int:
+        return int(TensorProto.UINT8 if self._int8 else TensorProto.FLOAT)
+
+    def _real(self, name: str) -> str:
+        if not self._int8:
+            return name
+        self._nodes.append(helper.make_node("DequantizeLinear", [name, "scale", "zero"], [f"{name}.real"]))
+        return f"{name}.real"
+
+    def _rounded(self, name: str) -> str:
+        if not self._int8:
+            return name
+        rounded = f"{name}.rounded{len(self._nodes)}"
+        self._nodes.append(helper.make_node("QuantizeLinear", [name, "scale", "zero"], [rounded]))
+        return rounded
+
+
+def _convs(graph: _Graph) -> None:
+    graph.ends(graph.conv(graph.conv(graph.given(*_IMAGE))))
+
+
+def _three_convs(graph: _Graph) -> None:
+    graph.ends(graph.conv(graph.conv(graph.conv(graph.given(*_IMAGE)))))
+
+
+def _between(make: Callable[[_Graph, str], str]) -> _Make:
+    """Return what puts an operation between two convolutions."""
+
+    def made(graph: _Graph) -> None:
+        graph.ends(graph.conv(make(graph, graph.conv(graph.given(*_IMAGE)))))
+
+    return made
+
+
+def _alone(kind: str, *shapes: tuple[int, ...]) -> _Make:
+    """Return what makes an operation alone, on inputs of these shapes."""
+
+    def made(graph: _Graph) -> None:
+        graph.ends(graph.node(kind, *(graph.given(*shape) for shape in shapes), rounds=False))
+
+    return made
+
+
+def _sum(graph: _Graph) -> None:
+    first = graph.conv(graph.given(*_IMAGE))
+    graph.ends(graph.conv(graph.node("Add", first, graph.conv(first))))
+
+
+def _mean(graph: _Graph) -> None:
+    first = graph.conv(graph.given(*_IMAGE))
+    graph.ends(graph.conv(first))
+    graph.ends(graph.node("ReduceMean", first, graph.constant(np.array([2, 3])), keepdims=1, rounds=False))
+
+
+def _hardswish(graph: _Graph, given: str) -> str:
+    """Return what onnxruntime makes of HardSwish, which it has no kernel for."""
+    gate = graph.node("HardSigmoid", given, alpha=1 / 6, rounds=False)
+    return graph.node("Mul", given, gate)
+
+
+def _layer_norm(graph: _Graph) -> None:
+    size = _TOKENS[-1]
+    gain, shift = graph.constant(np.ones(size, np.float32)), graph.constant(np.zeros(size, np.float32))
+    graph.ends(graph.node("LayerNormalization", graph.given(*_TOKENS), gain, shift, rounds=False))
+
+
+_GLUE: Mapping[GlueKind, tuple[_Make, _Make | None, int]] = {
+    "add": (_sum, _three_convs, math.prod(_IMAGE)),
+    "mul": (
+        _between(lambda graph, given: graph.node("Mul", given, graph.given(1, _IMAGE[1], 1, 1))),
+        _convs,
+        math.prod(_IMAGE),
+    ),
+    "silu": (
+        _between(lambda graph, given: graph.node("Mul", given, graph.node("Sigmoid", given))),
+        _convs,
+        math.prod(_IMAGE),
+    ),
+    "hardswish": (_between(_hardswish), _convs, math.prod(_IMAGE)),
+    "hardsigmoid": (
+        _between(lambda graph, given: graph.node("HardSigmoid", given, alpha=1 / 6)),
+        _convs,
+        math.prod(_IMAGE),
+    ),
+    "sigmoid": (_between(lambda graph, given: graph.node("Sigmoid", given)), _convs, math.prod(_IMAGE)),
+    "pool": (_mean, _convs, math.prod(_IMAGE)),
+    "gelu": (_alone("Gelu", _TOKENS), None, math.prod(_TOKENS)),
+    "softmax": (_alone("Softmax", _SCORES), None, math.prod(_SCORES)),
+    "layer_norm": (_layer_norm, None, math.prod(_TOKENS)),
+    "matmul": (_alone("MatMul", _HEADS, _HEADS_TURNED), None, math.prod(_HEADS) * _SCORES[-1]),
+}
+"""How each kind is made, what is made without it, and the values that it is timed on."""
+
+
+def _glue_costs(kinds: Sequence[GlueKind], threads: int) -> tuple[GlueCost, ...]:
+    """Return what each kind adds to the convolutions around it, with the roundings that it needs."""
+    known: dict[tuple[_Make, bool], float] = {}
+
+    def seconds(make: _Make | None, *, int8: bool) -> float:
+        if make is None:
+            return 0.0
+        if (make, int8) not in known:
+            graph = _Graph(int8=int8)
+            make(graph)
+            known[make, int8] = graph.seconds(threads)
+        return known[make, int8]
+
+    found = []
+    for kind in kinds:
+        if kind not in _GLUE:
+            continue
+        make, without, values = _GLUE[kind]
+        real, whole = (max(0.0, seconds(make, int8=int8) - seconds(without, int8=int8)) for int8 in (False, True))
+        found.append(GlueCost(kind=kind, float_seconds=real / values, int8_seconds=whole / values))
+    return tuple(found)
