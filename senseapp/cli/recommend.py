@@ -74,12 +74,15 @@ def run(arguments: argparse.Namespace) -> None:
         task = RecommendationTask(run_id="", allowed_drop=allowed, promise=promise)
         record, found = task.search(evaluator, context)
         task.keep(folder, record)
-        if found.proven is not None and record.validation is not None:
+        scheduled = found.proven.result.schedule if found.proven is not None else None
+        sure = promise is None or any(each.schedule == scheduled for each in kept(folder.candidates(), promise))
+        if found.proven is not None and record.validation is not None and sure:
             progress("Writing the compressed model")
             files, _ = write_compressed(
                 found.proven.applied, arguments.out, found.proven.example, uploaded=evaluator.onnx
             )
             write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
+    written = arguments.schedule if files else None
     candidates, goal = folder.candidates(), arguments.goal or result.spec.goal
     best = recommended(candidates, goal=goal, allowed_drop=record.allowed_drop, promise=promise)
     if best is not None and arguments.best is not None:
@@ -89,13 +92,13 @@ def run(arguments: argparse.Namespace) -> None:
             replace_file(target, folder.candidate_file(best).read_bytes())
         files = (*files, target)
     offers = [candidate_json(each) for each in offered(candidates if promise is None else kept(candidates, promise))]
-    report = _report(record, files, arguments.schedule)
+    report = _report(record, files, written)
     report |= {"recommended": candidate_json(best) if best is not None else None, "candidates": offers}
     report |= promise_json(promise, candidates)
     print(json.dumps(report, allow_nan=False))
 
 
-def _report(record: Recommendation, files: tuple[Path, ...], schedule: Path) -> dict[str, Any]:
+def _report(record: Recommendation, files: tuple[Path, ...], schedule: Path | None) -> dict[str, Any]:
     loss, uniform, validation = record.loss, record.uniform_loss, record.validation
     return {
         "headline": record.headline,
@@ -109,6 +112,6 @@ def _report(record: Recommendation, files: tuple[Path, ...], schedule: Path) -> 
         "ci_high": loss.ci_high if loss else None,
         "images": loss.num_samples if loss else 0,
         "uniform_delta": uniform.delta if uniform else None,
-        "schedule": str(schedule) if validation else None,
+        "schedule": str(schedule) if schedule else None,
         "files": [str(path) for path in files],
     }
