@@ -207,3 +207,10 @@ def test_the_report_offers_it_and_the_settings_say_it(tmp_path: Path) -> None:
     assert examine_onnx(report.spec).barrier == ""
     with pytest.raises(InvalidSpec, match="Only nodes of an ONNX file"):
         ModelSpec(library="timm", name="resnet18", in_runtime=True)
+
+
+def test_a_node_that_the_runtime_refuses_too_is_refused_with_the_first_reason(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(file_of([node("ConvInteger", "x w", "y")], {"w": OWN["w"]}))  # takes no float
+    with pytest.raises(UnreadNode, match="Bring the float file that this one was quantized from"):
+        examine_onnx(ModelSpec(library="onnx", checkpoint=str(path)))

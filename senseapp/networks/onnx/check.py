@@ -22,7 +22,6 @@ from senseapp.networks.onnx.read import DEFAULT_DOMAINS, read_by
 TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
 _TIMES_OWN_ROUNDING = 4.0  # that of a file which amplifies rounding, by onnxruntime's own two ways to compute it
-_ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
 _AT_ONCE = 64  # values that are compared in one run
 
 Array = npt.NDArray[Any]
@@ -86,6 +85,9 @@ def sample_inputs(
             most = 2 if dtype == torch.bool else 256
             inputs[each.name] = torch.randint(0, most, shape, generator=generator).to(dtype)
     return inputs
+
+
+_ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
 
 
 def rounds(graph: Graph) -> bool:

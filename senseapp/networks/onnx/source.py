@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from senseapp.core.errors import InvalidSpec, UnsupportedModel
+from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx.cut import OutputCandidate
@@ -72,7 +72,10 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         opened = _read(spec)
     except UnreadNode as error:
         unread, spec = str(error), replace(spec, in_runtime=True)
-        opened = _read(spec)
+        try:
+            opened = _read(spec)
+        except SenseError:  # then there is no choice to offer
+            raise error from None
     task, problem, num_outputs, fitting = task_named(spec.task), "", 0, ""
     try:
         opened = _fitted(opened, spec)
