@@ -11,7 +11,8 @@ import time
 import torch
 from safetensors.torch import save_file
 
-from tests.shapes_detector import SIDE, WEIGHTS, inputs, network
+from senseapp.networks.sources.demo_detector import build_detector
+from tests.shapes_detector import SIDE, WEIGHTS, inputs
 
 _PICTURES, _FIRST, _BATCH = 800, 100_000, 32
 
@@ -21,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=40)
     epochs = parser.parse_args().epochs
-    module = network().train()
+    module = build_detector().train()
     images, targets = inputs(range(_FIRST, _FIRST + _PICTURES))
     pictures = images * 0.25 + 0.5  # torchvision's own forward normalises
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, weight_decay=1e-4)

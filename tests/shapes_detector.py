@@ -1,9 +1,11 @@
-"""A small SSD, trained by ``benchmarks/train_shapes_detector.py``, and pictures of coloured rectangles for it."""
+"""The network of the third demo with weights of its own, and pictures of coloured rectangles on noise for it.
+
+The weights are those of ``benchmarks/train_shapes_detector.py``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,59 +13,26 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from torch import Tensor, nn
-from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
+from torch import Tensor
 from torchvision.models.detection.ssd import SSD
 
+from senseapp.data.shapes import COLOURS, covered
 from senseapp.descriptions import ModelSource
 from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.sources.demo_detector import CLASS_NAMES, build_detector
 from senseapp.networks.sources.detectors import opened_detector
 from senseapp.records.spec import ModelSpec
 from tests.pictures import encoded
 
 WEIGHTS = Path(__file__).parent / "data" / "shapes_detector.safetensors"
 SIDE = 64
-NAMES = ("background", "red", "green", "blue")
-_COLOURS = {1: (225, 50, 50), 2: (50, 205, 50), 3: (60, 80, 225)}
 _SIDES = (10, 30)
 _MOST = 4
 
 
-class Backbone(nn.Module):
-    """Two maps, of strides 8 and 16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(_block(3, 16), _block(16, 24))
-        self.middle = nn.Sequential(_block(24, 32), nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
-        self.top = _block(32, 48)
-
-    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        middle = self.middle(self.stem(images))
-        return OrderedDict([("0", middle), ("1", self.top(middle))])
-
-
-def _block(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())
-
-
-def network(seed: int = 0) -> SSD:
-    """Return the detector with random weights, as torchvision runs it."""
-    torch.manual_seed(seed)
-    anchors = DefaultBoxGenerator([[2], [2]], scales=[0.2, 0.35, 0.6])
-    return SSD(
-        Backbone(),
-        anchors,
-        size=(SIDE, SIDE),
-        num_classes=len(NAMES),
-        image_mean=[0.5, 0.5, 0.5],
-        image_std=[0.25, 0.25, 0.25],
-    ).eval()
-
-
 def trained() -> SSD:
     """Return the detector with the weights of the benchmark."""
-    module = network()
+    module = build_detector()
     module.load_state_dict(load_file(WEIGHTS))
     return module
 
@@ -86,9 +55,9 @@ def load(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         preprocessing=Preprocessing(
             input_shape=(3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear", fit="stretch"
         ),
-        num_classes=len(NAMES),
+        num_classes=len(CLASS_NAMES),
         pretrained=True,
-        class_names=NAMES,
+        class_names=CLASS_NAMES,
         task="detection",
     )
 
@@ -101,18 +70,12 @@ def scene(seed: int) -> tuple[np.ndarray, list[tuple[int, int, int, int, int]]]:
     for _ in range(generator.integers(1, _MOST + 1)):
         width, height = (int(side) for side in generator.integers(*_SIDES, 2))
         left, top = int(generator.integers(0, SIDE - width)), int(generator.integers(0, SIDE - height))
-        label = int(generator.integers(1, len(NAMES)))
-        shade = np.array(_COLOURS[label]) * generator.uniform(0.7, 1.1)
+        label = int(generator.integers(1, len(CLASS_NAMES)))
+        shade = np.array(COLOURS[label]) * generator.uniform(0.7, 1.1)
         picture[top : top + height, left : left + width] = generator.normal(shade, 18, (height, width, 3))
-        found = [each for each in found if not _covered(each, (left, top, left + width, top + height))]
+        found = [each for each in found if not covered(each, (left, top, left + width, top + height))]
         found.append((label, left, top, left + width, top + height))
     return picture.clip(0, 255).astype(np.uint8), found
-
-
-def _covered(one: tuple[int, int, int, int, int], by: tuple[int, int, int, int]) -> bool:
-    _, left, top, right, bottom = one
-    shared = max(0, min(right, by[2]) - max(left, by[0])) * max(0, min(bottom, by[3]) - max(top, by[1]))
-    return 2 * shared > (right - left) * (bottom - top)
 
 
 def inputs(numbers: range) -> tuple[Tensor, tuple[dict[str, Tensor], ...]]:
@@ -137,6 +100,6 @@ def picture_files(count: int, *, first: int = 0) -> dict[str, bytes]:
         for label, left, top, right, bottom in found:
             box = [left, top, right - left, bottom - top]
             boxes.append({"id": len(boxes), "image_id": number, "category_id": label, "bbox": box, "iscrowd": 0})
-    categories = [{"id": number, "name": name} for number, name in enumerate(NAMES) if number]
+    categories = [{"id": number, "name": name} for number, name in enumerate(CLASS_NAMES) if number]
     files["instances.json"] = json.dumps({"images": images, "annotations": boxes, "categories": categories}).encode()
     return files
