@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,16 @@ the file takes at most --time times as long as all of it in int8; layers of more
 100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
 original in float, for all-int8 and for the runtime's own default: every metric with its interval, on held-out images
 where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
-the bytes of the file. "notes" begins with the finding, and says which improvement was left out since it failed.
-FILE.README.txt says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
-file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
-uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
-own.
+the bytes of the file. "elsewhere" has the times of the file and the original in each other runtime that is installed
+here, as multiples of those in the runtime that the file is for, with their intervals. "notes" begins with the finding,
+and says which improvement was left out since it failed. FILE.README.txt says how to load it, prepare a picture and run
+it; --kit adds a program and a notebook that do so. The file and its figures stay in the run's folder, where pages and
+reports show them. --explain adds, for each layer of the uncompressed network, the damage of rounding its weights alone,
+its input alone and its output alone, to bits of their own.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
+  python -m senseapp deploy --run runs/demo --runtime openvino --out quick.onnx
   python -m senseapp deploy --run runs/demo --schedule targets.json --time 1.1 --out quick.onnx
   python -m senseapp deploy --run runs/demo --schedule targets.json --float --out pruned.onnx
 """
@@ -161,6 +163,10 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
         "opset": deployed.opset,
         "batch": deployed.batch or "any",
         "machine": deployed.machine,
+        "runtime": deployed.settings.runtime,
+        "elsewhere": {
+            each.runtime: {"file": asdict(each.file), "original": asdict(each.original)} for each in deployed.elsewhere
+        },
         "files": [str(path) for path in files],
         "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
     }

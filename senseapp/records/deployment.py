@@ -224,6 +224,21 @@ class RuntimeFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """How long the same files take in another runtime on the same machine, in turns with the one they were made for.
+
+    Attributes:
+        runtime: the name of the other runtime.
+        file: its time for the file, as a multiple of the time in the runtime that the file was made for.
+        original: the same of the original in float.
+    """
+
+    runtime: str
+    file: Median
+    original: Median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """What was measured of a file in its runtime, beside what it competes with, in one run.
 
@@ -241,6 +256,7 @@ class Deployment:
         findings: sentences; the first says what the file does, the others what speaks against it.
         notes: further sentences.
         computes_in_float: whether no part of the file computes in int8; None in records of earlier versions.
+        elsewhere: times in other runtimes that open the file here; its answers in them are not measured.
     """
 
     settings: DeploySettings
@@ -255,6 +271,7 @@ class Deployment:
     findings: tuple[str, ...]
     notes: tuple[str, ...]
     computes_in_float: bool | None = None
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
     def runtime(self) -> RuntimeDescription:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -34,7 +34,7 @@ _COMPARING_TURNS = 21  # where only the ratio counts
 class RuntimeNetwork(ABC):
     """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
 
-    runtime_label: ClassVar[str]
+    runtime_label: str
 
     @property
     def abilities(self) -> Abilities:

@@ -19,13 +19,15 @@ from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime
+from senseapp.runtimes.base import Exporter, Fitting, QuantizedWeights, Quantizer, Runtime, RuntimeNetwork
+from senseapp.runtimes.onnx_network import OnnxNetwork
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime.profile import PROFILER
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
@@ -50,12 +52,22 @@ class OnnxRuntime(Runtime):
         """Return what exports ``model`` to ONNX once for all its weights."""
         return OnnxTemplate(model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeModel:
-        """Open an ONNX file; raises InvalidSpec where onnxruntime cannot."""
+    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+        """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
         return self._model(content, threads=threads)
 
-    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
+    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeNetwork:
+        """Return a file that takes images."""
+        return self._file(content, threads=threads, simulated=simulated)
+
+    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
+        """Return a file that takes what it declares."""
         return RuntimeModel(content, threads=threads, simulated=simulated)
+
+    @property
+    def _profiler(self) -> timing.Profiler:
+        """What takes the times of the kernels of files."""
+        return PROFILER
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return onnxruntime on edited copies of an uploaded file."""
@@ -148,7 +160,7 @@ class OnnxRuntime(Runtime):
             writer.notes = (_EQUALISED,) if network != content else ()
             yield writer
 
-    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes:
+    def own_int8(self, content: bytes, calibration: Sequence[Tensor]) -> bytes | None:
         """Return the file of onnxruntime's quantizer with one scale for each tensor, as it comes."""
         with Int8Writer(content, calibration, per_channel=False) as usual:
             return usual.write()
@@ -176,14 +188,14 @@ class OnnxRuntime(Runtime):
     def time_layers(
         self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
-        """Return the times of layers by onnxruntime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
-        return timing.time_layers(content, int8, owners, threads=threads, batch=batch)
+        """Return the times of layers by the runtime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
+        return timing.time_layers(content, int8, owners, profiler=self._profiler, threads=threads, batch=batch)
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> tuple[dict[str, tuple[float, int]], float]:
-        """Return the seconds of each layer's kernels by onnxruntime's own profile."""
-        return timing.time_products(content, owners, threads=threads, batch=batch)
+        """Return the seconds of each layer's kernels by the runtime's own profile."""
+        return timing.time_products(content, owners, profiler=self._profiler, threads=threads, batch=batch)
 
 
 OPERATIONS = OnnxRuntime()

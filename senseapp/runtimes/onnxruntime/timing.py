@@ -1,7 +1,7 @@
-"""How long each layer takes in onnxruntime on this machine, in float and in int8, and what a change between them costs.
+"""How long each layer takes in a runtime of ONNX files here, in float and in int8, and what a change between costs.
 
 Every layer is put, with its shapes, into one file of layers that do not depend on each other, once in float and once in
-int8; onnxruntime's own profile tells the time of each kernel, which other programs on the machine hardly change. What
+int8; the runtime's own profile tells the time of each kernel, which other programs on the machine hardly change. What
 stands at the border of an int8 part (rounding, and another order of memory) costs so much for each value of a tensor.
 The whole network's float and int8 files, run in turns, say by how much layers take longer inside it; what the int8 file
 takes besides its products, rounding around operations that stay in float, is shared out among them by their outputs.
@@ -9,39 +9,65 @@ takes besides its products, rounding around operations that stay in float, is sh
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.process import quiet
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
-from senseapp.runtimes.base import times
+from senseapp.runtimes.base import RuntimeNetwork, times
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDER = ("QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput")
 _FLOAT_BITS = 32.0
-_RUNS = 21
-_KERNEL = "_kernel_time"
+RUNS = 21
+"""How often a file runs for the times of its kernels."""
 _OPSET = 21
 _OWN = re.compile(r"product(\d+)(?:_|$)")
 _TURNS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a profile.
+
+    Attributes:
+        name: of the node that it computes, or begins with it.
+        kind: of the node.
+        seconds: median over :data:`RUNS` runs.
+        values: of its first input.
+    """
+
+    name: str
+    kind: str
+    seconds: float
+    values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiler:
+    """How one runtime takes times.
+
+    Attributes:
+        kernels: returns the kernels of a file that runs on some images; takes the file, threads and images of a call.
+        open: opens a file on so many threads.
+        machine: returns processor and runtime, for people.
+    """
+
+    kernels: Callable[[bytes, int, int], list[Kernel]]
+    open: Callable[[bytes, int], RuntimeNetwork]
+    machine: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +81,14 @@ class _Product:
 
 
 def time_layers(
-    network: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    network: bytes, int8: bytes, owners: Mapping[str, str], *, profiler: Profiler, threads: int = 1, batch: int = 1
 ) -> LayerTimes:
     """Return the times of layers of a float ``network``, whose file in ``int8`` has all of them in int8.
 
     ``owners`` has the layer that a node belongs to, for the nodes of layers.
 
     Raises:
-        InvalidSpec: none of them is a product that onnxruntime computes in int8.
+        InvalidSpec: none of them is a product that is computed in int8.
     """
     graph = onnx.load_from_string(network).graph
     shapes = _shapes(graph, batch)
@@ -70,12 +96,12 @@ def time_layers(
     if not products:
         raise InvalidSpec("No layer of this network is one whose time in int8 can be taken.")
     every = list(products.values())
-    real, rates = _timed(_bench(every, int8=False), len(every), threads)
-    whole, int8_rates = _timed(_bench(every, int8=True), len(every), threads)
+    real, rates = _timed(_bench(every, int8=False), len(every), profiler, threads)
+    whole, int8_rates = _timed(_bench(every, int8=True), len(every), profiler, threads)
     rates |= int8_rates
     files = (network, int8)
-    (real_own, real_rest), (whole_own, whole_rest) = (_split(_profile(file, threads, batch)) for file in files)
-    walls = _wall(files, shapes[graph.input[0].name], threads)
+    (real_own, real_rest), (whole_own, whole_rest) = (_split(profiler.kernels(file, threads, batch)) for file in files)
+    walls = _wall([profiler.open(file, threads) for file in files], shapes[graph.input[0].name])
     slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
     real_seconds = slower[0] * real_own * np.array(real) / sum(real)
     whole_seconds = slower[1] * whole_own * np.array(whole) / sum(whole)
@@ -94,13 +120,13 @@ def time_layers(
             Conversion(first=first, second=second, seconds=float(slower.mean()) * count * _border(rates, dims))
             for (first, second), (count, dims) in edges.items()
         ),
-        source=f"measured on {machine()}",
+        source=f"measured on {profiler.machine()}",
         measured_here=True,
     )  # fmt: skip
 
 
 def time_products(
-    network: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    network: bytes, owners: Mapping[str, str], *, profiler: Profiler, threads: int = 1, batch: int = 1
 ) -> tuple[dict[str, tuple[float, int]], float]:
     """Return the seconds of each layer's kernels in a float ``network`` with the values that it makes; and of the rest.
 
@@ -114,7 +140,7 @@ def time_products(
     names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
     for node in model.graph.node:
         node.name = names.get(node.name, node.name)
-    kernels = _profile(model.SerializeToString(), threads, batch)
+    kernels = profiler.kernels(model.SerializeToString(), threads, batch)
     seconds = _by_product(kernels, len(products))
     sizes = (math.prod(product.made) for product in products.values())
     rest = sum(kernel.seconds for kernel in kernels) - sum(seconds)
@@ -189,13 +215,14 @@ def _bench(products: Sequence[_Product], *, int8: bool) -> bytes:
             own.input[2] = f"c{index}"
         nodes += [own, helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"out{index}"])]
     if int8:  # what the borders of an int8 part cost, on the largest tensor
+        grid = ("scale", "zero")
         largest = max(products, key=lambda each: math.prod(each.made))
         inputs.append(helper.make_tensor_value_info("border", TensorProto.FLOAT, largest.made))
-        outputs.append(helper.make_tensor_value_info("rounded", TensorProto.UINT8, largest.made))
+        outputs.append(helper.make_tensor_value_info("rounded_QuantizeLinear", TensorProto.UINT8, largest.made))
         inputs.append(helper.make_tensor_value_info("back", TensorProto.UINT8, largest.made))
-        outputs.append(helper.make_tensor_value_info("real", TensorProto.FLOAT, largest.made))
-        nodes.append(helper.make_node("QuantizeLinear", ["border", "scale", "zero"], ["rounded"]))
-        nodes.append(helper.make_node("DequantizeLinear", ["back", "scale", "zero"], ["real"]))
+        outputs.append(helper.make_tensor_value_info("real_DequantizeLinear", TensorProto.FLOAT, largest.made))
+        nodes.append(helper.make_node("QuantizeLinear", ["border", *grid], ["rounded_QuantizeLinear"]))
+        nodes.append(helper.make_node("DequantizeLinear", ["back", *grid], ["real_DequantizeLinear"]))
     graph = helper.make_graph(nodes, "layers", inputs, outputs, constants)
     opsets = [helper.make_opsetid("", _OPSET)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
@@ -205,11 +232,11 @@ def _outputs(product: _Product) -> int:
     return product.made[1] if product.node.op_type == "Conv" else product.made[-1]
 
 
-def _timed(content: bytes, count: int, threads: int) -> tuple[list[float], dict[str, float]]:
+def _timed(content: bytes, count: int, profiler: Profiler, threads: int) -> tuple[list[float], dict[str, float]]:
     """Return the seconds of each product of a bench, and those of a value by kind of border kernel."""
     spent: defaultdict[str, float] = defaultdict(float)
     values: defaultdict[str, int] = defaultdict(int)
-    kernels = _profile(content, threads)
+    kernels = profiler.kernels(content, threads, 1)
     for kernel in kernels:
         if kernel.kind in _BORDER:
             spent[kernel.kind] += kernel.seconds
@@ -218,7 +245,7 @@ def _timed(content: bytes, count: int, threads: int) -> tuple[list[float], dict[
     return products, {kind: spent[kind] / max(1, values[kind]) for kind in spent}
 
 
-def _by_product(kernels: Sequence[_Kernel], count: int) -> list[float]:
+def _by_product(kernels: Sequence[Kernel], count: int) -> list[float]:
     """Return the seconds of the kernels of each product."""
     seconds = [0.0] * count
     for kernel in kernels:
@@ -227,53 +254,13 @@ def _by_product(kernels: Sequence[_Kernel], count: int) -> list[float]:
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """One kernel of a profile: its name, its kind, its median seconds, and the values of its first input."""
-
-    name: str
-    kind: str
-    seconds: float
-    values: int
-
-
-def _profile(content: bytes, threads: int, batch: int = 1) -> list[_Kernel]:
-    """Return the kernels of a network that runs in onnxruntime a few times, on zeros."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        feeds = {each.name: _some(each, batch) for each in session.get_inputs()}
-        with quiet():
-            for _ in range(_RUNS):
-                session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_bytes())
-    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            about = event["args"]
-            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
-            values = math.prod(next(iter(first.values()), []))
-            key = event["name"].removesuffix(_KERNEL), about["op_name"], values
-            durations[key].append(event["dur"] / 1e6)
-    return [_Kernel(*key[:2], statistics.median(each[1:]), key[2]) for key, each in durations.items()]
-
-
-def _some(given: Any, batch: int) -> np.ndarray[Any, Any]:
-    shape = [size if isinstance(size, int) else batch for size in given.shape]
-    kind = np.uint8 if "uint8" in given.type else np.float32
-    return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
-
-
-def _split(kernels: Sequence[_Kernel]) -> tuple[float, float]:
+def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:
     """Return the seconds of products, and of everything else."""
     products = sum(each.seconds for each in kernels if re.search("Conv|Gemm|MatMul", each.kind))
     return products, sum(each.seconds for each in kernels) - products
 
 
-def _wall(files: Sequence[bytes], shape: tuple[int, ...], threads: int) -> np.ndarray[Any, Any]:
-    opened = [RuntimeModel(file, threads=threads) for file in files]
+def _wall(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.array([statistics.median(each) for each in times(opened, torch.zeros(shape), turns=_TURNS)])
 
 
@@ -283,7 +270,7 @@ def _edges(
     """Return pairs of neighbours that may differ, each with the values and dimensions of the tensor between them.
 
     ``ends`` are the nodes that can compute in int8; what lies between two of them passes values on as they are. What
-    onnxruntime always computes in float parts them: what that costs is in the times of layers.
+    the runtime always computes in float parts them: what that costs is in the times of layers.
     """
     found: dict[tuple[str, str], tuple[int, int]] = {}
     carried: dict[str, tuple[str, tuple[int, ...]]] = {graph.input[0].name: (FLOAT, shapes[graph.input[0].name])}
