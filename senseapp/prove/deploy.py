@@ -26,7 +26,7 @@ from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Elsewhere, Median, RuntimeFigures
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio
+from senseapp.runtimes.base import COMPARING_TURNS, TURNS, Runtime, RuntimeNetwork, ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +269,9 @@ def _elsewhere(
             evaluator.progress(f"Timing the file in {other.label} beside {own.label}")
             there = evaluator.runtime(other.name)
             others = [there.open(files[name], threads=settings.threads) for name in names]
-            spent = runtime.times([*others, *map(opened.__getitem__, names)], _call(evaluator, settings), turns=TURNS)
+            spent = runtime.times(
+                [*others, *map(opened.__getitem__, names)], _call(evaluator, settings), turns=COMPARING_TURNS
+            )
             file, original = (ratio(spent[place], spent[place + len(names)]) for place in range(len(names)))
             found.append(Elsewhere(runtime=other.name, file=file, original=original))
     return tuple(found)

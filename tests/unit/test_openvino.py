@@ -25,7 +25,7 @@ from senseapp.runtimes.onnxruntime.uploaded import UploadedModel
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino
 from senseapp.runtimes.openvino.profile import PROFILER, undisturbed
-from senseapp.runtimes.openvino.runtime import compiled
+from senseapp.runtimes.openvino.runtime import compiled, read
 
 pytestmark = pytest.mark.slow  # exports networks
 
@@ -91,14 +91,14 @@ def test_an_int8_file_computes_in_int8_what_it_does_in_onnxruntime(files, images
 
 
 def executed(content: bytes):
-    network = compiled(content, (1, 3, 16, 16), threads=1)
+    network = compiled(read(content), (1, 3, 16, 16), threads=1)
     for node in network.get_runtime_model().get_ordered_ops():
         about = node.get_rt_info()
         yield SimpleNamespace(kind=about["layerType"].astype(str), kernel=about["primitiveType"].astype(str))
 
 
 def test_float_is_never_computed_in_16_bits(files) -> None:
-    network = compiled(files.real, (1, 3, 16, 16), threads=1)
+    network = compiled(read(files.real), (1, 3, 16, 16), threads=1)
     assert network.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
     assert (network.get_property("NUM_STREAMS"), network.get_property("INFERENCE_NUM_THREADS")) == (1, 1)
     assert not network.get_property("ENABLE_CPU_PINNING")

@@ -22,8 +22,9 @@ def _kernels(content: bytes, threads: int, batch: int) -> list[Kernel]:
 
     OpenVINO shares fused nodes' time as one kernel, named by the first of the nodes.
     """
-    feeds = [_some(each, batch) for each in read(content).inputs]
-    network = compiled(content, *(each.shape for each in feeds), threads=threads, profiled=True)
+    network = read(content)
+    feeds = [_some(each, batch) for each in network.inputs]
+    network = compiled(network, *(each.shape for each in feeds), threads=threads, profiled=True)
     request = network.create_infer_request()
     averages: dict[str, list[float]] = {}
     with quiet():

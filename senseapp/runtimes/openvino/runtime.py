@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,34 +72,37 @@ class OpenVinoModel(OnnxNetwork):
         found = self._request(given.shape).infer([given], share_inputs=True)
         return {name: torch.from_numpy(found[place]) for place, name in enumerate(self._names)}
 
+    def _network(self) -> Any:
+        """Return the network anew: compiling it for a shape changes it."""
+        return read(self._content)
+
     def _request(self, shape: tuple[int, ...]) -> Any:
         if shape not in self._requests:
-            self._requests[shape] = compiled(self._content, shape, threads=self._threads).create_infer_request()
+            self._requests[shape] = compiled(self._network(), shape, threads=self._threads).create_infer_request()
             if len(self._requests) > _KEPT_SHAPES:
                 self._requests.popitem(last=False)
         self._requests.move_to_end(shape)
         return self._requests[shape]
 
 
-def read(content: bytes) -> Any:
-    """Return the network of an ONNX file.
+def read(file: bytes | Path) -> Any:
+    """Return the network of an ONNX file; from a path, also of a file of OpenVINO's own format.
 
     Raises:
         InvalidSpec: OpenVINO cannot read it.
     """
     try:
-        return _CORE.read_model(io.BytesIO(content))
+        return _CORE.read_model(io.BytesIO(file) if isinstance(file, bytes) else file)
     except RuntimeError as error:
         raise _refused(error) from error
 
 
-def compiled(content: bytes, *shapes: Sequence[int], threads: int, profiled: bool = False) -> Any:
-    """Return the network of an ONNX file, compiled for inputs of ``shapes`` on ``threads``; ``profiled`` takes times.
+def compiled(network: Any, *shapes: Sequence[int], threads: int, profiled: bool = False) -> Any:
+    """Return a network of :func:`read`, compiled for inputs of ``shapes`` on ``threads``; ``profiled`` takes times.
 
     Raises:
         InvalidSpec: OpenVINO cannot compile it so.
     """
-    network = read(content)
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
