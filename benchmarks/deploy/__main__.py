@@ -1,4 +1,4 @@
-"""Files that onnxruntime runs: right, quick and as simulated? ``python -m benchmarks.deploy [--only NAME,NAME]``.
+"""Files that runtimes run: right, quick and as simulated? ``python -m benchmarks.deploy [--only NAME,NAME]``.
 
 Each part is a module of this package with a function ``rows``, and a section of ``benchmarks/RESULTS.md``.
 """
@@ -14,7 +14,7 @@ from benchmarks.results import write_section
 from senseapp.core.process import become_measuring
 
 TITLE = "Files that onnxruntime runs, {part} (`python -m benchmarks.deploy`)"
-PARTS = ("accuracy", "carry", "times", "simulation")
+PARTS = ("accuracy", "carry", "times", "simulation", "runtimes")
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from benchmarks.real.rows import Row
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
@@ -45,7 +46,7 @@ def rows() -> Iterator[Row]:
     """Yield one row for each architecture, and one for the worst."""
     found = []
     for name in (*_TRAINED, *_OTHERS):
-        agreement, divergence, equal = _compared(*_case(name))
+        agreement, divergence, equal = _compared(*_int8(name))
         found.append((agreement, divergence, equal))
         yield _row(name, agreement, divergence, f"{100 * equal:.1f} % of the images equal to the bit")
     agreements, divergences, _ = zip(*found, strict=True)
@@ -61,20 +62,27 @@ def _row(name: str, agreement: float, divergence: float, note: str) -> Row:
     )
 
 
-def _case(name: str) -> tuple[bytes, Tensor]:
-    """Return the int8 file of the network called ``name``, and images to score."""
+def case(name: str) -> tuple[bytes, Tensor, Tensor]:
+    """Return the network called ``name`` as a float file, images to fit an int8 file to, and images to score."""
     if name == _REAL:
-        fitted, scored = tensors(_FITTED, MADE_FROM), tensors(_SCORED)
-        return _fitted_file(load_network(), fitted), scored
-    if name == _DEMO:
+        network, fitted, scored = load_network(), tensors(_FITTED, MADE_FROM), tensors(_SCORED)
+    elif name == _DEMO:
+        network = load_demo_model().module
         fitted, scored = load_demo_images("train").images[:_FITTED], load_demo_images().images[:_SCORED]
-        return _fitted_file(load_demo_model().module, fitted), scored
-    torch.manual_seed(0)
-    size = {"img_size": _SIDE} if name.startswith("vit") else {}
-    network = timm.create_model(name, num_classes=len(MADE_FROM), **size).eval()
-    fit_classifier(network, tensors(_LEARNT, MADE_FROM, seed=1, side=_SIDE))
-    fitted, scored = tensors(_FITTED, MADE_FROM, side=_SIDE), tensors(_SCORED, side=_SIDE)
-    exported = onnx_model(network, fitted[:2])
+    else:
+        torch.manual_seed(0)
+        size = {"img_size": _SIDE} if name.startswith("vit") else {}
+        network = timm.create_model(name, num_classes=len(MADE_FROM), **size).eval()
+        fit_classifier(network, tensors(_LEARNT, MADE_FROM, seed=1, side=_SIDE))
+        fitted, scored = tensors(_FITTED, MADE_FROM, side=_SIDE), tensors(_SCORED, side=_SIDE)
+    return onnx_model(network, fitted[:2]), fitted, scored
+
+
+def _int8(name: str) -> tuple[bytes, Tensor]:
+    """Return the int8 file of the network called ``name``, and images to score."""
+    exported, fitted, scored = case(name)
+    if name in _TRAINED:
+        return fitted_file(exported, fitted), scored
     with Int8Writer(exported, [fitted], rounding=Rounding(), reduce_range=True) as writer:
         return writer.write(), scored
 
@@ -94,8 +102,9 @@ def fit_classifier(network: nn.Module, images: Tensor) -> None:
         classifier.bias.copy_(-mean @ found)
 
 
-def _fitted_file(network: nn.Module, fitted: Tensor) -> bytes:
-    exported, batches = onnx_model(network, fitted[:2]), fitted.split(16)
+def fitted_file(exported: bytes, fitted: Tensor) -> bytes:
+    """Return a float file in int8, with ranges and weights that are fitted to images."""
+    batches = fitted.split(16)
     with Int8Writer(exported, batches) as writer:
         found = ranges(exported, batches, rounded_tensors(writer.write()), ["mse"])["mse"]
         nodes = products(onnx.load_from_string(exported))
@@ -104,13 +113,14 @@ def _fitted_file(network: nn.Module, fitted: Tensor) -> bytes:
         return writer.write()
 
 
-def _outputs(opened: RuntimeModel, images: Tensor) -> Tensor:
+def outputs(opened: RuntimeNetwork, images: Tensor) -> Tensor:
+    """Return the scores of images, 16 a call."""
     return torch.cat([cast(Tensor, opened.run(batch)) for batch in images.split(16)])
 
 
 def _compared(content: bytes, scored: Tensor) -> tuple[float, float, float]:
     """Return top-1 agreement, mean KL divergence, and the share of images with equal outputs."""
-    meant, computed = (_outputs(RuntimeModel(content, simulated=simulated), scored) for simulated in (True, False))
+    meant, computed = (outputs(RuntimeModel(content, simulated=simulated), scored) for simulated in (True, False))
     first, second = (each.double().log_softmax(1) for each in (meant, computed))
     agreement = float((first.argmax(1) == second.argmax(1)).double().mean())
     equal = float((meant == computed).all(1).double().mean())

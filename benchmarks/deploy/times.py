@@ -22,7 +22,6 @@ from senseapp.runtimes.base import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
-from senseapp.runtimes.onnxruntime.timing import time_layers
 from tests.schedule_cases import run_of
 
 _NETWORKS = ("tf_efficientnet_lite0", "resnet18", "mobilenetv3_small_100", "regnetx_002")
@@ -76,7 +75,7 @@ def _timed(name: str) -> Iterator[TimedNetwork]:
     content = onnx_model(network, images)
     layers = {layer for layer, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
     with Int8Writer(content, [images], rounding=Rounding()) as writer:
-        found = time_layers(content, writer.write(), layers_of_nodes(content, layers))
+        found = OPERATIONS.time_layers(content, writer.write(), layers_of_nodes(content, layers))
         yield TimedNetwork(
             runtime=OPERATIONS, network=content, times=found, quantizer=writer, image=images[:1], threads=1
         )

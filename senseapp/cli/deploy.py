@@ -50,7 +50,9 @@ original in float, for all-int8 and for "default", the runtime's own quantizer i
 "default_setting" names: every metric with its interval, on held-out images where there are enough, the milliseconds of
 a call on this machine with the interval of their median, made in turns, and the bytes of the file. Whether int8 pays on
 this machine is said first, from a first file that is made without a search; "operators" says where the time went, in
-float and in the file. "notes" begins with the finding, and says which improvement was left out since it failed.
+float and in the file. "elsewhere" has the times of the file and the original in each other runtime that is installed
+here, as multiples of those in the runtime that the file is for, with their intervals. "notes" begins with the finding,
+and says which improvement was left out since it failed.
 With --promise, no file is written unless the upper bound of its loss on held-out images is within it. FILE.README.txt
 says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
 file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
@@ -60,6 +62,7 @@ held-out ones, the tensors whose ranges these exceed, and whether images look ra
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
+  python -m senseapp deploy --run runs/demo --runtime openvino --out quick.onnx
   python -m senseapp deploy --run runs/demo --schedule targets.json --time 1.1 --out quick.onnx
   python -m senseapp deploy --run runs/demo --schedule targets.json --float --out pruned.onnx
 """
@@ -224,6 +227,10 @@ def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -
             }
             for each in deployed.operators
         ],
+        "runtime": deployed.settings.runtime,
+        "elsewhere": {
+            each.runtime: {"file": asdict(each.file), "original": asdict(each.original)} for each in deployed.elsewhere
+        },
         "files": [str(path) for path in files],
         "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
     }

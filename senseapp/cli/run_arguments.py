@@ -325,10 +325,20 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runtime(parser: argparse.ArgumentParser) -> None:
-    """Add ``--runtime``, which only needs to be said where several are installed."""
-    labels = ", ".join(RUNTIMES)
-    shown = f"the runtime that the file is for: {labels}" if len(RUNTIMES) > 1 else argparse.SUPPRESS
-    parser.add_argument("--runtime", default=usual_runtime(), choices=list(RUNTIMES), help=shown)
+    """Add ``--runtime``; one that is not installed is refused with a sentence on how it is added."""
+    parser.add_argument(
+        "--runtime",
+        type=_installed,
+        default=usual_runtime(),
+        choices=list(RUNTIMES),
+        help=f"the runtime that the file is for: {', '.join(RUNTIMES)} (default {usual_runtime()})",
+    )
+
+
+def _installed(name: str) -> str:
+    if name in RUNTIMES and not RUNTIMES[name].is_installed:
+        raise argparse.ArgumentTypeError(RUNTIMES[name].how_to_add)
+    return name
 
 
 def partner_of(arguments: argparse.Namespace, result: RunResult) -> RunResult | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.registry import Registry, object_at
 
 
@@ -17,6 +19,8 @@ class RuntimeDescription:
         file_title: what its files are called: ``ONNX``.
         suffix: of its files, with the dot.
         operations: ``module:name`` of its :class:`~senseapp.runtimes.base.Runtime`; it may load torch.
+        package: that must be importable for it; empty where senseapp itself depends on it.
+        added_by: the command that installs ``package``.
         has_int8: whether it computes in int8, so that its quantizer can be asked for such files.
         opened_by: what else opens its files.
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
@@ -30,6 +34,8 @@ class RuntimeDescription:
     file_title: str
     suffix: str
     operations: str
+    package: str = ""
+    added_by: str = ""
     has_int8: bool = False
     opened_by: str = ""
     runs_on: str = ""
@@ -40,7 +46,12 @@ class RuntimeDescription:
     @property
     def is_installed(self) -> bool:
         """Whether its files can be run here, and not only what was measured of them be shown."""
-        return bool(self.operations)
+        return bool(self.operations) and (not self.package or find_spec(self.package) is not None)
+
+    @property
+    def how_to_add(self) -> str:
+        """How it is added where it is not installed, in a sentence."""
+        return f"{self.label} is not installed here. To add it: {self.added_by}"
 
     @property
     def own_quantizer(self) -> str:
@@ -53,9 +64,16 @@ class RuntimeDescription:
 
 
 RUNTIMES: Registry[RuntimeDescription] = Registry(
-    "runtime", group="senseapp.runtimes", own=("senseapp.runtimes.onnxruntime:ONNXRUNTIME",)
+    "runtime",
+    group="senseapp.runtimes",
+    own=("senseapp.runtimes.onnxruntime:ONNXRUNTIME", "senseapp.runtimes.openvino:OPENVINO"),
 )
-"""All runtimes, in the order in which they are offered."""
+"""All runtimes, in the order in which they are offered, also those that are not installed here."""
+
+
+def installed_runtimes() -> tuple[RuntimeDescription, ...]:
+    """Return the runtimes whose files can be run here."""
+    return tuple(each for each in RUNTIMES.values() if each.is_installed)
 
 
 def usual_runtime() -> str:
@@ -71,5 +89,13 @@ def runtime_words(name: str) -> RuntimeDescription:
 
 
 def operations_of(name: str) -> object:
-    """Import and return the operations of a runtime; raise InvalidSpec, with the names there are, if there is none."""
-    return object_at(RUNTIMES.named(name).operations)
+    """Import and return the operations of a runtime.
+
+    Raises:
+        InvalidSpec: there is none of that name, or it is not installed; the message says which there are, or how it is
+            added.
+    """
+    description = RUNTIMES.named(name)
+    if not description.is_installed:
+        raise InvalidSpec(description.how_to_add)
+    return object_at(description.operations)

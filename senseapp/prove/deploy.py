@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
 from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import Effect, get
+from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.findings import advice, findings
+from senseapp.prove.findings import advice, findings, side_by_side
 from senseapp.prove.int8_files import Int8Search
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
@@ -26,6 +27,7 @@ from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (
     Deployment,
     DeploySettings,
+    Elsewhere,
     Median,
     OperatorShare,
     OperatorTime,
@@ -33,7 +35,7 @@ from senseapp.records.deployment import (
     operator_shares,
 )
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import TURNS, Runtime, RuntimeNetwork, ratio
+from senseapp.runtimes.base import COMPARING_TURNS, TURNS, Runtime, RuntimeNetwork, ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +195,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         with steps.trying("times of operators"):
             timed = (_operators(runtime, files[name], settings) for name in ("original", "file"))
             shares = operator_shares(*timed)
+    elsewhere = _elsewhere(evaluator, runtime, files, opened, settings, steps)
     record = Deployment(
         settings=settings,
         figures=figures,
@@ -208,6 +211,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
             evaluator.images.note,
             *steps.notes,
             *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures and zeros is not None else ()),
+            *(side_by_side(settings.runtime, each) for each in elsewhere),
             *notes,
             *runtime.changes(files["file"]),
             *source.notes,
@@ -215,6 +219,7 @@ def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySetting
         computes_in_float=in_float,
         own_setting=own_setting,
         operators=shares,
+        elsewhere=elsewhere,
     )
     before, after = (judged[name].outputs for name in ("original", "file"))
     answers = file_answers(before, after, proof, task=evaluator.task, names=names)
@@ -250,8 +255,7 @@ def _figures(
 
     The latter is for files in int8, beside which it is said; None for others.
     """
-    image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0]
-    shown = image.expand(settings.batch, *image.shape[1:])
+    shown = _call(evaluator, settings)
     zeros = None if settings.kind == "float" else runtime.half_zero(files["original"])
     others = () if zeros is None else (runtime.open(zeros, threads=settings.threads),)
     spent = runtime.times([*opened.values(), *others], shown, turns=TURNS)
@@ -266,6 +270,38 @@ def _figures(
         for name in files
     }
     return figures, ratio(spent[-1], seconds["original"]) if others else None
+
+
+def _call(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Tensor:
+    """Return the images of one call whose time is taken, (N, C, H, W)."""
+    image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0]
+    return image.expand(settings.batch, *image.shape[1:])
+
+
+def _elsewhere(
+    evaluator: ScheduleEvaluator,
+    runtime: Runtime,
+    files: Mapping[str, bytes],
+    opened: Mapping[str, RuntimeNetwork],
+    settings: DeploySettings,
+    steps: OptionalSteps,
+) -> tuple[Elsewhere, ...]:
+    """Return the times of the file and the original in the other runtimes that are installed and open such files."""
+    names, found = ("file", "original"), []
+    own = runtime.description
+    for other in installed_runtimes():
+        if other.name == own.name or other.suffix != own.suffix:
+            continue
+        with steps.trying(f"times in {other.label}"):
+            evaluator.progress(f"Timing the file in {other.label} beside {own.label}")
+            there = evaluator.runtime(other.name)
+            others = [there.open(files[name], threads=settings.threads) for name in names]
+            spent = runtime.times(
+                [*others, *map(opened.__getitem__, names)], _call(evaluator, settings), turns=COMPARING_TURNS
+            )
+            file, original = (ratio(spent[place], spent[place + len(names)]) for place in range(len(names)))
+            found.append(Elsewhere(runtime=other.name, file=file, original=original))
+    return tuple(found)
 
 
 def _preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from senseapp.core.texts import plural
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
+from senseapp.records.deployment import DeploySettings, Elsewhere, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
 
 
@@ -31,6 +31,24 @@ def advice(int8: Median, zeros: Median) -> str:
         saves = "" if share.high < 1 else " (nothing saved)"
         found.append(f"{name} takes {100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f}){saves}")
     return f"What saves time on this machine, of the original's time: {found[0]}; {found[1]}."
+
+
+def side_by_side(runtime: str, other: Elsewhere) -> str:
+    """Return which of two runtimes is quicker here and by how much, for a file that was made for ``runtime``."""
+    own, label = runtime_words(runtime).label, runtime_words(other.runtime).label
+    if other.file.low <= 1 <= other.file.high:
+        quicker = f"In {label} the file takes as long here as in {own}, as far as can be told"
+    else:
+        quicker = f"{label if other.file.high < 1 else own} is quicker here: in {label} the file takes"
+        quicker += f" {_share(other.file)} of its time in {own}"
+    return (
+        f"{quicker}; the original in float takes {_share(other.original)} (in turns). What the file answers in "
+        f"{label} is measured when it is made for it."
+    )
+
+
+def _share(ratio: Median) -> str:
+    return f"{100 * ratio.value:.0f} % ({100 * ratio.low:.0f} to {100 * ratio.high:.0f})"
 
 
 def _answers(changes: tuple[MetricChange, ...]) -> str:

@@ -276,6 +276,21 @@ def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """How long the same files take in another runtime on the same machine, in turns with the one they were made for.
+
+    Attributes:
+        runtime: the name of the other runtime.
+        file: its time for the file, as a multiple of the time in the runtime that the file was made for.
+        original: the same of the original in float.
+    """
+
+    runtime: str
+    file: Median
+    original: Median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """What was measured of a file in its runtime, beside what it competes with, in one run.
 
@@ -297,6 +312,7 @@ class Deployment:
             one scale of weights for each tensor, and where there is no such file.
         operators: where the time of a call goes, in the original and in the file; empty for files in float, and where
             the runtime does not say it.
+        elsewhere: times in other runtimes that open the file here; its answers in them are not measured.
     """
 
     settings: DeploySettings
@@ -313,6 +329,7 @@ class Deployment:
     computes_in_float: bool | None = None
     own_setting: str = ""
     operators: tuple[OperatorShare, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
     def runtime(self) -> RuntimeDescription:

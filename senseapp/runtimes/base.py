@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 
 TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
-_COMPARING_TURNS = 21  # where only the ratio counts
+COMPARING_TURNS = 21
+"""Where only the ratio of two times counts."""
 
 
 class RuntimeNetwork(ABC):
     """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
 
-    runtime_label: ClassVar[str]
+    runtime_label: str
 
     @property
     def abilities(self) -> Abilities:
@@ -371,7 +372,7 @@ class Runtime(ABC):
     def time_ratio(self, file: bytes, other: bytes, images: Tensor, *, threads: int = 1) -> float:
         """Return the time of a file on ``images`` as a multiple of that of another, run in turns."""
         opened = [self.open(content, threads=threads) for content in (file, other)]
-        return ratio(*self.times(opened, images, turns=_COMPARING_TURNS)).value
+        return ratio(*self.times(opened, images, turns=COMPARING_TURNS)).value
 
     def time_layers(
         self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

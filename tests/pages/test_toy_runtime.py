@@ -87,6 +87,7 @@ def test_a_file_is_written_searched_measured_and_shown(
     assert record is not None
     assert (path.suffix, candidate.title, record.machine) == (".toy", "Toy in int8", OPERATIONS.machine())
     assert set(record.figures) == {"file", "original", "int8"}  # it has no default of its own
+    assert record.elsewhere == ()  # no other runtime opens toys
     assert record.notes[-1] == "Toys round weights only."
     assert record.readme("x.toy").splitlines()[0] == 'Load: import toy; network = toy.open("x.toy")'
 
@@ -153,14 +154,12 @@ def test_a_time_is_a_budget_in_any_runtime(service: Service, backend: Backend) -
     assert found.achieved[MILLISECONDS] <= 800 * whole
 
 
-def test_the_page_offers_runtimes_only_where_there_are_several(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
+def test_the_page_offers_the_runtimes_that_are_installed(app: AppTest, service: Service, backend: Backend) -> None:
     run_id = finish(service, backend, a_spec())
     made = deployed(service, backend, run_id, "int8")
     open_page(app, "pages/targets.py", run=run_id)
     chooser = app.button_group(key=f"schedule.runtime.{run_id}")
-    assert list(chooser.options) == ["onnxruntime", "Toy runtime"]
+    assert list(chooser.options) == ["onnxruntime", "OpenVINO", "Toy runtime"]
     assert "one ONNX file, which onnxruntime runs on phones" in texts(app)
     chooser.set_value(TOY.name).run()
     assert not app.exception
@@ -173,7 +172,8 @@ def test_the_page_offers_runtimes_only_where_there_are_several(
     del RUNTIMES[TOY.name]  # what files were made for is not installed any more
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
-    assert f"schedule.runtime.{run_id}" not in {group.key for group in app.get("button_group")}
+    chooser = app.button_group(key=f"schedule.runtime.{run_id}")
+    assert list(chooser.options) == ["onnxruntime", "OpenVINO"]
     (kept,) = service.work.candidates(run_id)
     assert (kept, kept.title) == (made, "toyrt in int8")
     open_page(app, "pages/results.py", run=run_id)
@@ -197,5 +197,5 @@ def test_the_command_line_deploys_to_it_and_reports(tmp_path: Path, capsys: pyte
 
 
 def test_a_name_that_there_is_not_lists_those_there_are() -> None:
-    with pytest.raises(InvalidSpec, match="The runtime must be one of onnxruntime, toyrt, got 'abacus'"):
+    with pytest.raises(InvalidSpec, match="The runtime must be one of onnxruntime, openvino, toyrt, got 'abacus'"):
         RUNTIMES.named("abacus")

@@ -17,7 +17,9 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
+from senseapp.runtimes.onnxruntime.profile import PROFILER as ONNXRUNTIME_PROFILER
 from senseapp.runtimes.onnxruntime.timing import time_layers
+from senseapp.runtimes.openvino.profile import PROFILER as OPENVINO_PROFILER
 from tests.schedule_cases import run_of
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
@@ -36,12 +38,14 @@ class Residual(nn.Module):
         return self.head((stem + self.branch(stem)).mean((2, 3)))
 
 
-def test_every_layer_has_two_times_and_neighbours_a_cost():
+@pytest.mark.parametrize("profiler", [ONNXRUNTIME_PROFILER, OPENVINO_PROFILER], ids=["onnxruntime", "openvino"])
+def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
     network = onnx_model(Residual().eval(), images)
     with Int8Writer(network, [images]) as writer:
-        found = time_layers(network, writer.write(), layers_of_nodes(network, {"stem", "branch", "head"}), batch=2)
+        owners = layers_of_nodes(network, {"stem", "branch", "head"})
+        found = time_layers(network, writer.write(), owners, profiler=profiler, batch=2)
     assert {(each.layer, each.level) for each in found.times} == {
         (layer, level) for layer in ("stem", "branch", "head") for level in (32.0, 8.0)
     }

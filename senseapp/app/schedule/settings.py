@@ -23,7 +23,7 @@ from senseapp.app.common.state import LayerEdits
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import code, md
-from senseapp.descriptions.runtimes import RUNTIMES, runtime_words, usual_runtime
+from senseapp.descriptions.runtimes import RUNTIMES, installed_runtimes, runtime_words, usual_runtime
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -132,18 +132,22 @@ class ScheduleSettings:
 def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
     """Let a person choose a runtime where several are installed; return the name of the chosen or the only one.
 
-    ``setting`` names the choice in the address.
+    ``setting`` names the choice in the address. Of others it says how they are added.
     """
-    if len(RUNTIMES) == 1:
-        return usual_runtime()
-    chosen: str = st.segmented_control(
-        "Runtime",
-        list(RUNTIMES),
-        required=True,
-        format_func=lambda name: RUNTIMES[name].label,
-        **bound(run_id, setting, one_of(RUNTIMES), usual_runtime(), key=f"schedule.{setting}.{run_id}"),
-        help="The program that the file is written for, and measured in.",
-    )
+    installed, chosen = [each.name for each in installed_runtimes()], usual_runtime()
+    if len(installed) > 1:
+        chosen = st.segmented_control(
+            "Runtime",
+            installed,
+            required=True,
+            format_func=lambda name: RUNTIMES[name].label,
+            **bound(run_id, setting, one_of(installed), usual_runtime(), key=f"schedule.{setting}.{run_id}"),
+            help="The program that the file is written for, and measured in. Times in the others are measured beside "
+            "it where they open its file.",
+        )
+    for other in RUNTIMES.values():
+        if not other.is_installed:
+            st.caption(md(":material/info: {}", other.how_to_add))
     return chosen
 
 

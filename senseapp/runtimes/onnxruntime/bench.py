@@ -1,30 +1,58 @@
-"""Files of single layers, and onnxruntime's own profile of any file: what the times of layers are measured with."""
+"""Files of single layers, and what a runtime's own profile says of a file: what times of layers are measured with."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from senseapp.core.process import quiet
+from senseapp.runtimes.base import RuntimeNetwork
 
 BORDER = ("QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput")
 """What stands where float and int8 meet, or two orders of memory."""
-_RUNS = 21
-_KERNEL = "_kernel_time"
+RUNS = 21
+"""How often a file runs for the times of its kernels."""
 OPSET = 21
 _OWN = re.compile(r"product(\d+)(?:_|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a profile.
+
+    Attributes:
+        name: of the node that it computes, or begins with it.
+        kind: of the node.
+        seconds: of a call, over :data:`RUNS` runs.
+        values: of its first input.
+    """
+
+    name: str
+    kind: str
+    seconds: float
+    values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiler:
+    """How one runtime takes times.
+
+    Attributes:
+        kernels: returns the kernels of a file that runs on some images; takes the file, threads, images of a call, and
+            the share of runs that are quicker than the time of a kernel, where the runtime tells runs apart.
+        open: opens a file on so many threads.
+        machine: returns processor and runtime, for people.
+    """
+
+    kernels: Callable[[bytes, int, int, float], list[Kernel]]
+    open: Callable[[bytes, int], RuntimeNetwork]
+    machine: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +102,11 @@ def product_bench(products: Sequence[Product], *, int8: bool) -> bytes:
     if int8:  # what the borders of an int8 part cost, on the largest tensor
         largest = max(products, key=lambda each: math.prod(each.made))
         inputs.append(helper.make_tensor_value_info("border", TensorProto.FLOAT, largest.made))
-        outputs.append(helper.make_tensor_value_info("rounded", TensorProto.UINT8, largest.made))
+        outputs.append(helper.make_tensor_value_info("rounded_QuantizeLinear", TensorProto.UINT8, largest.made))
         inputs.append(helper.make_tensor_value_info("back", TensorProto.UINT8, largest.made))
-        outputs.append(helper.make_tensor_value_info("real", TensorProto.FLOAT, largest.made))
-        nodes.append(helper.make_node("QuantizeLinear", ["border", "scale", "zero"], ["rounded"]))
-        nodes.append(helper.make_node("DequantizeLinear", ["back", "scale", "zero"], ["real"]))
+        outputs.append(helper.make_tensor_value_info("real_DequantizeLinear", TensorProto.FLOAT, largest.made))
+        nodes.append(helper.make_node("QuantizeLinear", ["border", "scale", "zero"], ["rounded_QuantizeLinear"]))
+        nodes.append(helper.make_node("DequantizeLinear", ["back", "scale", "zero"], ["real_DequantizeLinear"]))
     graph = helper.make_graph(nodes, "layers", inputs, outputs, constants)
     opsets = [helper.make_opsetid("", OPSET)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
@@ -89,12 +117,12 @@ def _outputs(product: Product) -> int:
 
 
 def timed_products(
-    content: bytes, count: int, threads: int, *, share: float = 0.5
+    content: bytes, count: int, profiler: Profiler, threads: int, *, share: float = 0.5
 ) -> tuple[list[float], dict[str, float]]:
     """Return the seconds of each product of a bench, and those of a value by kind of border kernel."""
     spent: defaultdict[str, float] = defaultdict(float)
     values: defaultdict[str, int] = defaultdict(int)
-    kernels = kernels_of(content, threads, share=share)
+    kernels = profiler.kernels(content, threads, 1, share)
     for kernel in kernels:
         if kernel.kind in BORDER:
             spent[kernel.kind] += kernel.seconds
@@ -110,45 +138,6 @@ def by_product(kernels: Sequence[Kernel], count: int) -> list[float]:
         if own := _OWN.match(kernel.name):
             seconds[int(own[1])] += kernel.seconds
     return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel of a profile: its name, its kind, its seconds, and the values of its first input."""
-
-    name: str
-    kind: str
-    seconds: float
-    values: int
-
-
-def kernels_of(content: bytes, threads: int, batch: int = 1, *, share: float = 0.5) -> list[Kernel]:
-    """Return the kernels of a network that runs in onnxruntime a few times; ``share`` of the runs are quicker."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        feeds = {each.name: _some(each, batch) for each in session.get_inputs()}
-        with quiet():
-            for _ in range(_RUNS):
-                session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_bytes())
-    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            about = event["args"]
-            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
-            values = math.prod(next(iter(first.values()), []))
-            key = event["name"].removesuffix(_KERNEL), about["op_name"], values
-            durations[key].append(event["dur"] / 1e6)
-    return [Kernel(*key[:2], float(np.quantile(each[1:], share)), key[2]) for key, each in durations.items()]
-
-
-def _some(given: Any, batch: int) -> np.ndarray[Any, Any]:
-    shape = [size if isinstance(size, int) else batch for size in given.shape]
-    kind = np.uint8 if "uint8" in given.type else np.float32
-    return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
 
 
 def border_seconds(rates: Mapping[str, float], dims: int) -> float:

@@ -31,8 +31,11 @@ from senseapp.runtimes.base import (
     QuantizedWeights,
     Quantizer,
     Runtime,
+    RuntimeNetwork,
 )
+from senseapp.runtimes.onnx_network import OnnxNetwork
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
+from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
@@ -41,6 +44,7 @@ from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.own import best_own
 from senseapp.runtimes.onnxruntime.parting import find_parting
+from senseapp.runtimes.onnxruntime.profile import PROFILER
 from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
@@ -67,12 +71,22 @@ class OnnxRuntime(Runtime):
         """Return what exports ``model`` to ONNX once for all its weights."""
         return OnnxTemplate(model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeModel:
-        """Open an ONNX file; raises InvalidSpec where onnxruntime cannot."""
+    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+        """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
         return self._model(content, threads=threads)
 
-    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
+    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeNetwork:
+        """Return a file that takes images."""
+        return self._file(content, threads=threads, simulated=simulated)
+
+    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
+        """Return a file that takes what it declares."""
         return RuntimeModel(content, threads=threads, simulated=simulated)
+
+    @property
+    def _profiler(self) -> Profiler:
+        """What takes the times of the kernels of files."""
+        return PROFILER
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return onnxruntime on edited copies of an uploaded file."""
@@ -223,22 +237,22 @@ class OnnxRuntime(Runtime):
     def time_layers(
         self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
-        """Return the times of layers by onnxruntime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
-        return timing.time_layers(content, int8, owners, threads=threads, batch=batch)
+        """Return the times of layers by the runtime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
+        return timing.time_layers(content, int8, owners, profiler=self._profiler, threads=threads, batch=batch)
 
     def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
         """Return what single layers and the operations between them take, from files made of their shapes."""
-        return probing.probe(layers, glue, threads=threads)
+        return probing.probe(layers, glue, profiler=self._profiler, threads=threads)
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
-        """Return where the time of a call goes, from onnxruntime's own profile."""
-        return timing.operators(content, threads=threads, batch=batch)
+        """Return where the time of a call goes, from the runtime's own profile."""
+        return timing.operators(content, profiler=self._profiler, threads=threads, batch=batch)
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> tuple[dict[str, tuple[float, int]], float]:
-        """Return the seconds of each layer's kernels by onnxruntime's own profile."""
-        return timing.time_products(content, owners, threads=threads, batch=batch)
+        """Return the seconds of each layer's kernels by the runtime's own profile."""
+        return timing.time_products(content, owners, profiler=self._profiler, threads=threads, batch=batch)
 
 
 OPERATIONS = OnnxRuntime()

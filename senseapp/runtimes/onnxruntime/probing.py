@@ -1,4 +1,4 @@
-"""What single layers and the operations between them take in onnxruntime here, in float and in int8, by their shapes.
+"""What single layers and the operations between them take in a runtime here, in float and in int8, by their shapes.
 
 Layers are timed as in :mod:`senseapp.runtimes.onnxruntime.timing`, in files of layers that do not depend on each other.
 An operation between layers is timed on a tensor of usual size, between two convolutions in float and in int8, as what
@@ -21,8 +21,8 @@ from senseapp.records.probe import GlueCost, GlueKind, LayerShape, ProbedCosts, 
 from senseapp.runtimes.onnxruntime.bench import (
     OPSET,
     Product,
+    Profiler,
     border_seconds,
-    kernels_of,
     product_bench,
     timed_products,
 )
@@ -33,21 +33,27 @@ _SHARE = 0.25
 """Of the runs of a kernel, which are quicker than what is taken as its time: other programs only slow them down."""
 
 
-def probe(layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
-    """Return the seconds of each of ``layers`` that onnxruntime has a product for, and of kinds of ``glue``."""
+def probe(
+    layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, profiler: Profiler, threads: int = 1
+) -> ProbedCosts:
+    """Return the seconds of each of ``layers`` that ONNX has a product for, and of kinds of ``glue``."""
     known = [(shape, product) for shape in layers if (product := _product(shape)) is not None]
     products = [product for _, product in known]
     costs: list[ShapeCost] = []
     border = 0.0
     if products:
-        real, rates = timed_products(product_bench(products, int8=False), len(products), threads, share=_SHARE)
-        whole, int8_rates = timed_products(product_bench(products, int8=True), len(products), threads, share=_SHARE)
+        real, rates = timed_products(
+            product_bench(products, int8=False), len(products), profiler, threads, share=_SHARE
+        )
+        whole, int8_rates = timed_products(
+            product_bench(products, int8=True), len(products), profiler, threads, share=_SHARE
+        )
         costs = [
             ShapeCost(shape=shape, float_seconds=one, int8_seconds=other)
             for (shape, _), one, other in zip(known, real, whole, strict=True)
         ]
         border = border_seconds(rates | int8_rates, 2)
-    return ProbedCosts(layers=tuple(costs), glue=_glue_costs(glue, threads), border_seconds=border)
+    return ProbedCosts(layers=tuple(costs), glue=_glue_costs(glue, profiler, threads), border_seconds=border)
 
 
 def _product(shape: LayerShape) -> Product | None:
@@ -134,13 +140,13 @@ class _Graph:
         name = self._rounded(made)
         self._outputs.append(helper.make_tensor_value_info(name, self._type, None))
 
-    def seconds(self, threads: int) -> float:
+    def seconds(self, profiler: Profiler, threads: int) -> float:
         """Return the seconds of all kernels."""
         constants = [numpy_helper.from_array(values, name) for name, values in self._constants.items()]
         graph = helper.make_graph(self._nodes, "glue", self._inputs, self._outputs, constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
         content = onnx.shape_inference.infer_shapes(model).SerializeToString()
-        return sum(kernel.seconds for kernel in kernels_of(content, threads, share=_SHARE))
+        return sum(kernel.seconds for kernel in profiler.kernels(content, threads, 1, _SHARE))
 
     @property
     def _type(self) -> int:
@@ -237,7 +243,7 @@ _GLUE: Mapping[GlueKind, tuple[_Make, _Make | None, int]] = {
 """How each kind is made, what is made without it, and the values that it is timed on."""
 
 
-def _glue_costs(kinds: Sequence[GlueKind], threads: int) -> tuple[GlueCost, ...]:
+def _glue_costs(kinds: Sequence[GlueKind], profiler: Profiler, threads: int) -> tuple[GlueCost, ...]:
     """Return what each kind adds to the convolutions around it, with the roundings that it needs."""
     known: dict[tuple[_Make, bool], float] = {}
 
@@ -247,7 +253,7 @@ def _glue_costs(kinds: Sequence[GlueKind], threads: int) -> tuple[GlueCost, ...]
         if (make, int8) not in known:
             graph = _Graph(int8=int8)
             make(graph)
-            known[make, int8] = graph.seconds(threads)
+            known[make, int8] = graph.seconds(profiler, threads)
         return known[make, int8]
 
     found = []

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime
 import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
-from senseapp.networks.network import OUTPUTS, nested
-from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.networks.network import OUTPUTS
+from senseapp.runtimes.onnx_network import OnnxNetwork
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.integer_arithmetic import UNDONE_BY, computed_on_integers
 
 
-class RuntimeModel(RuntimeNetwork):
+class RuntimeModel(OnnxNetwork):
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
     It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. With
@@ -50,7 +48,7 @@ class RuntimeModel(RuntimeNetwork):
                 raise
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
-        self._nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
+        self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
 
     @property
     def fixed_batch(self) -> int | None:
@@ -68,34 +66,26 @@ class RuntimeModel(RuntimeNetwork):
         """Of the tensors in what :meth:`run` returns."""
         return tuple(each.name for each in self._session.get_outputs())
 
-    def run(self, batch: Tensor) -> object:
-        """Return the output for ``batch``, (N, C, H, W) of as many images as :attr:`fixed_batch` says, float32.
-
-        It is nested as the network's own output, which ONNX flattens: a single tensor where it is one.
-        """
-        found = [each.float() if each.is_floating_point() else each for each in self.tensors(batch).values()]
-        return found[0] if self._nesting is None else nested(found, self._nesting)
-
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
-        found = self._session.run(None, {self._input.name: _array(images, self._input.type)})
+        found = self._session.run(None, {self._input.name: self.as_input(images)})
         return {name: torch.from_numpy(values) for name, values in zip(self.output_names, found, strict=True)}
 
 
 _DOT_PRODUCTS = ("avx512_vnni", "avx_vnni", "asimd_dot")  # of four products of 8 bits, added in 32
 
 
-def machine() -> str:
-    """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
+def processor() -> str:
+    """Return the processor of this machine, and whether it has dot products of 8 bits: ``AMD EPYC without VNNI``."""
     found = torch.cpu.get_capabilities()
     name = found.get("cpu_name") or platform.processor() or platform.machine()
     vnni = "with VNNI" if any(found.get(flag) for flag in _DOT_PRODUCTS) else "without VNNI"
-    return f"{name} {vnni}, onnxruntime {onnxruntime.__version__}"
+    return f"{name} {vnni}"
+
+
+def machine() -> str:
+    """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
+    return f"{processor()}, onnxruntime {onnxruntime.__version__}"
 
 
 _INPUT_TYPES = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
-
-
-def _array(images: Tensor, kind: str) -> npt.NDArray[Any]:
-    """Return images as an input of a type of onnxruntime's takes them: float32 but for uploaded files."""
-    return np.ascontiguousarray(images.detach().cpu().numpy().astype(_INPUT_TYPES.get(kind, np.float32)))

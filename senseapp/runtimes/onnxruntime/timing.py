@@ -22,30 +22,30 @@ import torch
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import times
+from senseapp.runtimes.base import RuntimeNetwork, times
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
     Kernel,
     Product,
+    Profiler,
     border_seconds,
     by_product,
-    kernels_of,
     product_bench,
     timed_products,
 )
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
 _FLOAT_BITS = 32.0
 _TURNS = 15
+_MEDIAN = 0.5  # of the runs are quicker
 
 
 def time_layers(
-    network: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    network: bytes, int8: bytes, owners: Mapping[str, str], *, profiler: Profiler, threads: int = 1, batch: int = 1
 ) -> LayerTimes:
     """Return the times of layers of a float ``network``, whose file in ``int8`` has all of them in int8.
 
@@ -60,12 +60,14 @@ def time_layers(
     if not products:
         raise InvalidSpec("No layer of this network is one whose time in int8 can be taken.")
     every = list(products.values())
-    real, rates = timed_products(product_bench(every, int8=False), len(every), threads)
-    whole, int8_rates = timed_products(product_bench(every, int8=True), len(every), threads)
+    real, rates = timed_products(product_bench(every, int8=False), len(every), profiler, threads)
+    whole, int8_rates = timed_products(product_bench(every, int8=True), len(every), profiler, threads)
     rates |= int8_rates
     files = (network, int8)
-    (real_own, real_rest), (whole_own, whole_rest) = (_split(kernels_of(file, threads, batch)) for file in files)
-    walls = _wall(files, shapes[graph.input[0].name], threads)
+    (real_own, real_rest), (whole_own, whole_rest) = (
+        _split(profiler.kernels(file, threads, batch, _MEDIAN)) for file in files
+    )
+    walls = _wall([profiler.open(file, threads) for file in files], shapes[graph.input[0].name])
     slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
     real_seconds = slower[0] * real_own * np.array(real) / sum(real)
     whole_seconds = slower[1] * whole_own * np.array(whole) / sum(whole)
@@ -84,13 +86,13 @@ def time_layers(
             Conversion(first=first, second=second, seconds=float(slower.mean()) * count * border_seconds(rates, dims))
             for (first, second), (count, dims) in edges.items()
         ),
-        source=f"measured on {machine()}",
+        source=f"measured on {profiler.machine()}",
         measured_here=True,
     )  # fmt: skip
 
 
 def time_products(
-    network: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    network: bytes, owners: Mapping[str, str], *, profiler: Profiler, threads: int = 1, batch: int = 1
 ) -> tuple[dict[str, tuple[float, int]], float]:
     """Return the seconds of each layer's kernels in a float ``network`` with the values that it makes; and of the rest.
 
@@ -104,18 +106,18 @@ def time_products(
     names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
     for node in model.graph.node:
         node.name = names.get(node.name, node.name)
-    kernels = kernels_of(model.SerializeToString(), threads, batch)
+    kernels = profiler.kernels(model.SerializeToString(), threads, batch, _MEDIAN)
     seconds = by_product(kernels, len(products))
     sizes = (math.prod(product.made) for product in products.values())
     rest = sum(kernel.seconds for kernel in kernels) - sum(seconds)
     return dict(zip(products, zip(seconds, sizes, strict=True), strict=True)), rest
 
 
-def operators(content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
     """Return the seconds of all kernels of a file by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
     calls: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
-    for kernel in kernels_of(content, threads, batch):
+    for kernel in profiler.kernels(content, threads, batch, _MEDIAN):
         kind = _INT8_KIND.sub("", kernel.kind)
         calls[kind] += 1
         seconds[kind] += kernel.seconds
@@ -157,8 +159,7 @@ def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:
     return products, sum(each.seconds for each in kernels) - products
 
 
-def _wall(files: Sequence[bytes], shape: tuple[int, ...], threads: int) -> np.ndarray[Any, Any]:
-    opened = [RuntimeModel(file, threads=threads) for file in files]
+def _wall(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.array([statistics.median(each) for each in times(opened, torch.zeros(shape), turns=_TURNS)])
 
 

@@ -1,4 +1,4 @@
-"""onnxruntime for a network that came from an ONNX file: its files are that file, edited."""
+"""A runtime of ONNX files for a network that came from an ONNX file: its files are that file, edited."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from senseapp.networks.onnx.read import opset_of
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer
+from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer, RuntimeNetwork
+from senseapp.runtimes.onnx_network import OnnxNetwork
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 _AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
 
@@ -50,25 +50,34 @@ class UploadedExporter(Exporter):
         return with_weights(self._opened, model).content
 
 
-class UploadedModel(RuntimeModel):
+class UploadedModel(RuntimeNetwork):
     """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
 
     def __init__(
-        self,
-        content: bytes,
-        images: ImageInput,
-        *,
-        reader: Callable[[object], object] | None = None,
-        threads: int | None = None,
-        simulated: bool = False,
+        self, file: OnnxNetwork, images: ImageInput, *, reader: Callable[[object], object] | None = None
     ) -> None:
-        super().__init__(content, threads=threads, simulated=simulated)
+        self._file, self._images = file, replace(images, batch=file.fixed_batch)
         self._reader = reader
-        self._images = replace(images, batch=self.fixed_batch)
+        self.runtime_label = file.runtime_label
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+        return self._file.fixed_batch
+
+    @property
+    def input_type(self) -> str:
+        """Type of the numbers that the file takes, as ``float32``."""
+        return self._file.input_type
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the tensors in what :meth:`run` returns."""
+        return self._file.output_names
 
     def run(self, batch: Tensor) -> object:
         """Return what is read of the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
-        found = self.tensors(self._images.of(batch)).values()
+        found = self._file.tensors(self._images.of(batch)).values()
         outputs = tuple(
             each[: len(batch)].float() if each.is_floating_point() else each[: len(batch)] for each in found
         )
@@ -77,7 +86,7 @@ class UploadedModel(RuntimeModel):
 
 
 class UploadedRuntime(OnnxRuntime):
-    """onnxruntime on edited copies of one uploaded file.
+    """onnxruntime, or the runtime that a subclass names beside this class, on edited copies of one uploaded file.
 
     Files in int8 are made and compared as copies of the part that is measured, see
     :func:`~senseapp.runtimes.onnxruntime.inserted.plain_copy`; :meth:`in_place` carries one over to the file.
@@ -93,14 +102,14 @@ class UploadedRuntime(OnnxRuntime):
         """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
         return UploadedExporter(self._opened, model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeModel:
+    def open(self, content: bytes, *, threads: int | None = None) -> UploadedModel:
         """Open an edited file; where only outputs count, it computes those that are measured."""
         shown = content if threads is not None else with_outputs(content, self._opened.outputs)
         return self._model(shown, threads=threads)
 
-    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeModel:
-        reader = self._opened.network.reader
-        return UploadedModel(content, self._images, reader=reader, threads=threads, simulated=simulated)
+    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> UploadedModel:
+        file = self._file(content, threads=threads, simulated=simulated)
+        return UploadedModel(file, self._images, reader=self._opened.network.reader)
 
     def checked(self, content: bytes) -> int:
         """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
@@ -157,7 +166,7 @@ class UploadedRuntime(OnnxRuntime):
             yield quantizer
 
     def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
-        """Return the copy as onnxruntime's quantizer writes it best."""
+        """Return the copy as the runtime's own quantizer writes it best."""
         fitting = replace(fitting, batches=self._arranged(fitting.batches))
         return super().own_int8(self._int8_copy(content), fitting)
 

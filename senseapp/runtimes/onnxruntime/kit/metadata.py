@@ -45,19 +45,21 @@ def class_names_of(network: bytes) -> tuple[str, ...]:
     return tuple(json.loads(found.get("senseapp.classes", "[]")))
 
 
-def kit_files(name: str) -> dict[str, str]:
-    """Return the script and the notebook that run the file called ``name`` on a picture, by their names."""
+def kit_files(name: str, *, runtime: str = "onnxruntime") -> dict[str, str]:
+    """Return the script and the notebook that run the file called ``name`` on a picture, by their names.
+
+    ``runtime`` is both the name of the package that runs it and the one that the script knows it by.
+    """
     script = resources.files(__package__).joinpath("predict.py").read_text("utf-8")
-    return {"predict.py": script, "predict.ipynb": json.dumps(_notebook(name), indent=1)}
+    return {"predict.py": script, "predict.ipynb": json.dumps(_notebook(name, runtime), indent=1)}
 
 
-def _notebook(name: str) -> dict[str, Any]:
+def _notebook(name: str, runtime: str) -> dict[str, Any]:
+    call = f'predict("{name}", "picture.jpg", "{runtime}")  # path of a picture of yours'
     cells = [
         _cell("about", f"# {name}\n\nRuns the network on a picture. Put this beside `{name}` and `predict.py`."),
-        _cell("install", "%pip install --quiet onnxruntime numpy pillow"),
-        _cell(
-            "predict", f'from predict import predict\n\npredict("{name}", "picture.jpg")  # path of a picture of yours'
-        ),
+        _cell("install", f"%pip install --quiet {runtime} numpy pillow"),
+        _cell("predict", f"from predict import predict\n\n{call}"),
     ]
     return {"cells": cells, "metadata": {"language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
 

@@ -1,6 +1,6 @@
-"""Run an ONNX file that senseapp wrote on a picture: ``python predict.py model.onnx picture.jpg``.
+"""Run an ONNX file that senseapp wrote on a picture: ``python predict.py model.onnx picture.jpg [openvino]``.
 
-Needs onnxruntime, numpy and pillow, and nothing of senseapp: preprocessing and class names are in the file.
+Needs onnxruntime or openvino, numpy and pillow, and nothing of senseapp: preprocessing and class names are in the file.
 """
 
 from __future__ import annotations
@@ -8,20 +8,48 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from PIL import Image
 
 _TOP = 5
+_KEYS = ("senseapp.preparation", "senseapp.classes")
 
 
-def preparation_of(session: Any) -> dict[str, Any]:
-    """Return how a picture becomes an input: input_shape, mean, std, crop_pct, interpolation, channel_order, fit."""
-    found: dict[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map["senseapp.preparation"])
-    return found
+Run = Callable[[NDArray[np.float32]], list[tuple[str, NDArray[Any]]]]
+
+
+def in_onnxruntime(model: str) -> tuple[dict[str, str], Run]:
+    """Return the metadata of a file, and a function from an input to its named outputs."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    name, outputs = session.get_inputs()[0].name, [each.name for each in session.get_outputs()]
+    metadata = dict(session.get_modelmeta().custom_metadata_map)
+    return metadata, lambda images: list(zip(outputs, session.run(None, {name: images}), strict=True))
+
+
+def in_openvino(model: str) -> tuple[dict[str, str], Run]:
+    """Return the same of OpenVINO, which is compiled for the input's shape and computes in float32, not in 16 bits."""
+    import openvino
+
+    core = openvino.Core()
+    network = core.read_model(model)
+
+    def run(images: NDArray[np.float32]) -> list[tuple[str, NDArray[Any]]]:
+        network.reshape({0: images.shape})
+        compiled = core.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        found = compiled([images])
+        return [(each.get_any_name(), found[each]) for each in compiled.outputs]
+
+    stored = {key: ["framework", key] for key in _KEYS}
+    return {key: network.get_rt_info(at).astype(str) for key, at in stored.items() if network.has_rt_info(at)}, run
+
+
+RUNTIMES = {"onnxruntime": in_onnxruntime, "openvino": in_openvino}
 
 
 def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.float32]:
@@ -51,19 +79,18 @@ def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.flo
     return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None], dtype=np.float32)
 
 
-def predict(model: str, picture: str) -> list[tuple[str, float]]:
+def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tuple[str, float]]:
     """Return the best classes of a picture file with their probabilities, the likeliest first."""
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    classes = json.loads(session.get_modelmeta().custom_metadata_map.get("senseapp.classes", "[]"))
+    metadata, run = RUNTIMES[runtime](model)
+    classes = json.loads(metadata.get(_KEYS[1], "[]"))
     with Image.open(picture) as opened:
-        images = prepare(opened, preparation_of(session))
-    outputs = session.run(None, {session.get_inputs()[0].name: images})
-    if len(outputs) != 1 or outputs[0].ndim != 2:
-        listed = ", ".join(
-            f"{each.name} {array.shape}" for each, array in zip(session.get_outputs(), outputs, strict=True)
-        )
+        # How a picture becomes an input: input_shape, mean, std, crop_pct, interpolation, channel_order, fit.
+        images = prepare(opened, json.loads(metadata[_KEYS[0]]))
+    outputs = run(images)
+    if len(outputs) != 1 or outputs[0][1].ndim != 2:
+        listed = ", ".join(f"{name} {array.shape}" for name, array in outputs)
         raise SystemExit(f"This network returns no class scores of a picture but {listed}: read them as it needs.")
-    scores = outputs[0][0].astype(np.float64)
+    scores = outputs[0][1][0].astype(np.float64)
     shares = np.exp(scores - scores.max())
     shares /= shares.sum()
     order = np.argsort(-shares)[:_TOP]
@@ -71,7 +98,7 @@ def predict(model: str, picture: str) -> list[tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python predict.py model.onnx picture.jpg")
+    if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], *([each] for each in RUNTIMES)):
+        sys.exit("usage: python predict.py model.onnx picture.jpg [onnxruntime|openvino]")
     for name, share in predict(*sys.argv[1:]):
         sys.stdout.write(f"{100 * share:5.1f} %  {name}\n")

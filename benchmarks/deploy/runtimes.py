@@ -1,0 +1,143 @@
+"""Files in OpenVINO beside onnxruntime: answers as simulated, times, predicted times, and NNCF's own int8 file.
+
+``SENSEAPP_NNCF_PYTHON`` is the Python of an environment with nncf and openvino; without it those rows are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from torch import Tensor
+
+from benchmarks.deploy.simulation import case, fitted_file, outputs
+from benchmarks.real.rows import Row
+from senseapp.core.process import quiet
+from senseapp.descriptions.levels import BitScale
+from senseapp.runtimes.base import RuntimeNetwork, ratio, times
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
+from senseapp.runtimes.openvino.runtime import OpenVinoModel, read
+
+_NETWORKS = ("demo", "resnet18", "mobilenetv3_small_100")
+_PYTHON = os.environ.get("SENSEAPP_NNCF_PYTHON", "")
+_TURNS = 101
+_BITS = BitScale(noun="rounding", axis="Bits")
+INTRO = (
+    f"{OPENVINO.machine()}; {ONNXRUNTIME.machine()}; load {os.getloadavg()[0]:.1f} at the start (0 is an idle "
+    "machine). The demo has its trained network and digits; the others have random weights, photographs of 64 pixels "
+    "and a fitted classifier, as above. Files have all of it in int8, ranges and weights fitted to 16 images, and 96 "
+    "others are scored. Simulation: step by step as the file's integers are to be. Times: one image, one thread, "
+    f"medians of {_TURNS} calls in turns. NNCF: nncf.quantize as it comes, on the same 16 images, in OpenVINO's own "
+    "format."
+)
+
+
+class IrModel(OpenVinoModel):
+    """A file of OpenVINO's own format, opened with the same settings as ONNX files."""
+
+    def __init__(self, path: Path, float_file: bytes, *, threads: int | None = None) -> None:
+        super().__init__(float_file, threads=threads)
+        self._path = path
+
+    def _network(self):
+        return read(self._path)
+
+
+def rows() -> Iterator[Row]:
+    for name in _NETWORKS:
+        network, fitted, scored = case(name)
+        yield from _rows(name, network, fitted, scored)
+
+
+def _rows(name: str, network: bytes, fitted: Tensor, scored: Tensor) -> Iterator[Row]:
+    int8 = fitted_file(network, fitted)
+    meant = outputs(RuntimeModel(int8, simulated=True), scored)
+    found, real = outputs(OPENVINO.open(int8), scored), outputs(OPENVINO.open(network), scored)
+    agreement = _agreement(meant, found)
+    yield Row(
+        what=f"{name}: simulation against OpenVINO",
+        wanted="≥ 99.5 %, KL ≤ .002",
+        found=f"{100 * agreement:.1f} %, KL {_kl(meant, found):.5f}",
+        holds=agreement >= 0.995 and _kl(meant, found) <= 0.002,
+    )
+    files = [runtime.open(file, threads=1) for runtime in (ONNXRUNTIME, OPENVINO) for file in (network, int8)]
+    spent = times(files, scored[:1], turns=_TURNS)
+    shares = [ratio(spent[place + 2], spent[place]) for place in (0, 1)]
+    milliseconds = [f"{1000 * statistics.median(each):.3g}" for each in spent]
+    yield Row(
+        what=f"{name}: ms in float and int8",
+        wanted="(told)",
+        found=f"onnxruntime {milliseconds[0]} and {milliseconds[1]}, OpenVINO {milliseconds[2]} and {milliseconds[3]}; "
+        f"OpenVINO takes {shares[0].value:.2f} ({shares[0].low:.2f} to {shares[0].high:.2f}) and "
+        f"{shares[1].value:.2f} ({shares[1].low:.2f} to {shares[1].high:.2f}) of onnxruntime's",
+        holds=True,
+    )
+    yield _predicted(name, network, fitted, scored[:1])
+    if _PYTHON:
+        yield _beside_nncf(name, network, int8, fitted, scored, real)
+
+
+def _predicted(name: str, network: bytes, fitted: Tensor, image: Tensor) -> Row:
+    """Compare the predicted time of a file with half of its layers in int8 with the measured one, to float's."""
+    with Int8Writer(network, [fitted], rounding=Rounding(), reduce_range=True) as writer:
+        all_int8 = writer.write()
+        nodes = int8_nodes(all_int8)
+        products = {node.name for node in onnx.load_from_string(network).graph.node if node.op_type in ("Conv", "Gemm")}
+        weighted = [node for node in nodes if node in products]
+        halves = (weighted[: len(weighted) // 2], weighted[len(weighted) // 2 :], weighted[::2])
+        times_ = OPENVINO.time_layers(network, all_int8, {node: node for node in nodes})
+        whole = times_.whole({}, _BITS, int8=())
+        errors = []
+        for in_float in halves:
+            inside = set(nodes) - set(in_float)
+            predicted = times_.whole(dict.fromkeys(inside, 8.0), _BITS, int8=inside) / whole
+            errors.append(predicted / OPENVINO.time_ratio(writer.write(but=in_float), network, image) - 1)
+    worst = max(map(abs, errors))
+    return Row(
+        what=f"{name}: predicted time of three files partly int8 in OpenVINO against measured",
+        wanted="within 10 %",
+        found=", ".join(f"{100 * each:+.0f} %" for each in errors),
+        holds=worst <= 0.1,
+    )
+
+
+def _beside_nncf(name: str, network: bytes, int8: bytes, fitted: Tensor, scored: Tensor, real: Tensor) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        source, images, out = (Path(folder) / each for each in ("net.onnx", "images.npy", "int8.xml"))
+        source.write_bytes(network)
+        np.save(images, fitted.numpy())
+        script = Path(__file__).with_name("nncf_quantize.py")
+        subprocess.run([_PYTHON, script, source, images, out], check=True, capture_output=True)
+        theirs = IrModel(out, network)
+        pair: Sequence[RuntimeNetwork] = (OPENVINO.open(int8, threads=1), IrModel(out, network, threads=1))
+        with quiet():
+            spent = times(pair, scored[:1], turns=_TURNS)
+        share = ratio(*spent)
+        ours_out, theirs_out = outputs(OPENVINO.open(int8), scored), outputs(theirs, scored)
+    ours_kl, theirs_kl = (_kl(real, each) for each in (ours_out, theirs_out))
+    ours, nncf = (_agreement(real, each) for each in (ours_out, theirs_out))
+    return Row(
+        what=f"{name}: our int8 file beside NNCF's, both in OpenVINO, against float",
+        wanted="KL ≤ 1.0 × NNCF's, time ≤ 1.05 ×",
+        found=f"ours {100 * ours:.1f} %, KL {ours_kl:.5f}; NNCF {100 * nncf:.1f} %, KL {theirs_kl:.5f}; ours takes "
+        f"{share.value:.2f} ({share.low:.2f} to {share.high:.2f}) of its time",
+        holds=ours_kl <= theirs_kl and share.low <= 1.05,
+    )
+
+
+def _agreement(first: Tensor, second: Tensor) -> float:
+    return float((first.argmax(1) == second.argmax(1)).double().mean())
+
+
+def _kl(first: Tensor, second: Tensor) -> float:
+    one, other = (each.double().log_softmax(1) for each in (first, second))
+    return float((one.exp() * (one - other)).sum(1).mean())

@@ -1,0 +1,56 @@
+"""OpenVINO without its telemetry, and undocumented entries of the graphs that it executes.
+
+``import openvino`` sends an event to Google Analytics, unless the package of its telemetry cannot be imported; then it
+takes a stub. So nothing else in senseapp imports it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+if "openvino" not in sys.modules:
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # Python's own way to forbid an import
+import openvino
+
+__all__ = ["ExecutedNode", "executed_nodes", "openvino"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedNode:
+    """A node that OpenVINO executes, which may compute several of the file's.
+
+    Attributes:
+        name: in profiles.
+        kind: as ``Convolution``, ``FullyConnected`` or ``Reorder``.
+        parts: names of the nodes of the file that it computes, in order.
+        values: of its first input.
+    """
+
+    name: str
+    kind: str
+    parts: tuple[str, ...]
+    values: int
+
+
+def executed_nodes(compiled: Any) -> list[ExecutedNode]:
+    """Return the nodes of a compiled network of fixed shapes, in the order of their execution."""
+    return [_executed(node) for node in compiled.get_runtime_model().get_ordered_ops()]
+
+
+def _executed(node: Any) -> ExecutedNode:
+    about = node.get_rt_info()
+    parts = (each.partition("/")[0] for each in _text(about, "originalLayersNames").split(","))
+    shape = node.input(0).get_shape() if node.get_input_size() else ()
+    return ExecutedNode(
+        name=node.get_friendly_name(),
+        kind=_text(about, "layerType"),
+        parts=tuple(dict.fromkeys(filter(None, parts))),
+        values=math.prod(shape),
+    )
+
+
+def _text(about: Any, name: str) -> str:
+    return str(about[name].astype(str)) if name in about else ""

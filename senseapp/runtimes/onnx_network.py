@@ -1,0 +1,45 @@
+"""An ONNX file that is open in a runtime: what all runtimes of ONNX files share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from senseapp.networks.network import nested
+from senseapp.runtimes.base import RuntimeNetwork
+
+
+class OnnxNetwork(RuntimeNetwork):
+    """An open ONNX file with one input, and outputs that ONNX has flattened.
+
+    Attributes:
+        nesting: how the outputs were nested in the network (:func:`~senseapp.networks.network.nesting_text`); None for
+            one tensor alone.
+    """
+
+    nesting: str | None
+
+    @property
+    @abstractmethod
+    def input_type(self) -> str:
+        """Type of the numbers that it takes, as ``float32``."""
+
+    @abstractmethod
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
+
+    def run(self, batch: Tensor) -> object:
+        """Return the output for ``batch``, (N, C, H, W) of as many images as :attr:`fixed_batch` says, float32.
+
+        It is nested as the network's own output: a single tensor where it is one.
+        """
+        found = [each.float() if each.is_floating_point() else each for each in self.tensors(batch).values()]
+        return found[0] if self.nesting is None else nested(found, self.nesting)
+
+    def as_input(self, images: Tensor) -> npt.NDArray[Any]:
+        """Return images as the file takes them: float32 but for uploaded files."""
+        return np.ascontiguousarray(images.detach().cpu().numpy().astype(self.input_type))
