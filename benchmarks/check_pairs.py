@@ -1,9 +1,9 @@
 """Verdicts of ``senseapp check`` on pairs of files made by other programs, some of them broken on purpose.
 
 Run it as ``python -m benchmarks.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
-digits, with onnxruntime's quantizers, torch's exporter, and edits of the graph as converters and simplifiers make them. A verdict is
-right if it is the expected one, its reason names the damage, and its loss is that of a script that runs both files in
-onnxruntime by itself. The last line counts the right ones; the exit status is 1 if one is wrong.
+digits, with onnxruntime's quantizers, torch's exporters, and edits of the graph as converters and simplifiers make
+them. A verdict is right if it is the expected one, its reason names the damage, and its loss is that of a script that
+runs both files in onnxruntime by itself. The last line counts the right ones; the exit status is 1 if one is wrong.
 """
 
 from __future__ import annotations
