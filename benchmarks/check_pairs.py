@@ -1,9 +1,9 @@
 """Verdicts of ``senseapp check`` on pairs of files made by other programs, some of them broken on purpose.
 
-Run it as ``python -m benchmarks.check_pairs``: it makes each candidate from the network that reads digits, with
-onnxruntime's quantizers, torch's exporter, and edits of the graph as converters and simplifiers make them. A verdict is
-right if it is the expected one, its reason names the damage, and its loss is that of a script that runs both files in
-onnxruntime by itself. The last line counts the right ones; the exit status is 1 if one is wrong.
+Run it as ``python -m benchmarks.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
+digits, with onnxruntime's quantizers, torch's exporters, and edits of the graph as converters and simplifiers make
+them. A verdict is right if it is the expected one, its reason names the damage, and its loss is that of a script that
+runs both files in onnxruntime by itself. The last line counts the right ones; the exit status is 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -606,18 +606,17 @@ def _other_figures(report: CheckReport, candidate: Path, shop: Workshop) -> str:
 def main() -> int:
     """Check every pair, and print one line for each."""
     wrong = 0
+    pairs = [pair for pair in PAIRS if not sys.argv[1:] or sys.argv[1] in pair.name]
     with tempfile.TemporaryDirectory() as folder:
         shop = Workshop(Path(folder))
-        for pair in PAIRS:
-            if len(sys.argv) > 1 and sys.argv[1] not in pair.name:
-                continue
+        for pair in pairs:
             outcome = check_pair(pair, shop)
             wrong += bool(outcome.wrong)
             mark = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
             print(f"{pair.name}: {outcome.verdict}, {mark}. {outcome.said}", flush=True)
             if outcome.report is not None and outcome.report.parting is not None:
                 print(f"    {outcome.report.parting.sentence}", flush=True)
-    print(f"{len(PAIRS) - wrong} of {len(PAIRS)} verdicts are right")
+    print(f"{len(pairs) - wrong} of {len(pairs)} verdicts are right")
     return int(wrong > 0)
 
 
