@@ -5,13 +5,15 @@
 once with the seconds in float and once with those in int8, as the runtime took them alone on this machine
 (:meth:`~senseapp.runtimes.base.Runtime.probe`). What was timed is kept for a month, by processor, runtime and threads,
 so that the next network only times shapes that are new. The interval holds nine of ten networks of
-``benchmarks/int8_pays.py``.
+``benchmarks/int8_pays.py``; on a busy machine, whose other programs interrupt long operations, it is wider, and nothing
+is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -32,6 +34,8 @@ from senseapp.records.probe import GlueVolume, Int8Prediction, LayerShape, PartT
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.runtimes.base import TURNS, Runtime, ratio
 
+_BUSY = 1.5  # programs that want to run, for each processor
+_BUSY_SPREAD = 2.0
 _SPREAD = 1.3  # nine of ten measured ratios are within this factor of the predicted one
 _LEAST_KNOWN = 0.9  # of all multiply-accumulates: with less the layers that can be timed say little
 _KEPT_SECONDS = 30 * 86400.0
@@ -66,11 +70,11 @@ def predict_int8(
     crossing = costs.border_seconds * (math.prod(profile.input_shape) + max(1, profile.num_classes))
     real = sum(part.float_seconds for part in parts)
     whole = sum(part.int8_seconds for part in parts) + crossing
-    share = whole / real
+    share, spread = whole / real, _BUSY_SPREAD if is_busy() else _SPREAD
     return Int8Prediction(
         ratio=share,
-        low=share / _SPREAD,
-        high=share * _SPREAD,
+        low=share / spread,
+        high=share * spread,
         float_seconds=real,
         int8_seconds=whole,
         costly=tuple(sorted(parts, key=lambda part: -part.int8_seconds)[:_COSTLY]),
@@ -128,6 +132,11 @@ def copied_per_second() -> float:
             np.copyto(target, source)
             spent.append(time.perf_counter() - began)
     return 2 * _COPIED_BYTES / min(spent)
+
+
+def is_busy() -> bool:
+    """Return whether more programs want to run than this machine has processors for, by half."""
+    return os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1)
 
 
 def _shape(layer: LayerProfile) -> LayerShape:
@@ -192,7 +201,7 @@ def _costs(
         glue=(*known.glue, *found.glue),
         border_seconds=found.border_seconds or known.border_seconds,
     )
-    if file is not None:
+    if file is not None and not is_busy():
         with suppress(OSError, SenseError):  # what cannot be kept is timed again
             replace_file(file, dumps(together))
     return together

@@ -37,6 +37,7 @@ Record = (
     | Diagnosis
     | FileAnswers
     | CalibrationCheck
+    | Int8Prediction
 )
 """What tasks on finished runs leave."""
 RecordT = TypeVar(
@@ -51,6 +52,7 @@ RecordT = TypeVar(
     Diagnosis,
     FileAnswers,
     CalibrationCheck,
+    Int8Prediction,
 )
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
@@ -78,9 +80,9 @@ class RunFolder:
     within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the
     file ``deployed-KEY`` with the suffix of its runtime; what is recommended is a ``recommendation-KEY.json``, which
     answers change a ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``, what a check of
-    calibration images found a ``calibration-KEY.json``, what a file answers to each
-    image that it was measured on an ``answers-KEY.json``. An empty ``begun-KEY`` stands for each that was asked for
-    and has not ended.
+    calibration images found a ``calibration-KEY.json``, what a file answers to each image that it was measured on an
+    ``answers-KEY.json``, what a first file in int8 takes an ``int8-KEY.json``. An empty ``begun-KEY`` stands for each
+    that was asked for and has not ended.
 
     Raises:
         InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.

@@ -15,6 +15,7 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.networks.operations import glue_of
+from senseapp.prove import probe as prove_probe
 from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
 from senseapp.prove.probe import predict_int8, try_int8
@@ -30,6 +31,11 @@ from tests.small_models import images_for, small_network
 from tests.toy_runtime import OPERATIONS, TOY, ToyRuntime
 
 BORDER = 1e-9
+
+
+@pytest.fixture(autouse=True)
+def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove_probe, "is_busy", lambda: False)
 
 
 class Gated(nn.Module):
@@ -125,6 +131,17 @@ def test_what_was_timed_is_not_timed_again(profile, tmp_path: Path) -> None:
     kept.write_text('{"type": "broken')
     assert predict_int8(profile, (), third, kept=tmp_path / "probes").ratio == pytest.approx(one.ratio)
     assert len(third.timed) == 3
+
+
+def test_a_busy_machine_is_less_sure_and_keeps_nothing(
+    profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sure = predict_int8(profile, (), ProbedRuntime(), kept=tmp_path / "quiet")
+    monkeypatch.setattr(prove_probe, "is_busy", lambda: True)
+    unsure = predict_int8(profile, (), ProbedRuntime(), kept=tmp_path / "busy")
+    assert unsure.ratio == sure.ratio
+    assert unsure.low < sure.low
+    assert list((tmp_path / "busy").iterdir()) == []
 
 
 def test_without_a_home_nothing_is_kept(profile, tmp_path: Path) -> None:
