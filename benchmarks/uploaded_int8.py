@@ -34,7 +34,7 @@ from senseapp.runtimes.onnxruntime.rounding.products import KINDS
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import task_named
 
-TITLE = "Uploaded detectors and dense maps in int8 (`python -m benchmarks.uploaded_int8 KIND FILE`)"
+TITLE = "Uploaded networks in int8, {kind} (`python -m benchmarks.uploaded_int8 {kind} FILE`)"
 _TURNS = 9
 
 
@@ -86,7 +86,7 @@ def main() -> None:
         machine(),
     ]
     print("\n".join(lines))
-    write_section(TITLE, lines)
+    write_section(TITLE.format(kind=asked.kind), lines)
 
 
 def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tensor]) -> dict[str, bytes]:
