@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import UnsupportedModel
+from senseapp.core.texts import plural
 from senseapp.tasks.detection import heads_decoding as decoding
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _one_tensor(values: Tensor, size: tuple[int, int] | None) -> HeadLayout | No
     classes = width - first
     probabilities = _is_probability(rows[..., 4:])
     on_grid = with_object and square is not None and _num_cells(square, _STRIDES) == count and _is_small(rows[..., :2])
-    about = f"{count:,} boxes with {classes} classes" + (" and an object's score" if with_object else "")
+    about = f"{count:,} boxes with {plural(classes, 'class', 'classes')}" + (" and an object's score" if with_object else "")
     where = "in cells of strides 8, 16 and 32, as of YOLOX" if on_grid else "centre, width and height"
     return HeadLayout(
         name="grid" if on_grid else "boxes and classes",

@@ -1,0 +1,126 @@
+"""Does an uploaded detector or dense map keep its answers in int8? ``python -m benchmarks.uploaded_int8 KIND FILE``.
+
+KIND is ``characters`` (``ddddocr/common_det.onnx`` of the package ddddocr 1.6.1, YOLOX) or ``pages`` (the text detector
+``ch_PP-OCRv4_det_infer.onnx`` of rapidocr 3.4.2, a dense map). Ranges come from pictures with left halves of the
+photographs; figures are of pictures with right halves, which chose nothing. No node is searched for: beside
+onnxruntime's default there are all-int8 with fitted ranges, and the same with everything but products in float.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from PIL import Image
+from torch import Tensor
+
+from benchmarks.real.photographs import MADE_FROM
+from benchmarks.real.scenes import characters, pages
+from benchmarks.results import machine, write_section
+from senseapp.networks.onnx.source import open_for_task
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.judge import Judge, JudgingImages
+from senseapp.records.spec import ModelSpec
+from senseapp.runtimes.base import times
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
+from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.products import KINDS
+from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
+from senseapp.tasks import task_named
+
+TITLE = "Uploaded networks in int8, {kind} (`python -m benchmarks.uploaded_int8 {kind} FILE`)"
+_TURNS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A task, the metrics that are shown, the size of images, and how they are normalised."""
+
+    task: str
+    metrics: tuple[str, ...]
+    size: int | None
+    mean: float
+    std: float
+
+    def tensors(self, pictures: Sequence[Image.Image]) -> list[Tensor]:
+        """Return pictures as the network takes them, channels as OpenCV reads them, one by one."""
+        values = [torch.from_numpy(np.asarray(each)[:, :, ::-1].copy()).permute(2, 0, 1) for each in pictures]
+        return [(each[None].float() / 255 - self.mean) / self.std for each in values]
+
+
+CASES = {
+    "characters": Case(
+        task="detection", metrics=("agreement_map", "agreement_map50", "objects_f1"), size=None, mean=0, std=1 / 255
+    ),
+    "pages": Case(task="segmentation", metrics=("miou_agreement", "pixel_agreement"), size=640, mean=0.5, std=0.5),
+}
+
+
+def main() -> None:
+    """Measure and write the section of ``RESULTS.md``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=sorted(CASES))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--images", type=int, default=30)
+    asked = parser.parse_args()
+    case = CASES[asked.kind]
+    made = characters if asked.kind == "characters" else pages
+    calibration = case.tensors(made(8, MADE_FROM, seed=1))
+    held_out = case.tensors(made(asked.images, seed=2))
+    spec = ModelSpec(library="onnx", checkpoint=str(asked.file), task=case.task, img_size=case.size)
+    model, opened = load_model(spec), open_for_task(spec)
+    opened.network.images, opened.network.reader = model.module.images, model.module.reader
+    files = _files(UploadedRuntime(opened), opened.content, calibration)
+    rows = _rows(UploadedRuntime(opened), files, held_out, case, model.num_classes)
+    lines = [
+        f"| {asked.file.name}, {asked.images} pictures | {' | '.join(case.metrics)} | time, float 1 |",
+        "|---" * (len(case.metrics) + 2) + "|",
+        *rows,
+        "",
+        machine(),
+    ]
+    print("\n".join(lines))
+    write_section(TITLE.format(kind=asked.kind), lines)
+
+
+def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tensor]) -> dict[str, bytes]:
+    with runtime.quantizer(content, calibration) as quantizer:
+        assert isinstance(quantizer, Int8Writer)
+        tensors = rounded_tensors(quantizer.write())
+        quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, ("mse",))["mse"])
+        all_int8 = quantizer.write()
+        kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
+        others = [each.name for each in quantizer.nodes(all_int8) if kinds[each.name] not in (*KINDS, "ConvTranspose")]
+        products = quantizer.write(but=others)
+    own = runtime.own_int8(content, calibration)
+    return {
+        "float": content,
+        "onnxruntime's default": own,
+        "all int8, ranges of least error": runtime.in_place(content, all_int8),
+        "products in int8, all else in float": runtime.in_place(content, products),
+    }
+
+
+def _rows(
+    runtime: UploadedRuntime, files: dict[str, bytes], images: Sequence[Tensor], case: Case, num_outputs: int
+) -> list[str]:
+    shown = JudgingImages.of_batches(images)
+    judge = Judge(task_named(case.task), shown, runtime.open(files["float"]), num_outputs=num_outputs)
+    spent = times([runtime.open(each, threads=1) for each in files.values()], images[0], turns=_TURNS)
+    found = []
+    for (name, content), seconds in zip(files.items(), spent, strict=True):
+        judgement = judge.judged(runtime.open(content))
+        figures = [f"{judgement.change(metric).value:.3f}" for metric in case.metrics]
+        share = float(np.median(np.array(seconds) / np.array(spent[0])))
+        found.append(f"| {name} | {' | '.join(figures)} | {share:.2f} |")
+    return found
+
+
+if __name__ == "__main__":
+    main()
