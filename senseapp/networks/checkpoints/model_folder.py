@@ -112,6 +112,11 @@ def _unpacked(path: Path, target: Path) -> tuple[Path, ModelConfig | None]:
                     "compression, or choose the .safetensors file itself."
                 )
             members = {each.filename: each for each in archive.members if not each.is_dir()}
+            if any(PurePosixPath(name).name == "data.pkl" for name in members):
+                raise InvalidCheckpoint(
+                    f"A checkpoint ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {path.name}, which torch.save "
+                    "wrote. Rename it."
+                )
             top = _top_folder(members)
             inside = {name.removeprefix(top): each for name, each in members.items() if name.startswith(top)}
             found = _weights_among([name for name in inside if "/" not in name], of=path.name)

@@ -119,7 +119,8 @@ def _one_tensor(values: Tensor, size: tuple[int, int] | None) -> HeadLayout | No
     classes = width - first
     probabilities = _is_probability(rows[..., 4:])
     on_grid = with_object and square is not None and _num_cells(square, _STRIDES) == count and _is_small(rows[..., :2])
-    about = f"{count:,} boxes with {plural(classes, 'class', 'classes')}" + (" and an object's score" if with_object else "")
+    score = " and an object's score" if with_object else ""
+    about = f"{count:,} boxes with {plural(classes, 'class', 'classes')}{score}"
     where = "in cells of strides 8, 16 and 32, as of YOLOX" if on_grid else "centre, width and height"
     return HeadLayout(
         name="grid" if on_grid else "boxes and classes",
