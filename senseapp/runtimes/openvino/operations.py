@@ -27,8 +27,8 @@ class OpenVino(OnnxRuntime):
 
     description = OPENVINO
     int8_note = (
-        "OpenVINO's int8 kernels are its own: they leave out some roundings of the file, and on processors without VNNI "
-        "they may saturate. The answers are those on this processor; measure them again on another kind."
+        "OpenVINO's int8 kernels are its own: they leave out some roundings of the file, and on processors without "
+        "VNNI they may saturate. The answers are those on this processor; measure them again on another kind."
     )
 
     def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
