@@ -35,7 +35,8 @@ INTRO = (
     f"{OPENVINO.machine()}; {ONNXRUNTIME.machine()}; load {os.getloadavg()[0]:.1f} at the start (0 is an idle "
     "machine). The demo has its trained network and digits; the others have random weights, photographs of 64 pixels "
     "and a fitted classifier, as above. Files have all of it in int8, ranges and weights fitted to 16 images, and 96 "
-    "others are scored. Simulation: step by step as the file's integers are to be. Times: one image, one thread, "
+    "others are scored. Simulation: step by step as onnxruntime's kernels compute the file's integers; OpenVINO's "
+    "leave out the rounding of a convolution before an addition that is fused with it. Times: one image, one thread, "
     f"medians of {_TURNS} calls in turns. NNCF: nncf.quantize as it comes, on the same 16 images, in OpenVINO's own "
     "format."
 )
@@ -130,7 +131,7 @@ def _beside_nncf(name: str, network: bytes, int8: bytes, fitted: Tensor, scored:
         wanted="KL ≤ 1.0 × NNCF's, time ≤ 1.05 ×",
         found=f"ours {100 * ours:.1f} %, KL {ours_kl:.5f}; NNCF {100 * nncf:.1f} %, KL {theirs_kl:.5f}; ours takes "
         f"{share.value:.2f} ({share.low:.2f} to {share.high:.2f}) of its time",
-        holds=ours_kl <= theirs_kl and share.low <= 1.05,
+        holds=ours_kl <= theirs_kl and share.value <= 1.05,
     )
 
 

@@ -23,8 +23,8 @@ class OpenVino(OnnxRuntime):
 
     description = OPENVINO
     int8_note = (
-        "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
-        "so the file does the same on processors without VNNI, where OpenVINO saturates on larger ones."
+        "OpenVINO's int8 kernels are its own: they leave out some roundings of the file, and on processors without "
+        "VNNI they may saturate. The answers are those on this processor; measure them again on another kind."
     )
 
     def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
