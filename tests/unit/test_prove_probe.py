@@ -24,6 +24,7 @@ from senseapp.records.deployment import DeploySettings, Median, OperatorTime, op
 from senseapp.records.probe import GlueCost, GlueKind, GlueVolume, Int8Prediction, LayerShape, ProbedCosts, ShapeCost
 from senseapp.runtimes.onnxruntime import timing
 from senseapp.runtimes.onnxruntime.probing import probe
+from senseapp.runtimes.onnxruntime.profile import PROFILER
 from senseapp.tasks import CLASSIFICATION
 from tests.deployments import a_candidate
 from tests.small_evaluator import evaluator_of
@@ -186,7 +187,7 @@ SHAPES = [
 def test_onnxruntime_times_layers_and_what_is_between_them() -> None:
     strange = LayerShape(given=(7, 4, 4), made=(8, 4, 4), weight=(8, 3, 3, 3))
     kinds: list[GlueKind] = ["add", "mul", "silu", "hardswish", "gelu", "softmax", "layer_norm", "pool", "matmul"]
-    found = probe([*SHAPES, strange], kinds)
+    found = probe([*SHAPES, strange], kinds, profiler=PROFILER)
     assert [each.shape for each in found.layers] == SHAPES
     assert all(each.float_seconds > 0 and each.int8_seconds > 0 for each in found.layers)
     assert [each.kind for each in found.glue] == kinds
@@ -200,7 +201,7 @@ def test_operators_are_called_alike_in_float_and_in_int8() -> None:
     from senseapp.runtimes.onnxruntime.probing import _product
 
     products = [product for shape in SHAPES if (product := _product(shape)) is not None]
-    real, whole = (timing.operators(product_bench(products, int8=int8)) for int8 in (False, True))
+    real, whole = (timing.operators(product_bench(products, int8=int8), profiler=PROFILER) for int8 in (False, True))
     shares = {each.kind: each for each in operator_shares(real, whole)}
     assert shares["Conv"].original_calls == shares["Conv"].calls == 2
     assert shares["QuantizeLinear"].is_border
