@@ -145,6 +145,7 @@ def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:
         checkpoint=str(path),
         network="",
         onnx_output=arguments.onnx_output if is_onnx else None,
+        onnx_in_runtime=False,  # a file is run as it is
         pretrained=False,
         num_classes=None,
         in_chans=None,

@@ -6,12 +6,7 @@ import math
 
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS
-from senseapp.metrics.bounds import (
-    images_needed_at,
-    upper_bound_of_net_share,
-    upper_bound_of_share,
-    upper_bound_of_sums,
-)
+from senseapp.metrics.bounds import images_needed_at
 from senseapp.metrics.classification import Agreement, TopAccuracy
 from senseapp.metrics.records import RecordMetric
 from senseapp.prove.judge import Judgement
@@ -39,35 +34,32 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
     """Return the loss in the metric ``name`` with its one-sided upper bound.
 
     Shares of answers have an exact bound for any number of images; means in a known range one that holds for any
-    number too; metrics without a range, and those of all images together, the end of their interval.
+    number too; metrics of all images together one that simulations support; metrics without a range the end of their
+    interval. See :meth:`~senseapp.metrics.base.Metric.upper_bound`.
     """
     metric, change = METRICS[name], judged.change(name)
     images, moments = change.num_samples, change.moments
-    guaranteed, needed = True, None
+    upper, needed = metric.upper_bound(moments, CONFIDENCE), None
     if isinstance(metric, Agreement):
-        changed = round(moments[2])
-        upper = upper_bound_of_share(changed, images, CONFIDENCE)
-        needed, how = images_needed_at(changed / images, allowed, CONFIDENCE) if allowed else None, "exact binomial"
+        how = "exact binomial"
+        needed = images_needed_at(moments[2] / images, allowed, CONFIDENCE) if allowed else None
     elif isinstance(metric, TopAccuracy):
-        differing, excess = round(moments[3]), round(moments[2])
-        worse, better = (differing + excess) // 2, (differing - excess) // 2
-        upper, how = upper_bound_of_net_share(worse, better, images, CONFIDENCE), "exact for paired answers"
-        if not better and allowed:
-            needed = images_needed_at(worse / images, allowed, CONFIDENCE)
-    elif metric.is_share and not isinstance(metric, RecordMetric):
-        low = -1.0 if metric.needs_labels else 0.0
-        upper = upper_bound_of_sums(images, (moments[2], moments[3]), low, 1.0, CONFIDENCE)
-        how = "Hoeffding-Bentkus and empirical Bernstein"
+        how = "exact for paired answers"
+        if allowed and moments[2] == moments[3]:  # no answer became right
+            needed = images_needed_at(moments[2] / images, allowed, CONFIDENCE)
+    elif not metric.is_share:
+        how = "upper end of the interval, for many images"
+    elif isinstance(metric, RecordMetric):
+        how = "bootstrap over these images and one on which all is lost"
     else:
-        upper = metric.change(moments, 2 * CONFIDENCE - 1).ci_high
-        guaranteed, how = False, "upper end of the interval, for many images"
+        how = "Hoeffding-Bentkus and empirical Bernstein"
     return LossBound(
         metric=name,
         delta=change.delta,
         upper=max(upper, change.delta) if not math.isnan(change.delta) else math.inf,
         allowed=allowed,
         how=how,
-        guaranteed=guaranteed,
+        guaranteed=metric.is_share and not isinstance(metric, RecordMetric),
         images=images,
         images_needed=needed if needed is None or needed > images else None,
     )
