@@ -13,7 +13,7 @@ _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth 
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
 _SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
 _INSTEAD = 4  # files, of each
-_MOST_BYTES = 2.0  # times those of all-int8, of about 4 that float takes: what small gains may cost
+_MOST_BYTES = 1.5  # times those of all-int8, of about 4 that float takes: what small gains may cost
 _HALVINGS = 5  # timings that find how many more nodes the time allows
 _LONGER = 6  # timings of the file in the end, each with one node less
 
