@@ -88,6 +88,11 @@ def _is_fresh(node: Any) -> bool:
     return schema is not None and all(each.alias_info is None for each in schema.returns)
 
 
+def writes_into_arguments(operation: Any) -> bool:
+    """Return whether an operation, as :class:`OperationMode` shows it, writes into tensors that it is given."""
+    return bool(operation._schema.is_mutable)
+
+
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls ``saw`` for each operation inside the block, below autograd, where modules and functionals look alike.
 

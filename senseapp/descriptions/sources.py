@@ -47,7 +47,7 @@ class ModelSource:
     def check(self, name: str) -> None:
         """Raise InvalidSpec unless ``name`` may be one of its networks."""
         if self.names is not None and name not in self.names:
-            known = " and ".join(f"{self.name}/{each}".removesuffix("/") for each in self.names)
+            known = ", ".join(f"{self.name}/{each}".removesuffix("/") for each in self.names)
             raise InvalidSpec(f"The {self.name} networks are {known}, got {self.name}/{name}.")
         if self.needs_name and not name:
             raise InvalidSpec(f"A {self.name} model needs a name, for example {self.name}/resnet18.")

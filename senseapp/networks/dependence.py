@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from senseapp.compat.torch_internals import storage_of
+from senseapp.compat.torch_internals import storage_of, writes_into_arguments
 
 _SHOWS_NUMBERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _OWN_NAMESPACES = ("aten", "prims")  # whose operations carry these tags
@@ -45,7 +45,7 @@ class Dependence:
     def follow(self, func: Any, modules: Iterable[str], tensors: Sequence[Tensor], results: Sequence[Tensor]) -> int:
         """Add one operation inside calls of ``modules``; return what it depends on."""
         found = self.of(tensors) | self.bits_of(modules)
-        written = tensors if func._schema.is_mutable else ()
+        written = tensors if writes_into_arguments(func) else ()
         for tensor in (*results, *written):
             self._of[storage_of(tensor)] = self._of.get(storage_of(tensor), 0) | found
         if _shows_numbers(func, tensors):

@@ -76,5 +76,5 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_unknown_demo_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InvalidSpec, match="demo and demo/efficientnet_lite0, got demo/x"):
+    with pytest.raises(InvalidSpec, match="are demo, demo/efficientnet_lite0, demo/shapes_detector, got demo/x"):
         ModelSpec(library="demo", name="x")
