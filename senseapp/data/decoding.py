@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any, Literal, Protocol, TypeAlias
@@ -53,6 +54,8 @@ MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
 MAX_SCAN_PIXELS = 1_000_000_000
 """Each scan of a progressive JPEG passes over all pixels; ordinary ones have up to 15 scans, hostile ones thousands."""
+MAX_PARTS = 131_072
+"""Strips or tiles of a TIFF, for each of which Pillow makes an object; 64 million pixels have up to 100,000 rows."""
 MAX_ASPECT = 50
 """Resizing the shorter side of a longer strip to the network's would blow it up."""
 
@@ -67,6 +70,7 @@ _ORIENTATION = 0x0112
 _LOSSY = ("HEIF", "JPEG", "MPO", "WEBP")
 _LARGEST_CLASS = 255
 _START_OF_SCAN = b"\xff\xda"
+_MOST_ENTRIES = 65_535  # of a directory, which has some twenty
 _JPEG_IN_TIFF = (6, 7)  # values of the tag for its compression
 
 
@@ -106,6 +110,7 @@ def decoded_picture(
     """
     if not file:
         raise Unreadable("empty file")
+    _check_parts(file)
     if mode == "bands" and is_tiff(file):
         yield from _tiff_bands(file, budget, transform)
         return
@@ -228,6 +233,25 @@ def _check_scans(file: bytes, pixels: int) -> None:
     """Count the markers before libjpeg decodes each scan; in the data of a scan these two bytes never follow."""
     if (scans := file.count(_START_OF_SCAN)) * pixels > MAX_SCAN_PIXELS:
         raise Unreadable(f"a JPEG of {scans:,} scans, which takes far more work than its pixels")
+
+
+def _check_parts(file: bytes) -> None:
+    """Count the strips or tiles that the first directory of a TIFF names, before Pillow reads it."""
+    order, big = {b"II": "<", b"MM": ">"}.get(file[:2]), file[2:4] in (b"+\0", b"\0+")
+    if order is None or not (big or is_tiff(file)):
+        return
+    counts, entries, size, numbers = ("Q", "HHQ", 20, 8) if big else ("H", "HHL", 12, 4)
+    parts = 0
+    with suppress(struct.error):  # a damaged one is Pillow's to refuse
+        (start,) = struct.unpack_from(order + ("Q" if big else "L"), file, numbers)
+        (number,) = struct.unpack_from(order + counts, file, start)
+        first = start + struct.calcsize(order + counts)
+        for place in range(first, first + size * min(number, _MOST_ENTRIES), size):
+            tag, _, values = struct.unpack_from(order + entries, file, place)
+            if tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS):
+                parts = max(parts, values)
+    if parts > MAX_PARTS:
+        raise Unreadable(f"a TIFF of {parts:,} parts, which takes far more work than its pixels")
 
 
 def _pixels_of_part(tags: MutableMapping[int, Any], width: int, height: int) -> int:

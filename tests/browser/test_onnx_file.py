@@ -7,13 +7,15 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 from playwright.sync_api import Locator, Page, expect
+from torch import Tensor, nn
 
 from tests.browser.analyze_steps import open_block
 from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_uploads import offer_images, run_to_results, uploader
 from tests.browser.waiting import at_rest
-from tests.onnx_files import exported, with_half
+from tests.onnx_files import exported, with_half, write_export
 from tests.onnx_graphs import file_of, node, weights
 from tests.pictures import png, write_zip
 from tests.small_models import NUM_CLASSES, small_network
@@ -90,6 +92,44 @@ def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_
         for each in model.graph.node:
             del each.input[1:]
     assert uploaded == delivered
+
+
+class YoloLike(nn.Module):
+    """Boxes and classes of the cells of three strides, as YOLOv8 exports them: (N, 4 + 5, cells)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*(self._halving(width) for width in ((3, 8), (8, 12), (12, 16))))
+        self.deeper = nn.ModuleList([self._halving((16, 16)), self._halving((16, 16))])
+        self.heads = nn.ModuleList([nn.Conv2d(16, 9, 1) for _ in range(3)])
+
+    @staticmethod
+    def _halving(width: tuple[int, int]) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(*width, 3, stride=2, padding=1), nn.BatchNorm2d(width[1]), nn.SiLU())
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = [self.stem(images)]
+        for halving in self.deeper:
+            maps.append(halving(maps[-1]))
+        rows = torch.cat([head(each).flatten(2) for head, each in zip(self.heads, maps, strict=True)], dim=2)
+        return torch.cat([32 + 16 * rows[:, :4], (4 * rows[:, 4:]).sigmoid()], dim=1)
+
+
+def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    path = write_export(tmp_path / "detector.onnx", YoloLike().eval(), side=64)
+    offer_graph(page, path)
+    expect(page.get_by_text("1 × 3 × 64 × 64")).to_be_visible()
+    expect(page.get_by_role("combobox", name="What it does")).to_have_value("Detection: boxes with a class")
+    offer_images(page, write_zip(tmp_path / "photos.zip", {f"{i:02d}.png": png(i) for i in range(12)}))
+    pictures = page.locator(".st-key-block_images_open").get_by_test_id("stImage").locator("img")
+    expect(pictures.first).to_be_visible()
+    at_rest(page)
+    page.screenshot(path=tmp_path / "boxes.png", full_page=True)
+    run_to_results(page)
+    expect(page.get_by_role("heading", name="detector.onnx · sparsity")).to_be_visible()
+    at_rest(page)
+    page.screenshot(path=tmp_path / "results.png", full_page=True)
 
 
 def test_a_file_that_cannot_be_measured_gets_its_sentence(page: Page, tmp_path: Path) -> None:

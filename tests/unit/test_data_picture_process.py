@@ -119,6 +119,18 @@ def test_a_jpeg_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: p
         assert decoded.size == (side, side)
 
 
+def test_a_tiff_of_too_many_strips_is_refused_before_pillow_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding.Image, "open", None)
+        with pytest.raises(Unreadable, match=r"a TIFF of 400,000 parts, which takes far more work"):
+            decoded_picture(SLOW_PICTURES["strips.tif"](1), "RGB", BUDGET).__enter__()
+    for big in (False, True):
+        rows = io.BytesIO()
+        Image.new("L", (8, 300), 7).save(rows, "TIFF", big_tiff=big, tiffinfo={278: 1})  # a strip for each row
+        with decoded_picture(rows.getvalue(), "L", BUDGET) as decoded:
+            assert decoded.size == (8, 300)
+
+
 def test_a_tiff_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "_decode", None)
