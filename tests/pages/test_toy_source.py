@@ -48,7 +48,7 @@ def a_spec() -> RunSpec:
 
 
 def test_a_name_that_it_does_not_have_lists_those_that_it_has() -> None:
-    with pytest.raises(InvalidSpec, match="The toys networks are toys/first and toys/second, got toys/third"):
+    with pytest.raises(InvalidSpec, match="The toys networks are toys/first, toys/second, got toys/third"):
         parse_model("toys/third")
     with pytest.raises(UnknownModel, match="A model is written demo, auto, onnx, toys, timm/NAME or torchvision/NAME"):
         parse_model("games/third")
