@@ -66,7 +66,7 @@ class RankingPrecision(MultilabelMetric):
         """Return the bound of a mean of differences of each image."""
         from senseapp.metrics.bounds import upper_bound_of_sums
 
-        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3]), -1, 1, confidence)
+        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), -1, 1, confidence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class LabelAgreement(MultilabelMetric):
         """Return the bound of a mean of shares of each image."""
         from senseapp.metrics.bounds import upper_bound_of_sums
 
-        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3]), 0, 1, confidence)
+        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), 0, 1, confidence)
 
 
 def average_precision(logits: Tensor, targets: Tensor) -> Tensor:

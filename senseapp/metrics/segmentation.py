@@ -188,7 +188,7 @@ class PixelAgreement(SegmentationMetric):
         """Return the bound of a mean of shares of each image."""
         from senseapp.metrics.bounds import upper_bound_of_sums
 
-        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3]), 0, 1, confidence)
+        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), 0, 1, confidence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from scipy.stats import binom, multinomial
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import (
+    Floats,
+    _least_sum_of_logarithms,
     images_needed,
     images_needed_at,
     upper_bound_of_mean,
@@ -73,7 +76,7 @@ EXPECTED = {"rare and total": 0.02, "small in each image": 2 / 62, "mostly none"
 @pytest.mark.parametrize("name", list(DISTRIBUTIONS))
 @pytest.mark.parametrize("images", [30, 300])
 def test_the_bound_of_a_mean_covers(name: str, images: int) -> None:
-    drawn = DISTRIBUTIONS[name](np.random.default_rng(1), (400, images))
+    drawn = DISTRIBUTIONS[name](np.random.default_rng(1), (150, images))
     bounds = np.array([upper_bound_of_mean(row, 0, 1) for row in drawn])
     assert (bounds >= EXPECTED[name]).mean() >= 0.95
     assert bounds.max() <= 1
@@ -85,12 +88,27 @@ def test_the_bound_of_a_mean_is_near_that_of_a_share_and_gains_where_values_vary
     share = upper_bound_of_share(10, 500)
     assert share < upper_bound_of_mean(values, 0, 1) < 1.5 * share
     signed = np.tile([0.011, 0.009], 5000)
-    assert upper_bound_of_mean(signed, -1, 1) < 0.016  # Hoeffding alone: .027
+    assert upper_bound_of_mean(signed, -1, 1) < 0.012  # Hoeffding alone: .027, empirical Bernstein: .012
+    labels = np.tile([0.05, 0.0, 0.1, 0.0], 125)  # of twenty labels of each image
+    assert upper_bound_of_mean(labels, 0, 1) < 0.048  # Hoeffding-Bentkus: .061, empirical Bernstein: .064
     scaled = upper_bound_of_mean(100 * signed, -100, 100)
     assert scaled == pytest.approx(100 * upper_bound_of_mean(signed, -1, 1))
-    sums = (float(signed.sum()), float((signed**2).sum()))
+    sums = (float(signed.sum()), float((signed**2).sum()), float((signed**3).sum()))
     assert upper_bound_of_sums(len(signed), sums, -1, 1) == upper_bound_of_mean(signed, -1, 1)
-    assert upper_bound_of_sums(9, (math.inf, math.inf), 0, 1) == 1
+    assert upper_bound_of_sums(9, (math.inf, math.inf, math.inf), 0, 1) == 1
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1)),
+    st.floats(0.001, 0.98),
+    st.floats(0.001, 0.999),
+)
+def test_the_sum_of_cubics_is_below_that_of_logarithms(values: Floats, share: float, expected: float) -> None:
+    bet = share / (1 - expected)
+    y = bet * (expected - values)
+    powers = (np.array([y.sum()]), np.array([(y**2).sum()]), np.array([(y**3).sum()]))
+    least = _least_sum_of_logarithms(y.size, powers, np.array([-share]), np.array([bet * expected]))
+    assert least[0] <= np.log1p(y).sum() + 1e-6 * (1 + np.abs(y).max() ** 3 * y.size)
 
 
 @given(st.floats(0.001, 0.5), st.integers(0, 20), st.sampled_from([0.9, 0.95, 0.99]))
