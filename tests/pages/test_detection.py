@@ -60,7 +60,7 @@ def test_a_detector_is_measured_scheduled_proven_and_shown(
     spec = RunSpec(
         model=ModelSpec(library="shapes", name="ssd", task="detection"),
         data=DataSpec(kind="folder", path=str(folder)),
-        sensitivity=SensitivitySpec(levels=(0.5, 0.7), num_samples=NUM_MEASURED, device="cpu"),
+        sensitivity=SensitivitySpec(levels=(0.7,), num_samples=NUM_MEASURED, device="cpu"),
     )
     run_id = finish(service, backend, spec)
     result = service.result(run_id)
