@@ -140,6 +140,7 @@ def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
     expect(page.get_by_text("The weights are random")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "imagenet.pth")
     offer_checkpoint(page, tmp_path / "imagenet.pth")

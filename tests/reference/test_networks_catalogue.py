@@ -41,7 +41,7 @@ def test_every_installed_architecture_is_in_the_index():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", first_of(map(pytest.param, sample(10, seed=1)), 2), ids="/".join)
+@pytest.mark.parametrize("architecture", first_of(map(pytest.param, sample(10, seed=1))), ids="/".join)
 def test_a_sample_recomputed_gives_the_same_figures(architecture):
     survey, entry = survey_architecture(*architecture), find_entry(*architecture)
     assert entry is not None

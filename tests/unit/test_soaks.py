@@ -91,6 +91,7 @@ def test_downloads_answer_only_the_page_that_asked(server: Served) -> None:
     assert report.sound
 
 
+@pytest.mark.wide
 def test_nothing_that_another_person_forges_goes_through(tmp_path: Path) -> None:
     with served_with_login(tmp_path) as running:
         report = run_async(forge(running, 1, ("runs",)))
@@ -160,6 +161,7 @@ def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: 
         check_home(scene.home)
 
 
+@pytest.mark.wide
 def test_strangers_and_endless_texts_are_refused_and_silent_connections_go(server: Served) -> None:
     assert foreign(server) == []
     silent = idle(server, 300)
