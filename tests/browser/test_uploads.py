@@ -113,6 +113,7 @@ def test_a_harmful_file_gets_its_sentence_and_is_gone(page: Page, server: Server
     assert not (tmp_path / TRACE).exists()
 
 
+@pytest.mark.wide
 def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
     open_block(page, "Images")
     page.get_by_text("Upload images", exact=True).click()

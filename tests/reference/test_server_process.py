@@ -26,8 +26,8 @@ from tests.fake_session import fake_calibration
 
 pytestmark = pytest.mark.slow
 
-SPEC = RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.9), layers=("layer4*", "fc"), num_samples=64))
-LONG = RunSpec(sensitivity=SensitivitySpec(levels=(0.3, 0.5, 0.7), num_samples=64))
+SPEC = RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.9), num_samples=64))
+LONG = RunSpec(sensitivity=SensitivitySpec(levels=tuple(n / 10 for n in range(1, 10)), num_samples=96))
 FEW = 5
 SHORT = SensitivitySpec(levels=(0.5,), num_samples=1)
 SECONDS = 120.0
