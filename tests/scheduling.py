@@ -5,11 +5,17 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 
 TOGETHER = {
-    "journeys": ("tests/browser/test_journey.py", "tests/browser/test_watching.py"),
+    "journeys": (
+        "tests/browser/test_journey.py",
+        "tests/browser/test_watching.py",
+        "tests/browser/test_compare.py",
+    ),
     "uploads in the browser": (
         "tests/browser/test_uploads.py",
         "tests/browser/test_restart.py",
         "tests/browser/test_large_upload.py",
+        "tests/browser/test_check.py",
+        "tests/browser/test_onnx_file.py",
     ),
     "explorer and two people": ("tests/browser/test_explorer.py", "tests/browser/test_two_people.py"),
     "browser": ("tests/browser/",),
@@ -21,21 +27,23 @@ Those in the browser are four, of about one length: fewer would outlast all othe
 """
 
 LONGEST = (
+    *TOGETHER["uploads in the browser"],
     *TOGETHER["journeys"],
-    "tests/cluster",
-    "tests/browser/test_uploads.py",
     "tests/browser",
-    "tests/unit/test_soaks.py",
-    "tests/reference/test_architectures.py",
-    "tests/unit/test_measure_level_batching.py",
-    "tests/unit/test_server_kill.py",
-    "tests/reference/test_server_process.py",
-    "tests/reference/test_fasterai.py",
+    "tests/cluster",
     "tests/reference/test_formats_readback.py",
+    "tests/reference/test_fasterai.py",
     "tests/unit/test_cli_apply.py",
+    "tests/pages/test_detection.py",
     "tests/unit/test_cli_deploy.py",
+    "tests/reference/test_server_process.py",
+    "tests/unit/test_prove_recommend.py",
+    "tests/reference/test_delivered_files.py",
+    "tests/unit/test_prove_proofs.py",
+    "tests/unit/test_server_requests.py",
+    "tests/reference/test_architectures.py",
+    "tests/unit/test_cli_uploaded.py",
     "tests/unit/test_server_verification.py",
-    "tests/unit/test_onnxruntime_timing.py",
     "tests/reference",
     "tests/pages",
 )

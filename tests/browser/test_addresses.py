@@ -68,7 +68,7 @@ def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server:
     expect(page.get_by_text("1 of 5")).to_be_visible()
 
 
-@pytest.mark.parametrize("size", [(1280, 720), (390, 720)])
+@pytest.mark.parametrize("size", [(1280, 720), pytest.param((390, 720), marks=pytest.mark.wide)])
 def test_run_is_in_sight_and_so_is_the_second_demo(page: Page, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_in_viewport(ratio=1)

@@ -34,6 +34,7 @@ def outputs(page: Page) -> Locator:
     return page.get_by_test_id("stSelectbox").filter(has_text="Output to measure")
 
 
+@pytest.mark.wide
 def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "colleague.onnx"
     path.write_bytes(with_half(exported(small_network(seed=0)), NUM_CLASSES))
@@ -54,8 +55,6 @@ def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> 
     assert "model.outputs=%5B%22half%22%5D" in page.url
     run_to_results(page)
     expect(page.get_by_role("heading", name="colleague.onnx · sparsity")).to_be_visible()
-    at_rest(page)
-    page.screenshot(path=tmp_path / "results.png", full_page=True)
 
 
 def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_path: Path) -> None:
@@ -76,8 +75,6 @@ def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_
     button = page.get_by_role("button", name=re.compile(r"^Get the .*ONNX"))
     expect(button.first).to_be_visible(timeout=PROOF_MILLISECONDS)
     expect(page.get_by_text(re.compile(r"^.*The uploaded file with \d+ changed tensor")).first).to_be_visible()
-    at_rest(page)
-    page.screenshot(path=tmp_path / "delivered.png", full_page=True)
     with page.expect_download() as download:
         button.first.click()
     file = tmp_path / "delivered.onnx"
@@ -124,12 +121,8 @@ def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> No
     offer_images(page, write_zip(tmp_path / "photos.zip", {f"{i:02d}.png": png(i) for i in range(12)}))
     pictures = page.locator(".st-key-block_images_open").get_by_test_id("stImage").locator("img")
     expect(pictures.first).to_be_visible()
-    at_rest(page)
-    page.screenshot(path=tmp_path / "boxes.png", full_page=True)
     run_to_results(page)
     expect(page.get_by_role("heading", name="detector.onnx · sparsity")).to_be_visible()
-    at_rest(page)
-    page.screenshot(path=tmp_path / "results.png", full_page=True)
 
 
 def test_a_file_that_cannot_be_measured_gets_its_sentence(page: Page, tmp_path: Path) -> None:

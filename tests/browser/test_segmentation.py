@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path: Path) -> None:
-    archive = write_zip(tmp_path / "shapes.zip", toy_segmentation.picture_files(60))
+    archive = write_zip(tmp_path / "shapes.zip", toy_segmentation.picture_files(24))
     open_block(page, "Model")
     page.get_by_text(toy_segmentation.SOURCE.label, exact=True).click()
     page.get_by_role("combobox", name="What it does").click()
@@ -38,7 +38,7 @@ def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     open_block(page, "Images")
     page.get_by_text("Upload images", exact=True).click()
     page.get_by_test_id("stFileUploader").filter(has_text="Images").locator("input[type=file]").set_input_files(archive)
-    expect(page.get_by_text("60 images · with masks")).to_be_visible()
+    expect(page.get_by_text("24 images · with masks")).to_be_visible()
     expect(page.get_by_text(re.compile(r"Uncompressed, Mean IoU is \d+\.\d % over"))).to_be_visible()
     block = page.locator(".st-key-block_images_open")
     expect(block.get_by_text("As labelled", exact=True).first).to_be_visible()
@@ -57,6 +57,7 @@ def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     looked_at(page, "changes", panel.get_by_text("Compressed", exact=True).first)
     panel.get_by_role("button", name="Why this layer?").click()
     expect(panel.get_by_role("heading", name="Why this layer at 75 %?")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(panel.get_by_text("Its share of what all layers lose alone")).to_be_visible()
 
 
 def looked_at(page: Page, name: str, shown: Locator) -> None:

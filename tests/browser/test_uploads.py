@@ -113,6 +113,7 @@ def test_a_harmful_file_gets_its_sentence_and_is_gone(page: Page, server: Server
     assert not (tmp_path / TRACE).exists()
 
 
+@pytest.mark.wide
 def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
     open_block(page, "Images")
     page.get_by_text("Upload images", exact=True).click()
@@ -140,6 +141,7 @@ def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
     expect(page.get_by_text("The weights are random")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "imagenet.pth")
     offer_checkpoint(page, tmp_path / "imagenet.pth")

@@ -98,10 +98,11 @@ def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compo
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(ui_backend, "service", lambda: service)
     monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
-    return _app(components)
+    return a_session(components)
 
 
-def _app(components: BidiComponentManager) -> AppTest:
+def a_session(components: BidiComponentManager) -> AppTest:
+    """Return a session of the app, before its first run."""
     found = AppTest.from_file(APP, default_timeout=60)
     found._bidi_component_manager = components
     return found
@@ -110,7 +111,7 @@ def _app(components: BidiComponentManager) -> AppTest:
 @pytest.fixture
 def another_app(app: AppTest, components: BidiComponentManager) -> Callable[[], AppTest]:
     """Makes further sessions of the app, as a reload or another tab does."""
-    return lambda: _app(components)
+    return lambda: a_session(components)
 
 
 @pytest.fixture

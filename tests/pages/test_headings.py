@@ -14,6 +14,7 @@ from senseapp.app.common.state import pick_key
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from tests.cases import first_of
 from tests.pages.conftest import finish, open_page
 
 PAGES = sorted(path.relative_to(path.parents[1]).as_posix() for path in Path("pages").glob("*.py"))
@@ -50,7 +51,7 @@ def test_a_page_of_a_run(app: AppTest, finished_run: str, page: str) -> None:
     _assert_outlined(open_page(app, page, run=finished_run))
 
 
-@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize("tab", first_of(TABS, 2))
 def test_a_view_with_a_picked_layer(app: AppTest, finished_run: str, tab: str) -> None:
     open_page(app, "pages/results.py", run=finished_run)
     app.session_state[pick_key(finished_run)] = "conv1"

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import streamlit as st
+from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import backend as ui_backend
@@ -22,7 +23,7 @@ from senseapp.server.schedule_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.store.run_file import read_run_file
 from senseapp.store.run_store import RunStore
-from tests.pages.conftest import APP, ScriptedService
+from tests.pages.conftest import ScriptedService, a_session, open_page
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "main_2026_11"
 EXPECTED = json.loads((SAVED / "expected.json").read_text())
@@ -47,12 +48,12 @@ def service(backend: Backend) -> Service:
 
 
 @pytest.fixture
-def app(backend: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AppTest:
+def app(backend: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, components: BidiComponentManager) -> AppTest:
     st.cache_resource.clear()
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(ui_backend, "service", lambda: ScriptedService(backend))
     monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
-    return AppTest.from_file(APP, default_timeout=60)
+    return a_session(components)
 
 
 def deltas(result, metric: str) -> dict[str, float]:
@@ -184,10 +185,9 @@ def take_the_nearest_target(app: AppTest, run_id: str) -> None:
 def test_a_link_opens_its_page(app: AppTest, link: str) -> None:
     parts = urlsplit(link)
     query = parse_qs(parts.query)
-    app.run()
     for name, values in query.items():
         app.query_params[name] = values
-    app.switch_page(f"pages/{PAGES[parts.path]}.py").run()
+    open_page(app, f"pages/{PAGES[parts.path]}.py")
     assert not app.exception
     if parts.path == "schedule":
         take_the_nearest_target(app, query["run"][0])

@@ -130,6 +130,7 @@ def test_a_time_is_a_budget_in_openvino(service: Service, run_id: str) -> None:
     assert all(entry.compression == "none" for entry in found.entries)
 
 
+@pytest.mark.wide
 def test_the_command_line_deploys_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, file = tmp_path / "run", tmp_path / "net.onnx"
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]

@@ -23,6 +23,7 @@ from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS, Task
 from tests import toy_detection, toy_segmentation
+from tests.cases import first_of
 from tests.pages.conftest import finish, open_page
 from tests.pictures import write_folder
 
@@ -88,7 +89,7 @@ def test_it_is_measured_estimated_scheduled_proven_and_shown(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "task", "divergence", "share"), TOYS)
+@pytest.mark.parametrize(("module", "task", "divergence", "share"), first_of(TOYS))
 def test_the_command_line_deploys_and_reports_one(
     module: ModuleType,
     task: Task,

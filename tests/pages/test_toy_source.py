@@ -75,6 +75,7 @@ def test_analyze_offers_its_networks(app: AppTest, service: Service) -> None:
     assert not app.exception
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_command_line_deploys_and_reports_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, file = tmp_path / "run", tmp_path / "toy.onnx"

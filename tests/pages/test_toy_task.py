@@ -22,6 +22,7 @@ from senseapp.server.service import Service
 from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS
+from tests.cases import first_of
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pictures import png
 from tests.toy_task import ERROR, REGRESSION, SHIFT
@@ -92,7 +93,7 @@ def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(
     assert {change.metric for change in proof.changes} == {ERROR.name, SHIFT.name, "sqnr"}
 
 
-@pytest.mark.parametrize("objective", ["output", "loss", "mean"])
+@pytest.mark.parametrize("objective", first_of(["loss", "output", "mean"]))
 def test_a_histogram_follows_its_number_and_its_loss_back(
     images: DataSpec, service: Service, backend: Backend, objective: HistogramObjective
 ) -> None:

@@ -22,10 +22,11 @@ from senseapp.formats.registry import FORMATS
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.records.schedule import Schedule, ScheduleEntry
+from tests.cases import seldom
 from tests.peers.export_readers import LAYERS, a_network, some_images
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"
-NETWORKS = [pytest.param("chain", marks=pytest.mark.wide), "lite0"]
+NETWORKS = [seldom("chain"), "lite0"]
 NNI2 = pytest.param("nni2", marks=pytest.mark.wide)  # an environment of its own, as has the next
 SPARSEML = pytest.param("sparseml", marks=pytest.mark.wide)
 LEVELS = {

@@ -18,6 +18,7 @@ from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.catalogue import find_entry, library_versions, load_catalogue
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
+from tests.cases import first_of
 
 REBUILD = "run python -m scripts.build_catalogue"
 _LARGE = 400_000_000  # parameters; even without memory, such a network takes seconds to describe
@@ -26,12 +27,6 @@ _LARGE = 400_000_000  # parameters; even without memory, such a network takes se
 def sample(count, seed):
     names = [(entry.library, entry.name) for entry in load_catalogue() if entry.num_params < _LARGE]
     return random.Random(seed).sample(names, count)
-
-
-def first_of(cases, count):
-    """Return the cases for a test, of which ``make test`` runs ``count`` and ``make soak`` the others."""
-    cases = list(cases)
-    return [*cases[:count], *(pytest.param(case, marks=pytest.mark.wide) for case in cases[count:])]
 
 
 def test_the_index_describes_the_installed_versions():
@@ -46,7 +41,7 @@ def test_every_installed_architecture_is_in_the_index():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", first_of(sample(10, seed=1), 4), ids="/".join)
+@pytest.mark.parametrize("architecture", first_of(map(pytest.param, sample(10, seed=1))), ids="/".join)
 def test_a_sample_recomputed_gives_the_same_figures(architecture):
     survey, entry = survey_architecture(*architecture), find_entry(*architecture)
     assert entry is not None

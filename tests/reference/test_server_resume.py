@@ -15,6 +15,7 @@ from senseapp.server.execution import execute
 from senseapp.server.service import Service
 from senseapp.server.session import open_local_session
 from senseapp.store.run_folder import RunFolder
+from tests.cases import first_of
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ def without_times(result):
 
 @pytest.mark.parametrize(
     "spec",
-    [spec_of(SparsityConfig(), 0.5, 0.9), spec_of(QuantizationConfig(activations=True), 3)],
+    first_of([spec_of(SparsityConfig(), 0.5, 0.9), spec_of(QuantizationConfig(activations=True), 3)]),
     ids=["sparsity", "quantization"],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):

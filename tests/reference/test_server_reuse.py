@@ -14,6 +14,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from tests.cases import first_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ CASES: list[tuple[str, CompressionConfig, tuple[float, ...], tuple[float, ...]]]
 ]
 
 
-@pytest.mark.parametrize(("_name", "compression", "first", "second"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("_name", "compression", "first", "second"), first_of(CASES), ids=[case[0] for case in CASES])
 def test_a_wider_run_takes_what_a_narrower_one_measured(tmp_path, _name, compression, first, second):
     service = a_service(tmp_path / "home")
     narrow = finished(service, settings(compression, *first), "Monday")

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import gpu
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_it_measures_each_network_and_finds_what_the_processor_finds(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["--tiny", "--device", "cpu"]) == 0

@@ -165,6 +165,7 @@ def test_a_pruning_schedule_truly_meets_its_budget(few_digits, tmp_path, capsys)
     assert [path.rpartition(".")[2] for path in report["files"]] == ["safetensors", "pt2", "onnx"]
 
 
+@pytest.mark.wide
 def test_a_recommendation_is_proven_and_its_files_are_what_it_says(files, capsys):
     out, schedule = files / "recommended.safetensors", files / "recommended.json"
     arguments = ["--run", str(files / "run"), "--allowed", "2", "--schedule", str(schedule), "--out", str(out)]

@@ -31,8 +31,8 @@ def deploy(folder, *options, out="quick.onnx"):
     return main(["deploy", "--run", str(folder / "run"), *options, "--out", str(folder / out)])
 
 
-def test_the_file_does_what_the_line_says(folder, capsys):
-    assert deploy(folder, "--kit") == 0
+def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_images_bear_out(folder, capsys):
+    assert deploy(folder, "--kit", "--promise", "agreement=5") == 0
     printed = capsys.readouterr().out
     report = json.loads(printed)
     assert printed.count("\n") == 1
@@ -57,6 +57,12 @@ def test_the_file_does_what_the_line_says(folder, capsys):
     assert report["files"] == [str(folder / name) for name in names]
     compile((folder / "predict.py").read_text(), "predict.py", "exec")
     assert '"quick.onnx"' in json.loads((folder / "predict.ipynb").read_text())["cells"][-1]["source"]
+    promise = report["promise"]
+    assert [promise[name] for name in ("most", "metric", "certainty", "missing")] == [0.05, "agreement", 0.95, ""]
+    bounds = [each["upper_bound"] for each in promise["files"].values() if each["kept"]]
+    assert file["changes"]["agreement"]["delta"] < max(bounds) <= 0.05
+    assert report["upper_bound"] > file["changes"]["top1"]["delta"]
+    assert "with 95 % certainty" in report["bound"]
 
 
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
@@ -82,17 +88,6 @@ def test_a_float_file_has_nothing_in_int8(folder, capsys):
 def test_bad_settings_are_one_sentence(options, out, message, folder, capsys):
     assert deploy(folder, *options, out=out) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_promise_that_held_out_images_bear_out_is_kept_and_said(folder, capsys):
-    assert deploy(folder, "--all-int8", "--promise", "agreement=5", out="promised.onnx") == 0
-    report = json.loads(capsys.readouterr().out)
-    promise = report["promise"]
-    assert [promise[name] for name in ("most", "metric", "certainty", "missing")] == [0.05, "agreement", 0.95, ""]
-    bounds = [each["upper_bound"] for each in promise["files"].values() if each["kept"]]
-    assert report["file"]["changes"]["agreement"]["delta"] < max(bounds) <= 0.05
-    assert report["upper_bound"] > report["file"]["changes"]["top1"]["delta"]
-    assert "with 95 % certainty" in report["bound"]
 
 
 @pytest.mark.parametrize(

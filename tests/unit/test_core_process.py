@@ -25,6 +25,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.process import processes
+from tests.cases import first_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = 20
@@ -107,7 +108,7 @@ def test_pages_are_faulted_in_once_and_stay_until_they_are_given_back() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", first_of(STARTS))
 def test_each_start_makes_the_settings_before_torch_is_loaded(start: str) -> None:
     found = run(START.format(call=STARTS[start], settings=SETTINGS), without_settings())
     assert found == [*MEMORY, "passive", "3000"]

@@ -13,11 +13,13 @@ import pytest
 import yaml
 
 from scripts.site_files import PAGES, site_links
+from tests.cases import seldom
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+LONG_NOTEBOOKS = ("file", "schedule")  # `make docs` runs all of them, as `make soak` does
 MOST_LINES_OF_THE_README = 120
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -82,7 +84,11 @@ def code_of(notebook: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "notebook",
+    [seldom(path) if path.stem in LONG_NOTEBOOKS else path for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_notebooks_run(notebook: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, code in enumerate(code_of(notebook)):

@@ -100,6 +100,7 @@ def test_the_wheel_holds_the_app_and_no_tests(wheel: Path) -> None:
     assert {str(path.relative_to(ROOT)) for path in data} <= names
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_commands_answer_from_another_folder(command: Path, elsewhere: Path) -> None:
     origin = told(command.parent / "python", "-c", "import senseapp; print(senseapp.__file__)")

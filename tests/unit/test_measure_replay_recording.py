@@ -20,6 +20,7 @@ from senseapp.networks.trace import CallTrace, tensors_in, trace_calls
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 from tests.architectures import ARCHITECTURES, example_input
+from tests.cases import first_of
 from tests.small_models import chain, images_for, small_network
 from tests.trap_models import PIXELS, REPLAYED
 
@@ -92,7 +93,7 @@ def _assert_walks_alike(
 
 @pytest.mark.architectures
 @pytest.mark.parametrize("share", [0.1, 1.0])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", first_of(NETWORKS, 2))
 def test_a_recorded_walk_is_the_same_walk(name: str, share: float) -> None:
     model, images, trace, positions = _known(name)
     everything = sum(call.output_bytes for call in trace.calls) * BATCH
@@ -112,7 +113,7 @@ def test_networks_that_make_replay_hard_walk_alike(name: str) -> None:
         _assert_walks_alike(model, trace, images, calls, positions)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", first_of(NETWORKS, 2))
 def test_no_more_is_recorded_than_may_be(name: str) -> None:
     model, images, trace, positions = _known(name)
     replay, held = Replay(model, trace), []

@@ -21,6 +21,7 @@ from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import LayerMeasurement, Status, latest
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
+from tests.cases import first_of
 from tests.small_models import NUM_CLASSES, chain, fingerprint, images_for, small_network
 
 LEVELS = (0.3, 0.6)
@@ -93,7 +94,7 @@ def test_measuring_twice_gives_the_same_numbers(config: object, levels: tuple[fl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_chunks", [1, 3])
+@pytest.mark.parametrize("num_chunks", first_of([3, 1]))
 @pytest.mark.parametrize(("config", "levels"), CONFIGS, ids=CONFIG_NAMES)
 def test_resuming_anywhere_ends_at_the_same_numbers(
     config: object, levels: tuple[float, ...], num_chunks: int, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from senseapp.networks.checkpoints.stored_networks import find_networks
 from senseapp.networks.sources.libraries import build_on_meta
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
+from tests.cases import first_of
 from tests.checkpoints import MODEL, assert_same, network
 
 __all__ = ["network"]
@@ -87,7 +88,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("suffix", first_of([".pth", ".safetensors"]))
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_under_other_names_are_found(tmp_path, network, name, suffix):
     loaded = assert_same(save(NAMES[name](network.state_dict()), tmp_path / f"a{suffix}"), network)
@@ -100,7 +101,7 @@ def numbered(weights):
     return {f"blob{layers.index(name.rpartition('.')[0])}.{name.rpartition('.')[2]}": t for name, t in weights.items()}
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("suffix", first_of([".pth", ".safetensors"]))
 def test_weights_are_matched_by_order_in_both_forms(tmp_path, network, suffix):
     loaded = assert_same(save(numbered(network.state_dict()), tmp_path / f"a{suffix}"), network)
     assert any("This is a guess" in note for note in loaded.notes)
@@ -123,7 +124,7 @@ def test_scales_are_left_out_where_order_alone_fits(tmp_path, network):
 
 
 @pytest.mark.parametrize("prepare", [quantization_aware, observed])
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("suffix", first_of([".pth", ".safetensors"]))
 @pytest.mark.filterwarnings("ignore")
 def test_scales_of_observers_are_left_out(tmp_path, network, prepare, suffix):
     prepared = changed(network, prepare)
@@ -175,7 +176,7 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("suffix", first_of([".pth", ".safetensors"]))
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_weights_in_parts_are_put_together_as_the_layer_does(tmp_path, network, name, suffix):

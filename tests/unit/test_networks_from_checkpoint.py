@@ -12,6 +12,7 @@ from senseapp.networks.checkpoints.fitting import load_tensors
 from senseapp.networks.checkpoints.misfits import match_state_dict
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from tests.cases import first_of
 from tests.pictures import class_files, write_zip
 
 
@@ -34,7 +35,7 @@ def save(module, path, change=None):
         ("torchvision", "shufflenet_v2_x0_5", {"num_classes": 4, "in_chans": 1}),
     ],
 )
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", first_of([False, True]))
 def test_classes_channels_and_size_are_read_off_the_weights(tmp_path, library, name, settings, named):
     module = build(library, name, **settings)
     for parameter in module.parameters():

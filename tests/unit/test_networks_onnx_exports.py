@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.profile import compressible_weights
+from tests.cases import seldom
 
 EXPORTERS = [
     pytest.param(dynamo, free, id=f"{'newer' if dynamo else 'older'}-{'free' if free else 'fixed'}")
@@ -114,7 +115,7 @@ def _check(model: nn.Module, side: int, *, dynamo: bool, free: bool) -> OpenedOn
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dynamo", "free"), EXPORTERS)
-@pytest.mark.parametrize("build", [_UNet, _Detector, _Attention])
+@pytest.mark.parametrize("build", [_UNet, seldom(_Detector), seldom(_Attention)])
 def test_an_export_is_the_network_that_it_was(build: type[nn.Module], *, dynamo: bool, free: bool) -> None:
     torch.manual_seed(0)
     model = build().eval()

@@ -16,6 +16,7 @@ from senseapp.networks.checkpoints.checkpoint import read_checkpoint
 from senseapp.networks.checkpoints.sorted_names import arrangements, exchangeable
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
+from tests.cases import first_of
 
 MODEL = "resnet10t"
 
@@ -135,7 +136,7 @@ def is_consistent(order):
     return not any((b, a) in pairs for a, b in pairs)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", first_of(range(60), 15))
 def test_orders_are_those_of_all_permutations(seed):
     chance = random.Random(seed)
     drawn = [f"{chance.choice(('a1.', 'a2.', 'x.', ''))}{chance.choice(('c1', 'c2', 'c10', 'n'))}" for _ in range(7)]

@@ -13,6 +13,7 @@ from senseapp.networks.profile import compressible_weights
 from senseapp.networks.trace import trace_calls
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import FlowNode
+from tests.cases import first_of
 from tests.pages.records import result
 
 
@@ -55,7 +56,7 @@ def dependent(model: nn.Module, images: Tensor) -> set[tuple[str, str]]:
 _LARGE = [pytest.param(name, marks=pytest.mark.architectures) for name in ("densenet121", "inception_v3")]
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet", *_LARGE])
+@pytest.mark.parametrize("name", first_of(["test_resnet", "test_vit", "test_efficientnet", *_LARGE], 3))
 def test_a_layer_comes_after_those_that_autograd_says_it_depends_on(name: str) -> None:
     torch.manual_seed(0)
     model = timm.create_model(name, pretrained=False, exportable=True).eval()

@@ -27,6 +27,7 @@ from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.weights import rounded
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+from tests.cases import first_of
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 
@@ -134,7 +135,9 @@ def test_rows_times_the_matrix_are_what_the_node_makes(network):
         torch.testing.assert_close(each.tensor(each.matrix(each.values)), each.values)
 
 
-@pytest.mark.parametrize(("inputs", "kernel", "groups"), [(64, 1, 1), (63, 1, 1), (3, 3, 1), (8, 3, 4), (1, 3, 32)])
+@pytest.mark.parametrize(
+    ("inputs", "kernel", "groups"), first_of([(63, 1, 1), (8, 3, 4), (64, 1, 1), (3, 3, 1), (1, 3, 32)], 2)
+)
 def test_no_processor_saturates(inputs, kernel, groups):
     """Loud images and weights, summed by the runtime's integers as by floats that hold every sum exactly."""
     torch.manual_seed(0)

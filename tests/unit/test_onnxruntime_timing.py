@@ -80,6 +80,7 @@ def test_times_of_widths_add_up_to_what_the_whole_files_take(monkeypatch):
     assert found.measured_here
 
 
+@pytest.mark.wide
 def test_a_run_of_pruning_has_a_schedule_of_a_time(tmp_path, capsys):
     run, file = tmp_path / "run", tmp_path / "schedule.json"
     measured = ("--compression", "pruning", "--levels", "50", "--mode", "quick", "--samples", "16")

@@ -25,6 +25,7 @@ from senseapp.records.check import CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks import task_named
+from tests.cases import first_of
 
 CLASSIFICATION = task_named("classification")
 BY_NAME = {pair.name: pair for pair in PAIRS}
@@ -37,7 +38,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", first_of(SHORT, 4))
 def test_the_verdict_on_a_pair_made_elsewhere_is_right(shop: Workshop, name: str) -> None:
     outcome = check_pair(BY_NAME[name], shop, samples=160)
     assert not outcome.wrong, outcome.said

@@ -21,6 +21,7 @@ from senseapp.runtimes.base import Runtime, ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNX
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from tests.cases import first_of
 from tests.small_evaluator import evaluator_of, schedule_of
 from tests.small_models import small_network
 from tests.toy_runtime import OPERATIONS as TOY
@@ -115,7 +116,7 @@ def test_the_interval_of_a_median(count, low, high):
     assert Median.of(range(count)) == Median(value=(count - 1) / 2, low=low, high=high)
 
 
-@pytest.mark.parametrize("runtime", [ONNX, TOY], ids=["opens the file of the proof", "is written anew"])
+@pytest.mark.parametrize("runtime", first_of([ONNX, TOY]), ids=["opens the file of the proof", "is written anew"])
 def test_a_stored_proof_with_fewer_channels_is_a_source_for_any_runtime(runtime: Runtime, tmp_path: Path) -> None:
     evaluator = evaluator_of(small_network(), PruningConfig())
     one = schedule_of(evaluator, "pruning", 0.5)

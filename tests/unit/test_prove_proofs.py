@@ -224,6 +224,7 @@ def test_no_schedule_within_the_drop_is_said(evaluator):
         strongest_schedule(evaluator, "params", 0.1, metric="speed", rounds=1)
 
 
+@pytest.mark.wide
 def test_quantization_and_pruning_are_proven_too():
     bits = a_run(QuantizationConfig(), (8.0, 4.0, 2.0), samples=100)
     schedule = make_schedule(bits, budget=ResourceBudget(kind="bytes", target=0.6))

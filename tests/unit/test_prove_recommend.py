@@ -31,6 +31,7 @@ from senseapp.server.layer_tasks import LayerAnswers
 from senseapp.server.schedule_tasks import DeliverTask, RecommendationTask, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
+from tests.cases import first_of
 from tests.pages import records
 
 ALLOWED = 0.01
@@ -167,7 +168,7 @@ def milder(config, target: float) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", LEVELS)
+@pytest.mark.parametrize("config", first_of(LEVELS))
 @settings(deadline=None, max_examples=25)
 @given(curves=st.floats(0.0, 1.0), proof=st.floats(0.0, 1.0))
 def test_the_strongest_schedule_that_both_sets_of_images_let_pass(config, curves, proof) -> None:

@@ -150,6 +150,7 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
     assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
 
 
+@pytest.mark.wide
 def test_an_onnx_file_that_takes_too_long_costs_its_process(
     service: Service, backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def has_come(page: Visitor) -> bool:
     return any("Choose another file" in label for label in page.labels())
 
 
+@pytest.mark.wide
 def test_people_watch_and_click_while_a_run_measures(server: Served) -> None:
     report = run_async(crowd(server, 4, images=24, more_levels="", pause=(0.0, 0.2)))
     assert report.clicks
@@ -46,6 +47,7 @@ def test_people_watch_and_click_while_a_run_measures(server: Served) -> None:
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.wide
 def test_a_short_day_leaves_nothing_behind(server: Served) -> None:
     warm, day = Day(runs=1, uploads=2, loads=2), Day(runs=1, uploads=4, loads=6)
     report = run_async(live(server, day, warm=warm, settle_seconds=3, understood=has_come))
@@ -82,12 +84,14 @@ def test_a_refused_file_keeps_its_sentence_until_another_is_chosen(server: Serve
     assert other == []
 
 
+@pytest.mark.wide
 def test_downloads_answer_only_the_page_that_asked(server: Served) -> None:
     report = run_async(downloads(server, 1))
     assert (report.refused, report.wrong) == (6, [])
     assert report.sound
 
 
+@pytest.mark.wide
 def test_nothing_that_another_person_forges_goes_through(tmp_path: Path) -> None:
     with served_with_login(tmp_path) as running:
         report = run_async(forge(running, 1, ("runs",)))
@@ -104,6 +108,7 @@ def test_command_lines_end_in_one_line() -> None:
 ONE_OF_EACH_KIND = ("copied arguments", "many names", "large run", "broken table")  # those that take most memory
 
 
+@pytest.mark.wide
 def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
     """Checkpoints of every family are read in ``test_networks_pickled``, and brought to the app by ``make soak``.
 
@@ -132,6 +137,7 @@ class InShortRun(InRun):
     latest = 4
 
 
+@pytest.mark.wide
 def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: Path) -> None:
     chance = random.Random(0)
     scene = Scene(victim="server", number=1, home=tmp_path / "home", run_id="", chance=chance, patience={})
@@ -155,6 +161,7 @@ def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: 
         check_home(scene.home)
 
 
+@pytest.mark.wide
 def test_strangers_and_endless_texts_are_refused_and_silent_connections_go(server: Served) -> None:
     assert foreign(server) == []
     silent = idle(server, 300)

@@ -25,6 +25,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, with_metadata
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from tests.cases import first_of
 from tests.deployments import a_candidate
 from tests.pages.conftest import finish
 from tests.pages.records import opener
@@ -75,7 +76,7 @@ def probabilities(path: Path, picture: Image.Image, model: LoadedModel) -> np.nd
     return shares / shares.sum()
 
 
-@pytest.fixture(scope="module", params=[DIGITS, RESNET], ids=["grey digits", "colour, bicubic"])
+@pytest.fixture(scope="module", params=first_of([RESNET, DIGITS]), ids=["colour, bicubic", "grey digits"])
 def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """Model, picture, two files of which one is of other weights, and the answers."""
     folder, spec = tmp_path_factory.mktemp("tried"), RunSpec(model=request.param)
