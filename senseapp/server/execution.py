@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,10 +30,10 @@ from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
-_FIRST_FILE = "Making a first file"
+_ESTIMATING, _FIRST_FILE = "Estimating all layers at once", "Making a first file"
 _log = logging.getLogger(__name__)
 BeforeLayers = Callable[[RunResult], bool]
-"""Work between the estimates, which it is given, and the layers; returns whether there was any."""
+"""Work after the first estimates, which it is given; returns whether there was any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Measurement:
 
     Attributes:
         first_file_seconds: longest predicted time of a recommendation on this machine with which the file of the
-            original weights in int8 is made before the layers are measured; 0: it is not made here.
+            original weights in int8 is made after the first estimates; 0: it is not made here.
     """
 
     run_id: str
@@ -104,7 +104,7 @@ def execute(
     """Measure what ``folder`` does not hold yet, store each measurement as it comes, and store the result.
 
     If the folder holds the finished run, its result is returned without loading the model. ``before_layers`` is called
-    with the estimates before the first layer is measured, in a run that holds no file yet; its time does not count.
+    once there are estimates, in a run that holds no measurement and no file yet; its time does not count.
 
     Raises:
         RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
@@ -158,13 +158,19 @@ def _measure(
             predicted_seconds=session.predicted_seconds(),
         )
 
-    opened(head)
-    estimates = _estimate(folder, observer, session)
-    if before_layers is not None and not earlier and not folder.candidates():
-        began, so_far = time.monotonic(), replace(head, estimates=estimates)
-        if before_layers(so_far):
+    def work_first(estimates: Sequence[LayerMeasurement]) -> None:
+        nonlocal started, before_layers
+        if before_layers is None or earlier or folder.candidates():
+            return
+        work, before_layers = before_layers, None
+        began, so_far = time.monotonic(), replace(head, estimates=tuple(estimates))
+        if work(so_far):
             started += time.monotonic() - began
             opened(so_far)  # the time that is left is counted from here
+
+    opened(head)
+    estimates = _estimate(folder, observer, session, work_first)
+    work_first(estimates)
     # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
     done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
     new = _measure_missing(folder, observer, session, done)
@@ -176,13 +182,26 @@ def _with_notes(result: RunResult, notes: tuple[str, ...]) -> RunResult:
     return replace(result, notes=(*notes, *result.notes))
 
 
-def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tuple[LayerMeasurement, ...]:
+def _estimate(
+    folder: RunFolder,
+    observer: RunObserver,
+    session: Session,
+    after_first: Callable[[Sequence[LayerMeasurement]], None],
+) -> tuple[LayerMeasurement, ...]:
+    """Return the estimates; those of the first images, where there are more, are shown and given to ``after_first``."""
     known = folder.load_estimates()
     if known is not None:
         return known
-    observer.phase("Estimating all layers at once")
+
+    def preview(estimates: Sequence[LayerMeasurement]) -> None:
+        for each in estimates:
+            observer.estimated(each)
+        after_first(estimates)
+        observer.phase(_ESTIMATING)
+
+    observer.phase(_ESTIMATING)
     found = []
-    for estimate in session.estimates(preview=observer.estimated):
+    for estimate in session.estimates(preview=preview):
         found.append(estimate)
         observer.estimated(estimate)
     folder.save_estimates(tuple(found))

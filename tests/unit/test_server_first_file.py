@@ -17,7 +17,7 @@ from senseapp.server.settings import ServerSettings
 from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.deployments import a_candidate
-from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, TOTAL, FakeEngine, FakeSession, a_measurement, fake_calibration
 
 LONG = 1e9
 
@@ -82,6 +82,22 @@ def test_it_comes_between_the_estimates_and_the_layers(made, tmp_path) -> None:
     assert events.left == [(0, TOTAL)] * 2  # the time that is left is counted anew
     assert len(folder.candidates()) == 1
     assert len(result.measurements) == TOTAL
+
+
+def test_it_comes_right_after_the_estimates_of_the_first_images(made, tmp_path, monkeypatch) -> None:
+    def estimates(session: FakeSession, preview):
+        first = [a_measurement(*each, delta=0.04, estimated=True) for each in session._plan()]
+        preview(first)
+        yield from (replace(each, changes=a_measurement(delta=0.05).changes) for each in first)
+
+    monkeypatch.setattr(FakeSession, "estimates", estimates)
+    events, folder = Events(), RunFolder(tmp_path / "run")
+    result = carry_out(folder, events)
+    after = events.found.index("Making a first file · Writing")
+    assert events.found[:after].count("estimate") == TOTAL
+    opened, phase = f"opened with {TOTAL} estimates", "Estimating all layers at once"
+    assert events.found[after + 1 :] == [opened, phase, *["estimate"] * TOTAL, *["layer"] * TOTAL]
+    assert result.estimates[0].changes[0].delta == 0.05  # the later ones stay
 
 
 def test_its_time_is_not_the_runs(made, tmp_path, monkeypatch) -> None:
