@@ -239,18 +239,22 @@ def _likelier(result: RunResult) -> None:
         go_to_page("pages/analyze.py")
 
 
-def recommendation_answer(run_id: str, found: Recommendation, goal: Goal) -> None:
-    """Show the recommended file's figures alone, for a room."""
-    candidates = backend.service().work.candidates(run_id)
-    best = recommended(candidates, goal=goal, allowed_drop=found.allowed_drop)
+def recommendation_answer(
+    run_id: str, candidates: Sequence[Candidate], found: Recommendation | None, goal: Goal
+) -> None:
+    """Show the figures of the file to take alone, for a room; ``found`` is None where no schedule was searched for."""
+    if not candidates:
+        if found is not None:
+            st.markdown(md("## {}", found.headline))
+            st.caption(found.evidence)
+        return
+    allowed = METRICS[candidates[0].metric].tolerable if found is None else found.allowed_drop
+    best = recommended(candidates, goal=goal, allowed_drop=allowed)
     if best is not None:
         st.markdown(md("## {}", best.headline))
         st.caption(best.made_of)
-    elif candidates:
-        st.markdown(md("## Keep the original: no smaller or faster file loses as little as is tolerated"))
     else:
-        st.markdown(md("## {}", found.headline))
-        st.caption(found.evidence)
+        st.markdown(md("## Keep the original: no smaller or faster file loses as little as is tolerated"))
 
 
 def recommended_answers(run_id: str) -> None:
