@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _ESTIMATING, _FIRST_FILE = "Estimating all layers at once", "Making a first file"
 _log = logging.getLogger(__name__)
-BeforeLayers = Callable[[RunResult], bool]
-"""Work after the first estimates, which it is given; returns whether there was any."""
+BeforeLayers = Callable[[RunResult], None]
+"""Work after the first estimates, which it is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +66,14 @@ class Measurement:
             before_layers=partial(self._first_file, context) if self.first_file_seconds else None,
         )
 
-    def _first_file(self, context: TaskContext, so_far: RunResult) -> bool:
-        """Make the file of the original weights in int8, unless that takes long; return whether it was tried.
+    def _first_file(self, context: TaskContext, so_far: RunResult) -> None:
+        """Make the file of the original weights in int8, unless that takes long.
 
         It needs the images, and no layer's figures. One that fails is made again after the run, which says why.
         """
         work = recommendation_work(so_far.profile, num_images=so_far.num_samples, adapted=self.spec.sensitivity.adapted)
         if work.seconds(time_convolutions()) > self.first_file_seconds:
-            return False
+            return
         tell = context.observer.phase
         progress = Progress(lambda step: tell(step and f"{_FIRST_FILE} · {step}"))
         try:
@@ -83,7 +83,6 @@ class Measurement:
             if error is progress.stopped:
                 raise
             _log.warning("run %s: its first file was left out", self.run_id[:8], exc_info=error)
-        return True
 
 
 def cluster_for(spec: RunSpec) -> str:
@@ -150,12 +149,12 @@ def _measure(
     head = _with_notes(session.result(earlier, folder.load_estimates() or ()), notes)
     folder.save_head(head)
 
-    def opened(result: RunResult) -> None:
+    def opened(result: RunResult, predicted_seconds: float) -> None:
         observer.opened(
             result,
             done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
             total=session.targets,
-            predicted_seconds=session.predicted_seconds(),
+            predicted_seconds=predicted_seconds,
         )
 
     def work_first(estimates: Sequence[LayerMeasurement]) -> None:
@@ -164,11 +163,12 @@ def _measure(
             return
         work, before_layers = before_layers, None
         began, so_far = time.monotonic(), replace(head, estimates=tuple(estimates))
-        if work(so_far):
-            started += time.monotonic() - began
-            opened(so_far)  # the time that is left is counted from here
+        opened(so_far, 0.0)  # the time that is left is not known while this lasts
+        work(so_far)
+        started += time.monotonic() - began
+        opened(so_far, session.predicted_seconds())  # and is counted from here
 
-    opened(head)
+    opened(head, session.predicted_seconds())
     estimates = _estimate(folder, observer, session, work_first)
     work_first(estimates)
     # A run that stops once settled must repeat its decisions from the measurements that it had at each part.

@@ -31,7 +31,7 @@ class Events:
 
     def __init__(self, stops_at: str = "") -> None:
         self.found: list[str] = []
-        self.left: list[tuple[int, int]] = []
+        self.left: list[tuple[int, int, float]] = []
         self._stops_at = stops_at
 
     def phase(self, sentence: str) -> None:
@@ -41,7 +41,7 @@ class Events:
 
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         self.found.append(f"opened with {len(head.estimates)} estimates")
-        self.left.append((done, total))
+        self.left.append((done, total, predicted_seconds))
 
     def estimated(self, estimate: object) -> None:
         self.found.append("estimate")
@@ -79,7 +79,7 @@ def test_it_comes_between_the_estimates_and_the_layers(made, tmp_path) -> None:
     after = events.found.index("Making a first file · Writing")
     assert events.found[:after].count("estimate") == TOTAL
     assert events.found[after + 1 :] == [f"opened with {TOTAL} estimates", *["layer"] * TOTAL]
-    assert events.left == [(0, TOTAL)] * 2  # the time that is left is counted anew
+    assert events.left == [(0, TOTAL, each) for each in (8.0, 0.0, 8.0)]  # not known meanwhile, then counted anew
     assert len(folder.candidates()) == 1
     assert len(result.measurements) == TOTAL
 
