@@ -247,7 +247,7 @@ class Backend:
             return
         known = self._tasks.get(job_id)
         record = self.store.record(known.run_id if known else job_id)
-        task = known or Measurement(run_id=record.run_id, spec=record.spec)
+        task = known or self._measurement(record)
         folders = self.readable_folders(record.owner)
         check_paths(record.spec, folders)  # an imported run may name any path
         local = record.run_id in self._local
@@ -297,6 +297,13 @@ class Backend:
         members = {member for item in result.shown for member in item.members or (item.layer,)}
         work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
         self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
+
+    def _measurement(self, record: RunRecord) -> Measurement:
+        """Return the task of a run; a file that would follow it by itself comes before its layers."""
+        spec, seconds = record.spec, self.settings.recommend_seconds * _SEARCHES_PER_FILE
+        follows = self._open_session is None and spec.sensitivity.mode != "quick" and not cluster_for(spec)
+        wants_file = follows and spec.goal != "targets"
+        return Measurement(run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0)
 
     def _recommend(self, record: RunRecord, result: RunResult) -> None:
         """Queue the recommendation if it is fast and there is room; else only the original's file in int8.

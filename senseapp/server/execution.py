@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import NotFound, StorageFailed
+from senseapp.core.steps import Progress
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.leaderboard import headline
+from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.session import OpenSession
-from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext
+from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext, evaluator_of
+from senseapp.server.time_estimate import recommendation_work, time_convolutions
 from senseapp.server.worker import JobControl
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
@@ -26,13 +30,24 @@ from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
+_ESTIMATING, _FIRST_FILE = "Estimating all layers at once", "Making a first file"
+_log = logging.getLogger(__name__)
+BeforeLayers = Callable[[RunResult], None]
+"""Work after the first estimates, which it is given."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A run's own task: the measurement of its settings."""
+    """A run's own task: the measurement of its settings.
+
+    Attributes:
+        first_file_seconds: longest predicted time of a recommendation on this machine with which the file of the
+            original weights in int8 is made after the first estimates; 0: it is not made here.
+    """
 
     run_id: str
     spec: RunSpec
+    first_file_seconds: float = 0.0
 
     @property
     def job_id(self) -> str:
@@ -48,7 +63,26 @@ class Measurement:
             open_session=context.open_session,
             data_roots=context.data_roots,
             earlier_runs=context.earlier_runs,
+            before_layers=partial(self._first_file, context) if self.first_file_seconds else None,
         )
+
+    def _first_file(self, context: TaskContext, so_far: RunResult) -> None:
+        """Make the file of the original weights in int8, unless that takes long.
+
+        It needs the images, and no layer's figures. One that fails is made again after the run, which says why.
+        """
+        work = recommendation_work(so_far.profile, num_images=so_far.num_samples, adapted=self.spec.sensitivity.adapted)
+        if work.seconds(time_convolutions()) > self.first_file_seconds:
+            return
+        tell = context.observer.phase
+        progress = Progress(lambda step: tell(step and f"{_FIRST_FILE} · {step}"))
+        try:
+            evaluator = evaluator_of(so_far, context, progress=progress)
+            RecommendationTask(run_id=self.run_id).keep_original(evaluator, context)
+        except Exception as error:  # of many packages, or of too little memory: without the file, the run is complete
+            if error is progress.stopped:
+                raise
+            _log.warning("run %s: its first file was left out", self.run_id[:8], exc_info=error)
 
 
 def cluster_for(spec: RunSpec) -> str:
@@ -64,10 +98,12 @@ def execute(
     open_session: OpenSession,
     data_roots: tuple[Path, ...] = (),
     earlier_runs: EarlierRuns | None = None,
+    before_layers: BeforeLayers | None = None,
 ) -> RunResult:
     """Measure what ``folder`` does not hold yet, store each measurement as it comes, and store the result.
 
-    If the folder holds the finished run, its result is returned without loading the model.
+    If the folder holds the finished run, its result is returned without loading the model. ``before_layers`` is called
+    once there are estimates, in a run that holds no measurement and no file yet; its time does not count.
 
     Raises:
         RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
@@ -85,7 +121,7 @@ def execute(
         )
         with closing(opened) as session:
             _take_over(folder, session, known)
-            result = _measure(folder, observer, session, started)
+            result = _measure(folder, observer, session, started, before_layers)
         result = replace(result, summary=headline(result))
         folder.save_result(result)
         return result
@@ -100,19 +136,41 @@ def _take_over(folder: RunFolder, session: Session, known: EarlierRuns) -> None:
     folder.take_over(found, known.taken(len(found), session.targets) if found else None)
 
 
-def _measure(folder: RunFolder, observer: RunObserver, session: Session, started: float) -> RunResult:
+def _measure(
+    folder: RunFolder,
+    observer: RunObserver,
+    session: Session,
+    started: float,
+    before_layers: BeforeLayers | None,
+) -> RunResult:
     earlier = folder.measurements.read()
     reused = folder.load_reused()
     notes = () if reused is None else (reused.note,)
     head = _with_notes(session.result(earlier, folder.load_estimates() or ()), notes)
     folder.save_head(head)
-    observer.opened(
-        head,
-        done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
-        total=session.targets,
-        predicted_seconds=session.predicted_seconds(),
-    )
-    estimates = _estimate(folder, observer, session)
+
+    def opened(result: RunResult, predicted_seconds: float) -> None:
+        observer.opened(
+            result,
+            done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
+            total=session.targets,
+            predicted_seconds=predicted_seconds,
+        )
+
+    def work_first(estimates: Sequence[LayerMeasurement]) -> None:
+        nonlocal started, before_layers
+        if before_layers is None or earlier or folder.candidates():
+            return
+        work, before_layers = before_layers, None
+        began, so_far = time.monotonic(), replace(head, estimates=tuple(estimates))
+        opened(so_far, 0.0)  # the time that is left is not known while this lasts
+        work(so_far)
+        started += time.monotonic() - began
+        opened(so_far, session.predicted_seconds())  # and is counted from here
+
+    opened(head, session.predicted_seconds())
+    estimates = _estimate(folder, observer, session, work_first)
+    work_first(estimates)
     # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
     done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
     new = _measure_missing(folder, observer, session, done)
@@ -124,13 +182,26 @@ def _with_notes(result: RunResult, notes: tuple[str, ...]) -> RunResult:
     return replace(result, notes=(*notes, *result.notes))
 
 
-def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tuple[LayerMeasurement, ...]:
+def _estimate(
+    folder: RunFolder,
+    observer: RunObserver,
+    session: Session,
+    after_first: Callable[[Sequence[LayerMeasurement]], None],
+) -> tuple[LayerMeasurement, ...]:
+    """Return the estimates; those of the first images, where there are more, are shown and given to ``after_first``."""
     known = folder.load_estimates()
     if known is not None:
         return known
-    observer.phase("Estimating all layers at once")
+
+    def preview(estimates: Sequence[LayerMeasurement]) -> None:
+        for each in estimates:
+            observer.estimated(each)
+        after_first(estimates)
+        observer.phase(_ESTIMATING)
+
+    observer.phase(_ESTIMATING)
     found = []
-    for estimate in session.estimates(preview=observer.estimated):
+    for estimate in session.estimates(preview=preview):
         found.append(estimate)
         observer.estimated(estimate)
     folder.save_estimates(tuple(found))
@@ -146,9 +217,6 @@ def _measure_missing(
         found.append(measurement)
         observer.measured(measurement)
     return found
-
-
-_log = logging.getLogger(__name__)
 
 
 class LiveRun:

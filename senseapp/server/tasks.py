@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -201,9 +201,19 @@ REPAIR = "matched"
 
 def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:
     """Load the model and the images of the run for schedules; ``other`` configures a second run's compression."""
-    from senseapp.prove.evaluator import ScheduleEvaluator  # torch loads here, not when the app starts
-
     progress = context.observer.phase
     progress("Loading the model and the images")
-    result = context.folder.load_result()
+    return evaluator_of(context.folder.load_result(), context, other=other, progress=progress)
+
+
+def evaluator_of(
+    result: RunResult,
+    context: TaskContext,
+    *,
+    other: CompressionConfig | None = None,
+    progress: Callable[[str], None],
+) -> ScheduleEvaluator:
+    """Load the model and the images of ``result``, which may be that of an unfinished run."""
+    from senseapp.prove.evaluator import ScheduleEvaluator  # torch loads here, not when the app starts
+
     return ScheduleEvaluator.open(result, other=other, data_roots=context.data_roots, progress=progress)

@@ -9,7 +9,9 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common import account
 from senseapp.app.results import present
 from senseapp.core.markdown import as_written
+from senseapp.records.candidate import Delivery
 from senseapp.records.spec import RunSpec
+from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import finish, go_back, open_page
 from tests.pages.test_recommendation import recommend
 
@@ -44,6 +46,15 @@ def test_the_answer_is_that_of_a_measured_file(app: AppTest, finished_run: str, 
     assert app.title[0].value == "How much can be removed?"
     go_back(app, run=finished_run, screen="1")
     assert any(each.value.startswith("## 4.00 kB → 1.20 kB") for each in app.markdown)
+
+
+def test_the_answer_is_there_before_a_schedule_was_searched_for(app: AppTest, finished_run: str, backend) -> None:
+    original = some_figures(0.0, 1.0, 4000)
+    file = a_candidate("int8", size=1200, share=0.5, lost=0.004, metric="top1", original=original)
+    backend.store.folder(finished_run).save("first", Delivery(candidates=(file,)))
+    open_page(app, PAGE, run=finished_run)
+    assert any(each.value == f"## {file.headline}" for each in app.markdown)
+    assert app.get("vega_lite_chart")
 
 
 def test_of_many_layers_those_that_lose_most_are_shown(app: AppTest, service, backend, monkeypatch) -> None:

@@ -9,10 +9,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import go_back, open_page
 from tests.pages.records import NAMES
 
@@ -184,3 +186,40 @@ def test_a_failed_run_says_why_and_offers_its_settings_for_a_change(
     assert app.number_input(key="analyze.options.samples").value == 5000
     assert app.button_group(key="analyze.levels.sparsity").value == [0.4]
     assert not app.exception
+
+
+@slow
+def test_a_running_run_offers_its_first_file(
+    app: AppTest, service: Service, backend: Backend, gate: threading.Semaphore
+) -> None:
+    run_id = service.start(RunSpec())
+    gate.release(2)
+    wait_until(lambda: service.snapshot(run_id).done == 2)
+    open_page(app, PAGE, run=run_id)
+    assert not app.get("download_button")
+    folder = backend.store.folder(run_id)
+    original = some_figures(0.0, 1.0, 4000)
+    file = a_candidate("int8", size=1200, share=0.5, lost=0.004, metric="top1", original=original)
+    folder.save("first", Delivery(candidates=(file,)))
+    (folder.path / file.file).write_bytes(bytes(1200))
+    app.run()
+    assert file.headline in texts(app)
+    assert "The layers are measured next" in texts(app)
+    (button,) = app.get("download_button")
+    assert button.proto.label.startswith("Get the file that runs")
+    assert app.button(key="run.cancel")  # the run goes on
+
+
+@slow
+def test_a_first_file_that_loses_too_much_is_not_offered(
+    app: AppTest, service: Service, backend: Backend, gate: threading.Semaphore
+) -> None:
+    run_id = service.start(RunSpec())
+    gate.release(2)
+    wait_until(lambda: service.snapshot(run_id).done == 2)
+    original = some_figures(0.0, 1.0, 4000)
+    file = a_candidate("int8", size=1200, share=0.5, lost=0.3, metric="top1", original=original)
+    backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
+    open_page(app, PAGE, run=run_id)
+    assert not app.get("download_button")
+    assert f"A first file is not recommended: {file.headline}" in texts(app)

@@ -84,12 +84,12 @@ def _turn(key: str, step: int) -> None:
 
 def _answer(shown: _Slide) -> None:
     st.title(shown.record.title, anchor=False)
-    if shown.found is None:
+    candidates = backend.service().work.candidates(shown.record.run_id)
+    if shown.found is None and not candidates:
         st.markdown(md("## {}", shown.record.headline or headline(shown.result)))
         st.markdown(_TO_COME.format(what="the file to take"))
         return
-    recommendation_answer(shown.record.run_id, shown.found, shown.record.spec.goal)
-    candidates = backend.service().work.candidates(shown.record.run_id)
+    recommendation_answer(shown.record.run_id, candidates, shown.found, shown.record.spec.goal)
     if candidates:
         candidates_figure(shown.record.run_id, candidates, shown.result, large=True)
 

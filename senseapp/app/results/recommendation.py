@@ -30,7 +30,7 @@ from senseapp.descriptions import all_descriptions
 from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, offered, recommended
-from senseapp.records.jobs import RunState
+from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, kept, shortfall
 from senseapp.records.recommendation import Recommendation
@@ -92,6 +92,22 @@ def recommendation_card(run_id: str, result: RunResult) -> None:
             with st.expander("What does removing more cost?", icon=":material/trending_down:"):
                 recommendation_figure(run_id, found, result)
         st.markdown(finding)
+
+
+def first_answer(record: RunRecord) -> bool:
+    """Show the file that was made before the layers of a run are measured; return whether there is any."""
+    candidates = backend.service().work.candidates(record.run_id)
+    if not candidates:
+        return False
+    allowed = METRICS[candidates[0].metric].tolerable
+    best = recommended(candidates, goal=record.spec.goal, allowed_drop=allowed)
+    if best is None:
+        st.caption(md("A first file is not recommended: {} ({}).", candidates[-1].headline, candidates[-1].evidence))
+        return True
+    st.markdown(md("## {}", best.headline))
+    file_button(record.run_id, best, primary=True)
+    st.caption(f"{best.made_of}. Measured: this very file, in turns with the original. The layers are measured next.")
+    return True
 
 
 def _without_files(run_id: str, found: Recommendation | None, finding: str) -> None:
@@ -223,18 +239,22 @@ def _likelier(result: RunResult) -> None:
         go_to_page("pages/analyze.py")
 
 
-def recommendation_answer(run_id: str, found: Recommendation, goal: Goal) -> None:
-    """Show the recommended file's figures alone, for a room."""
-    candidates = backend.service().work.candidates(run_id)
-    best = recommended(candidates, goal=goal, allowed_drop=found.allowed_drop)
+def recommendation_answer(
+    run_id: str, candidates: Sequence[Candidate], found: Recommendation | None, goal: Goal
+) -> None:
+    """Show the figures of the file to take alone, for a room; ``found`` is None where no schedule was searched for."""
+    if not candidates:
+        if found is not None:
+            st.markdown(md("## {}", found.headline))
+            st.caption(found.evidence)
+        return
+    allowed = METRICS[candidates[0].metric].tolerable if found is None else found.allowed_drop
+    best = recommended(candidates, goal=goal, allowed_drop=allowed)
     if best is not None:
         st.markdown(md("## {}", best.headline))
         st.caption(best.made_of)
-    elif candidates:
-        st.markdown(md("## Keep the original: no smaller or faster file loses as little as is tolerated"))
     else:
-        st.markdown(md("## {}", found.headline))
-        st.caption(found.evidence)
+        st.markdown(md("## Keep the original: no smaller or faster file loses as little as is tolerated"))
 
 
 def recommended_answers(run_id: str) -> None:

@@ -16,11 +16,13 @@ from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import ASK_TO_NOTIFY, complain, errors_here, notify, run_script, waiting_text
 from senseapp.app.common.state import go_to, restart_with, session
 from senseapp.app.results.layers import bars_figure
+from senseapp.app.results.recommendation import first_answer
 from senseapp.app.results.view import RunView, choose_view
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import baseline_warning
 from senseapp.server.operations import LogEntry
 from senseapp.views.frames.levels import marked
@@ -33,11 +35,16 @@ _KEPT_CHARTS = 32
 
 
 def progress_panel(record: RunRecord) -> None:
-    """Show how far a run is that works or waits; look again and again, and rerun the page when it begins or ends."""
-    run_id = record.run_id
+    """Show how far a run is that works or waits, and its first file.
+
+    It looks again and again, and reruns the page when the run begins or ends, or has its first file.
+    """
+    run_id, has_file = record.run_id, False
+    with errors_here():
+        has_file = first_answer(record)
     seconds, waits = seconds_to_next_look(), not _has_chart(run_id)
     run_every = seconds * _BEFORE_A_CHART if waits else seconds
-    st.fragment(_panel, run_every=run_every)(record, seconds, waits)
+    st.fragment(_panel, run_every=run_every)(record, seconds, waits, has_file)
 
 
 def _has_chart(run_id: str) -> bool:
@@ -46,7 +53,7 @@ def _has_chart(run_id: str) -> bool:
     return False
 
 
-def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
+def _panel(record: RunRecord, seconds: float, waits: bool, has_file: bool) -> None:
     run_id, drawn, title = record.run_id, record.state, record.title
     if seconds_to_next_look() >= 2 * seconds:
         st.rerun()  # many more watch than when this page began to
@@ -55,7 +62,9 @@ def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    if snapshot.state.finished or (snapshot.state is RunState.RUNNING and drawn is RunState.QUEUED):
+    has_begun = snapshot.state is RunState.RUNNING and drawn is RunState.QUEUED
+    has_first_file = not has_file and bool(backend.service().work.candidates(run_id))
+    if snapshot.state.finished or has_begun or has_first_file:
         st.rerun()
     session().watched.add(run_id)
     st.set_page_config(page_title=f"{_in_the_tab(snapshot)} · {title}")
@@ -119,7 +128,7 @@ def _cancel(run_id: str) -> None:
 
 
 def _chart_so_far(run_id: str, moment: float) -> bool:
-    """Draw what was found, the same for everybody who watches at the same ``moment``; return whether there is any."""
+    """Draw what was found by this ``moment``, the same for everybody who watches; return whether there is any."""
     try:
         result = backend.result_of(run_id)
     except SenseError as error:
@@ -132,13 +141,20 @@ def _chart_so_far(run_id: str, moment: float) -> bool:
     view = choose_view(run_id, result, page="run")
     if view is None or view.rows.empty:
         return True
-    _bars(run_id, view.metric.name, view.level, moment, view)
+    _bars(run_id, view.metric.name, view.level, _found_by(run_id, moment, result), view)
     provenance(result)
     return True
 
 
 @st.cache_data(show_spinner=False, max_entries=_KEPT_CHARTS)
-def _bars(run_id: str, metric: str, level: float, moment: float, _view: RunView) -> None:
+def _found_by(run_id: str, moment: float, _result: RunResult) -> tuple[int, int]:
+    """Return how many measurements, and images behind estimates, a run had at the first look of this ``moment``."""
+    behind = (change.num_samples for each in _result.estimates for change in each.changes)
+    return len(_result.measurements), sum(behind)
+
+
+@st.cache_data(show_spinner=False, max_entries=_KEPT_CHARTS)
+def _bars(run_id: str, metric: str, level: float, found: tuple[int, int], _view: RunView) -> None:
     """Draw the chart once for all who watch: making it takes a tenth of a second of the processor that measures."""
     bars_figure(_view, marked(_view.rows), key=f"run.bars.{run_id}", picks=False)
 

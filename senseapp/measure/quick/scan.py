@@ -20,7 +20,7 @@ arXiv 1801.05787, equation 6, for pruning by Fisher information.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -56,14 +56,15 @@ Changes = dict[str, Tensor]
 
 
 Scanned = tuple[dict[Key, Changes], bool]
-Preview = Callable[[LayerMeasurement], None]
+Preview = Callable[[Sequence[LayerMeasurement]], None]
+"""Takes the estimates of the first images, all at once."""
 
 
 def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMeasurement]:
     """Yield an estimate (``estimated=True``) of the metrics that the task's directions cover, per target and level.
 
     Targets that cannot be estimated are counted in ``sweep.notes``. If the images take several passes, ``preview``
-    receives the estimates from the first one, before their correction by true passes.
+    receives the estimates from the first one, before their correction by true passes; its time does not count.
     """
     started = time.perf_counter()
     if not sweep.context.task.divergence:
@@ -80,8 +81,9 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     complete = False
     for found, complete in _until_it_fails(sweep, _scan(sweep, prepared)):
         if preview and not complete:
-            for estimate in _estimates(sweep, found, prepared):
-                preview(estimate)
+            shown = time.perf_counter()
+            preview(tuple(_estimates(sweep, found, prepared)))
+            started += time.perf_counter() - shown
     if not complete:
         return
     images_passed = _correct(sweep, found)

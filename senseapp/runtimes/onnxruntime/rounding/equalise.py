@@ -52,8 +52,9 @@ def better_equalised(
             return damage_of(writer.write())
 
     best, least = network, damage(network) * (1 - _LEAST_GAIN)
+    groups, seen = _groups_seen(network, batches)
     for with_weights in (False, True):
-        candidate = equalised(network, batches, with_weights=with_weights)
+        candidate = _equalised(network, groups, seen, with_weights=with_weights)
         if candidate != network and (harm := damage(candidate)) < least:
             best, least = candidate, harm
     return best
@@ -67,15 +68,22 @@ def equalised(network: bytes, batches: Sequence[Tensor], *, with_weights: bool) 
     scale for each channel; and all by what leaves the range of the tensor as it is. What is clipped is never made
     smaller, and grows to half of its bound at most, so only values over twice those of ``batches`` are clipped earlier.
     """
+    return _equalised(network, *_groups_seen(network, batches), with_weights=with_weights)
+
+
+def _groups_seen(network: bytes, batches: Sequence[Tensor]) -> tuple[list[_Group], dict[str, _Seen]]:
+    """Return the groups of tensors of ``network``, and what their tensors are on ``batches``."""
+    groups = _Graph(onnx.load_from_string(network)).groups()
+    return groups, _seen(network, batches, [name for group in groups for name in group.tensors])
+
+
+def _equalised(network: bytes, groups: Sequence[_Group], seen: Mapping[str, _Seen], *, with_weights: bool) -> bytes:
     model = onnx.load_from_string(network)
-    graph = _Graph(model)
-    groups = graph.groups()
-    seen = _seen(network, batches, [name for group in groups for name in group.tensors])
     factors: dict[str, Tensor] = {}
     for group in groups:
         if (found := group.factors(seen, with_weights=with_weights)) is not None:
             factors |= dict.fromkeys(group.tensors, found)
-    graph.scale(factors)
+    _Graph(model).scale(factors)
     return bytes(model.SerializeToString())
 
 

@@ -1,0 +1,172 @@
+"""The file that is made before the layers of a run: when, what becomes of a failure or a cancel, and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from senseapp.records.candidate import Delivery
+from senseapp.records.measurement import RunResult
+from senseapp.server import execution
+from senseapp.server.backend import Backend
+from senseapp.server.execution import Measurement
+from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
+from senseapp.server.tasks import TaskContext
+from senseapp.store.run_folder import RunFolder
+from tests.deployments import a_candidate
+from tests.fake_session import SPEC, TOTAL, FakeEngine, FakeSession, a_measurement, fake_calibration
+
+LONG = 1e9
+
+
+class Stop(Exception):
+    """What a cancel raises."""
+
+
+class Events:
+    """Observes a task and keeps what came in which order."""
+
+    def __init__(self, stops_at: str = "") -> None:
+        self.found: list[str] = []
+        self.left: list[tuple[int, int, float]] = []
+        self._stops_at = stops_at
+
+    def phase(self, sentence: str) -> None:
+        self.found.append(sentence)
+        if sentence and sentence == self._stops_at:
+            raise Stop
+
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        self.found.append(f"opened with {len(head.estimates)} estimates")
+        self.left.append((done, total, predicted_seconds))
+
+    def estimated(self, estimate: object) -> None:
+        self.found.append("estimate")
+
+    def measured(self, measurement: object) -> None:
+        self.found.append("layer")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make a file in two steps, without an engine; holds the exception to raise, if any."""
+    failures: list[str] = []
+
+    def keep_original(_task: RecommendationTask, progress, context: TaskContext) -> None:
+        progress("Writing")
+        if failures:
+            raise {"memory": MemoryError(), "other": RuntimeError("no such operator")}[failures[0]]
+        context.folder.save("first", Delivery(candidates=(a_candidate("int8", size=10, share=0.5, lost=0.0),)))
+
+    monkeypatch.setattr(execution, "evaluator_of", lambda _result, _context, progress: progress)
+    monkeypatch.setattr(execution, "time_convolutions", fake_calibration)
+    monkeypatch.setattr(RecommendationTask, "keep_original", keep_original)
+    return failures
+
+
+def carry_out(folder: RunFolder, events: Events, *, seconds: float = LONG) -> RunResult:
+    folder.make()
+    context = TaskContext(folder=folder, observer=events, open_session=FakeEngine())
+    return Measurement(run_id="run", spec=SPEC, first_file_seconds=seconds).carry_out(context)
+
+
+def test_it_comes_between_the_estimates_and_the_layers(made, tmp_path) -> None:
+    events, folder = Events(), RunFolder(tmp_path / "run")
+    result = carry_out(folder, events)
+    after = events.found.index("Making a first file · Writing")
+    assert events.found[:after].count("estimate") == TOTAL
+    assert events.found[after + 1 :] == [f"opened with {TOTAL} estimates", *["layer"] * TOTAL]
+    assert events.left == [(0, TOTAL, each) for each in (8.0, 0.0, 8.0)]  # not known meanwhile, then counted anew
+    assert len(folder.candidates()) == 1
+    assert len(result.measurements) == TOTAL
+
+
+def test_it_comes_right_after_the_estimates_of_the_first_images(made, tmp_path, monkeypatch) -> None:
+    def estimates(session: FakeSession, preview):
+        first = [a_measurement(*each, delta=0.04, estimated=True) for each in session._plan()]
+        preview(first)
+        yield from (replace(each, changes=a_measurement(delta=0.05).changes) for each in first)
+
+    monkeypatch.setattr(FakeSession, "estimates", estimates)
+    events, folder = Events(), RunFolder(tmp_path / "run")
+    result = carry_out(folder, events)
+    after = events.found.index("Making a first file · Writing")
+    assert events.found[:after].count("estimate") == TOTAL
+    opened, phase = f"opened with {TOTAL} estimates", "Estimating all layers at once"
+    assert events.found[after + 1 :] == [opened, phase, *["estimate"] * TOTAL, *["layer"] * TOTAL]
+    assert result.estimates[0].changes[0].delta == 0.05  # the later ones stay
+
+
+def test_its_time_is_not_the_runs(made, tmp_path, monkeypatch) -> None:
+    clock = iter(range(0, 10_000, 1000))
+    monkeypatch.setattr(execution.time, "monotonic", lambda: float(next(clock)))
+    result = carry_out(RunFolder(tmp_path / "run"), Events())
+    looks = 4  # begin and end of the run, and of the file between them
+    assert result.seconds == 1000 * (looks - 1) - 1000
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+def test_it_is_not_made_where_it_takes_long_or_none_is_wanted(made, tmp_path, seconds) -> None:
+    events, folder = Events(), RunFolder(tmp_path / "run")
+    carry_out(folder, events, seconds=seconds)
+    assert folder.candidates() == ()
+    assert not any("first file" in each for each in events.found)
+
+
+@pytest.mark.parametrize("failure", ["memory", "other"])
+def test_one_that_fails_leaves_the_run_complete(made, tmp_path, failure) -> None:
+    made.append(failure)
+    folder = RunFolder(tmp_path / "run")
+    assert len(carry_out(folder, Events()).measurements) == TOTAL
+    assert folder.candidates() == ()
+
+
+def test_a_cancel_ends_the_run_and_a_resumed_one_makes_the_file(made, tmp_path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(Stop):
+        carry_out(folder, Events(stops_at="Making a first file · Writing"))
+    assert not folder.finished
+    carry_out(folder, Events())
+    assert len(folder.candidates()) == 1
+
+
+def test_a_run_that_goes_on_does_not_make_it_again(made, tmp_path) -> None:
+    folder, engine = RunFolder(tmp_path / "run"), FakeEngine()
+
+    def stop(number: int) -> None:
+        if number == 2:
+            raise Stop
+
+    engine.before_yield = stop
+    folder.make()
+    context = TaskContext(folder=folder, observer=Events(), open_session=engine)
+    task = Measurement(run_id="run", spec=SPEC, first_file_seconds=LONG)
+    with pytest.raises(Stop):
+        task.carry_out(context)
+    engine.before_yield = lambda number: None
+    again = Events()
+    task.carry_out(replace(context, observer=again))
+    assert not any("first file" in each for each in again.found)
+
+
+@pytest.mark.parametrize(
+    ("goal", "mode", "seconds", "expected"),
+    [
+        ("smaller", "exact", 120, 1200),
+        ("faster", "exact", 120, 1200),
+        ("targets", "exact", 120, 0),  # a schedule is wanted, and no file
+        ("smaller", "quick", 120, 0),
+        ("smaller", "exact", 0, 0),
+    ],
+)
+def test_who_gets_one(tmp_path, goal, mode, seconds, expected) -> None:
+    backend = Backend(
+        tmp_path, workers=0, settings=ServerSettings(recommend_seconds=seconds), calibrate=fake_calibration
+    )
+    spec = replace(SPEC, goal=goal, sensitivity=replace(SPEC.sensitivity, mode=mode))
+    record = backend.store.record(Service(backend).start(spec))
+    assert backend._measurement(record).first_file_seconds == expected
+    backend.close()
