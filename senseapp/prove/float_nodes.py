@@ -214,10 +214,11 @@ class _NodeSearch:
                 beside[reader].add(node.name)
         rest, found = dict.fromkeys(self.nodes), list[_Group]()
 
-        def saved(node: str) -> float:
-            return self.seconds_of(rest) - self.seconds_of([each for each in rest if each != node])
+        def saved(node: str, now: float) -> float:
+            return now - self.seconds_of([each for each in rest if each != node])
 
-        saves = {node: saved(node) for node in rest}
+        now = self.seconds_of(rest)
+        saves = {node: saved(node, now) for node in rest}
         least = _LEAST_GAIN * max((max(alone.values(), default=0.0), _TINY))
         while rest:
             best = max(rest, key=lambda each: saves[each] / max(alone[each], least))
@@ -225,7 +226,8 @@ class _NodeSearch:
                 break
             del rest[best]
             found.append(tuple(rest))
-            saves |= {each: saved(each) for each in beside[best] if each in rest}
+            now = self.seconds_of(rest)
+            saves |= {each: saved(each, now) for each in beside[best] if each in rest}
         return found
 
     def _descend(self, ladder: Sequence[_Group]) -> None:

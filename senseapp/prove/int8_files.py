@@ -27,7 +27,7 @@ _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are wo
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
 _SEARCH_TURNS = 15
-_TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
+TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
 _OFTEN_LONGER = (
@@ -192,7 +192,7 @@ class Int8Search:
         other, note = (self._content, _AS_FLOAT) if self._by_answers else (all_int8, _AS_QUICK)
 
         def is_quick(group: tuple[str, ...]) -> bool:
-            return self._ratio(quantizer.write(but=kept, weights_only=group), other, COMPARING_TURNS) <= _TIME_MARGIN
+            return self._ratio(quantizer.write(but=kept, weights_only=group), other, COMPARING_TURNS) <= TIME_MARGIN
 
         place = first_quick(found.ladder, is_quick, self._steps.progress)
         if place is not None:
@@ -274,9 +274,9 @@ class Int8Search:
             screen=lambda content: screen.judged(runtime.open(content)).damage,
             damage_of=self._damage_of,
             seconds_of=self._seconds(quantizer, all_int8),
-            is_quick_enough=lambda content: time_of(content, _SEARCH_TURNS).value <= _TIME_MARGIN * most_time,
+            is_quick_enough=lambda content: time_of(content, _SEARCH_TURNS).value <= TIME_MARGIN * most_time,
             is_enough=is_enough,
-            holds_time=lambda content: time_of(content, TURNS).value <= _TIME_MARGIN * most_time,
+            holds_time=lambda content: time_of(content, TURNS).value <= TIME_MARGIN * most_time,
             uses_time=not self._by_answers,
             progress=self._steps.progress,
         )
@@ -296,9 +296,16 @@ class Int8Search:
         owners = {node: node for node in nodes}
         found = self._runtime.time_layers(network, int8, owners, threads=threads, batch=batch)
 
+        layers = found.layers()
+        in_int8, untouched = (
+            {layer: found.seconds(layer, bits, _BITS) for layer in layers}
+            for bits in (float(INT8_BITS), _BITS.untouched)
+        )
+
         def seconds_of(in_float: Collection[str]) -> float:
             inside = nodes.difference(in_float)
-            return found.whole(dict.fromkeys(inside, float(INT8_BITS)), _BITS, int8=inside)
+            own = sum((in_int8 if layer in inside else untouched)[layer] for layer in layers)
+            return own + found.between(inside)
 
         return seconds_of
 

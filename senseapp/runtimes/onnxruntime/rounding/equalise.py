@@ -30,6 +30,7 @@ _BY_CHANNEL = (
 )
 """What may make a channel, multiplied by a factor above 0, of channels multiplied by the same."""
 _LEAST_GAIN = 0.15  # of the damage: less may be chance, and changes weights for nothing
+_CLIPPED = 0.01  # of the damage in int8: more of it in float shows that values are clipped that were not
 _MARGIN = 2.0  # how much larger other images' values may be before what is clipped is clipped earlier
 _MOST = 64.0  # that a channel is multiplied by, beside the largest: dead ones would go to infinity
 
@@ -43,7 +44,9 @@ def better_equalised(
 ) -> bytes:
     """Return ``network``, equalised as it does least harm in int8, or as it is where that gains little.
 
-    ``damage_of`` judges the files of onnxruntime's own quantizer, without saturation and on other images.
+    ``damage_of`` judges the files of onnxruntime's own quantizer, without saturation and on other images. Where
+    clipping changes what the equalised network does to these in float, channels that are clipped stay as they are: on
+    images unlike those of the calibration it would change more.
     """
 
     def damage(candidate: bytes) -> float:
@@ -51,21 +54,25 @@ def better_equalised(
         with Int8Writer(candidate, batches) as writer:
             return damage_of(writer.write())
 
-    best, least = network, damage(network) * (1 - _LEAST_GAIN)
+    before = damage(network)
+    best, least = network, before * (1 - _LEAST_GAIN)
     for with_weights in (False, True):
         candidate = equalised(network, batches, with_weights=with_weights)
+        if candidate != network and damage_of(candidate) > _CLIPPED * before:
+            candidate = equalised(network, batches, with_weights=with_weights, clipped=False)
         if candidate != network and (harm := damage(candidate)) < least:
             best, least = candidate, harm
     return best
 
 
-def equalised(network: bytes, batches: Sequence[Tensor], *, with_weights: bool) -> bytes:
+def equalised(network: bytes, batches: Sequence[Tensor], *, with_weights: bool, clipped: bool = True) -> bytes:
     """Return ``network`` with equalised channels wherever it stays the same in float on ``batches``.
 
     A channel whose largest absolute value is r, read by weights up to w, is multiplied by 1 / √r or, ``with_weights``,
     by √(w / r), so that both come to √(w r); by 1 / r where only depthwise convolutions read it, whose weights have a
     scale for each channel; and all by what leaves the range of the tensor as it is. What is clipped is never made
-    smaller, and grows to half of its bound at most, so only values over twice those of ``batches`` are clipped earlier.
+    smaller, and grows to half of its bound at most, so only values over twice those of ``batches`` are clipped earlier;
+    without ``clipped``, it stays as it is.
     """
     model = onnx.load_from_string(network)
     graph = _Graph(model)
@@ -73,6 +80,8 @@ def equalised(network: bytes, batches: Sequence[Tensor], *, with_weights: bool) 
     seen = _seen(network, batches, [name for group in groups for name in group.tensors])
     factors: dict[str, Tensor] = {}
     for group in groups:
+        if not clipped and group.bound < float("inf"):
+            continue
         if (found := group.factors(seen, with_weights=with_weights)) is not None:
             factors |= dict.fromkeys(group.tensors, found)
     graph.scale(factors)
