@@ -107,9 +107,11 @@ class ToyQuantizer(Quantizer):
         self.network = network
         self._program, self._weights, _ = unpacked(network)
 
-    def write(self, *, but: Collection[str] = ()) -> bytes:
+    def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        left = {*but, *weights_only}
         rounded = {
-            name: _rounded(each) if each.dim() > 1 and name not in but else each for name, each in self._weights.items()
+            name: _rounded(each) if each.dim() > 1 and name not in left else each
+            for name, each in self._weights.items()
         }
         return packed(self._program, rounded)
 

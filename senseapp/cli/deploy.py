@@ -160,7 +160,7 @@ def run(arguments: argparse.Namespace) -> None:
             task = replace(task, allowed_drop=promise.most, promise=promise)
         runtime = evaluator.runtime(settings.runtime)
         predicted = _predicted(evaluator, settings)
-        delivery = task.make(evaluator, context)
+        delivery = task.make(evaluator, context, others=False)
         task.keep(folder, delivery)
         check = check_calibration(evaluator, runtime) if arguments.calibration_check else None
         roundings = explain(evaluator, apart, runtime=runtime) if arguments.explain else []

@@ -10,7 +10,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
-from senseapp.prove.deploy import Deployed, Source, deploy
+from senseapp.prove.deploy import Deployed, Source, deployments
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import Promised, Proof
 from senseapp.records.answers import FileAnswers
@@ -106,7 +106,12 @@ class RuntimeFiles:
 
 
 def runtime_candidates(
-    evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings, name_of: Callable[[Form], str]
+    evaluator: ScheduleEvaluator,
+    source: Source,
+    settings: DeploySettings,
+    name_of: Callable[[str], str],
+    *,
+    others: bool = True,
 ) -> RuntimeFiles:
     """Return the files for a runtime that ``settings`` ask for: of a schedule also the one that computes in float.
 
@@ -116,7 +121,9 @@ def runtime_candidates(
         evaluator: of the run.
         source: the network.
         settings: of the int8 file; of kind ``float`` asks for none.
-        name_of: returns the name of a file by its form.
+        name_of: returns the name of a file by what it is beside the others.
+        others: whether further files of the same search are made, as far as they are
+            not slower than the original and no other of them is better in everything.
     """
     made: list[tuple[Candidate, Deployed]] = []
     notes: list[str] = []
@@ -125,13 +132,25 @@ def runtime_candidates(
     title = runtime_words(settings.runtime).file_title
     for each in wanted:
         try:
-            deployed = deploy(evaluator, source, each)
+            first, *more = deployments(evaluator, source, each, others=others)
         except InvalidSpec as error:
             notes.append(f"There is no {title} file {'in float' if each.kind == 'float' else 'in int8'}: {error}")
             continue
-        if each.kind != "float" and deployed.record.computes_in_float:
+        if each.kind != "float" and first.record.computes_in_float:
             notes.append("No file with int8 that is quicker than float changes as few answers as allowed.")
-            continue
-        candidate = deployed.candidate(source, name_of=name_of, held_out=evaluator.images.held_out)
-        made.append((candidate, deployed))
+        else:
+            more = [first, *more]
+        held_out = evaluator.images.held_out
+        found = [(one.candidate(source, name_of=name_of, held_out=held_out), one) for one in more]
+        known = [candidate for candidate, _ in found]
+        made += [
+            (candidate, one)
+            for candidate, one in found
+            if not one.variant or not (_is_slower(candidate) or any(map(candidate.is_beaten_by, known)))
+        ]
     return RuntimeFiles(made=tuple(made), notes=tuple(notes))
+
+
+def _is_slower(candidate: Candidate) -> bool:
+    """Return whether a call takes longer than the original's, beyond what chance explains."""
+    return candidate.figures.time_ratio.low > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import safetensors.torch
@@ -19,7 +20,7 @@ from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.findings import advice, findings, side_by_side
-from senseapp.prove.int8_files import Int8Search
+from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
 from senseapp.records.answers import FileAnswers
@@ -127,17 +128,22 @@ def bits_of(schedule: Schedule) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """A file, what was measured of it, and what it answers to each image; None for tasks without answers."""
+    """A file, what was measured of it, and what it answers to each image; None for tasks without answers.
+
+    Attributes:
+        variant: which of several files of one search it is; empty for the one that was asked for.
+    """
 
     content: bytes
     record: Deployment
     answers: FileAnswers | None
+    variant: str = ""
 
-    def candidate(self, source: Source, *, name_of: Callable[[Form], str], held_out: bool) -> Candidate:
-        """Return it as a candidate; ``name_of`` returns the name of a file by its form."""
+    def candidate(self, source: Source, *, name_of: Callable[[str], str], held_out: bool) -> Candidate:
+        """Return it as a candidate; ``name_of`` returns the name of a file by what it is beside the others."""
         form = _form_of(self.record)
         return Candidate(
-            file=name_of(form),
+            file=name_of(f"{form} {self.variant}".strip()),
             form=form,
             schedule=source.schedule,
             reconstruction=source.reconstruction,
@@ -157,73 +163,130 @@ def _form_of(record: Deployment) -> Form:
 
 
 def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings) -> Deployed:
+    """Return the first of :func:`deployments`, alone."""
+    return deployments(evaluator, source, settings, others=False)[0]
+
+
+def deployments(
+    evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings, *, others: bool = True
+) -> tuple[Deployed, ...]:
     """Return a network as a file of a runtime with its measurements, made from the weights that ``source`` holds.
 
     In float, quantized weights are stored as integers. In int8, layers of more than 8 bits in a schedule of bits stay
     in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left in float,
     as far as ``settings`` allow. Ranges and this choice come from the images of the curves, figures from the proof
-    images.
+    images. With ``others``, further files of the same search follow the one that ``settings`` ask for: smaller,
+    quicker, or closer to float.
 
     Raises:
         InvalidSpec: the network cannot be written or run.
     """
-    runtime, network, proof = evaluator.runtime(settings.runtime), source.network, evaluator.images.proof
-    files, found = {"original": evaluator.original_file(runtime), "file": network}, None
-    layers = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
-    notes, steps = tuple[str, ...](), OptionalSteps(evaluator.progress)
-    if settings.kind == "float":
-        bits = {node: source.bits[layer] for node, layer in layers.items() if layer in source.bits}
-        with steps.trying("weights stored as integers"):
+    return _Deploying(evaluator, source, settings).made(others)
+
+
+class _Deploying:
+    """Makes the files, measures all of them together, and writes down each."""
+
+    def __init__(self, evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings) -> None:
+        self._evaluator, self._source, self._settings = evaluator, source, settings
+        self._runtime = evaluator.runtime(settings.runtime)
+        self._steps = OptionalSteps(evaluator.progress)
+        layers = {layer.name for layer in evaluator.profile.layers}
+        self._layers = self._runtime.layers_of_nodes(source.network, layers)
+        self._files = {"original": evaluator.original_file(self._runtime), "file": source.network}
+        self._found: Int8Files | None = None
+        self._notes = tuple[str, ...]()
+
+    def made(self, others: bool) -> tuple[Deployed, ...]:
+        if self._settings.kind == "float":
+            self._store_integers()
+        else:
+            args = (self._evaluator, self._runtime, self._source.network, self._source.bits, self._settings)
+            self._found = Int8Search(*args, self._steps, variants=others).found(self._files, self._layers)
+            self._files, self._notes = self._found.files, self._found.notes
+        variants = {each.name: each for each in self._found.variants} if self._found is not None else {}
+        self._files |= {name: each.content for name, each in variants.items()}
+        in_float = {"file": self._found is None or self._files["file"] == self._source.network}
+        in_float |= {name: each.computes_in_float for name, each in variants.items()}
+        for name in in_float:
+            self._files[name] = self._described(self._files[name])
+        self._measure()
+        found = [self._deployed("file", in_float["file"], self._found, self._notes)]
+        return (*found, *(self._deployed(name, in_float[name], each, each.notes) for name, each in variants.items()))
+
+    def _store_integers(self) -> None:
+        source = self._source
+        bits = {node: source.bits[layer] for node, layer in self._layers.items() if layer in source.bits}
+        with self._steps.trying("weights stored as integers"):
             if bits:
-                stored = runtime.with_quantized_weights(network, bits)
-                files["file"], notes = stored.content, stored.notes
-    else:
-        search = Int8Search(evaluator, runtime, network, source.bits, settings, steps)
-        found = search.found(files, layers)
-        files, notes = found.files, found.notes
-    in_float = files["file"] == network or found is None
-    own_setting = found.own_setting if found is not None else ""
-    preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-    names = evaluator.class_names
-    files["file"] = runtime.described(files["file"], preprocessing=preprocessing, class_names=names)
-    evaluator.progress(f"Measuring the file in {runtime.description.label}")
-    opened = {name: runtime.open(content, threads=settings.threads) for name, content in files.items()}
-    judged = _judged(evaluator, runtime, files)
-    figures, zeros = _figures(evaluator, runtime, files, opened, judged, settings)
-    shares = tuple[OperatorShare, ...]()
-    if not in_float:
-        with steps.trying("times of operators"):
-            timed = (_operators(runtime, files[name], settings) for name in ("original", "file"))
-            shares = operator_shares(*timed)
-    elsewhere = _elsewhere(evaluator, runtime, files, opened, settings, steps)
-    record = Deployment(
-        settings=settings,
-        figures=figures,
-        simulated=source.simulated,
-        in_float=tuple(layers.get(node, node) for node in found.in_float) if found else (),
-        opset=runtime.checked(files["file"]),
-        batch=opened["file"].fixed_batch,
-        images=len(proof),
-        preparation=_preparation(evaluator, runtime),
-        machine=runtime.machine(),
-        findings=findings(figures, settings, images=len(proof), own_setting=own_setting),
-        notes=(
-            evaluator.images.note,
-            *steps.notes,
-            *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures and zeros is not None else ()),
-            *(side_by_side(settings.runtime, each) for each in elsewhere),
-            *notes,
-            *runtime.changes(files["file"]),
-            *source.notes,
-        ),
-        computes_in_float=in_float,
-        own_setting=own_setting,
-        operators=shares,
-        elsewhere=elsewhere,
-    )
-    before, after = (judged[name].outputs for name in ("original", "file"))
-    answers = file_answers(before, after, proof, task=evaluator.task, names=names)
-    return Deployed(content=files["file"], record=record, answers=answers)
+                stored = self._runtime.with_quantized_weights(source.network, bits)
+                self._files["file"], self._notes = stored.content, stored.notes
+
+    def _described(self, content: bytes) -> bytes:
+        proof = self._evaluator.images.proof
+        preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
+        names = self._evaluator.class_names
+        return self._runtime.described(content, preprocessing=preprocessing, class_names=names)
+
+    def _measure(self) -> None:
+        """Judge and time all files."""
+        evaluator, runtime, settings = self._evaluator, self._runtime, self._settings
+        evaluator.progress(f"Measuring the file in {runtime.description.label}")
+        self._opened = {name: runtime.open(each, threads=settings.threads) for name, each in self._files.items()}
+        self._judged = _judged(evaluator, runtime, self._files)
+        self._figures, self._zeros = _figures(evaluator, runtime, self._files, self._opened, self._judged, settings)
+
+    def _deployed(
+        self, name: str, in_float: bool, found: Int8Files | Variant | None, notes: tuple[str, ...]
+    ) -> Deployed:
+        evaluator, runtime, settings, steps = self._evaluator, self._runtime, self._settings, self._steps
+        files = {"original": self._files["original"], "file": self._files[name]}
+        opened = {"original": self._opened["original"], "file": self._opened[name]}
+        beside = [each for each in ("int8", "default") if each in self._figures]
+        figures = {"original": self._figures["original"], "file": self._figures[name]}
+        figures |= {each: self._figures[each] for each in beside}
+        shares = tuple[OperatorShare, ...]()
+        if not in_float:
+            with steps.trying("times of operators"):
+                own = _operators(runtime, files["file"], settings)
+                shares = operator_shares(self._operators_of_original, own)
+        elsewhere = _elsewhere(evaluator, runtime, files, opened, settings, steps) if name == "file" else ()
+        own_setting = self._found.own_setting if self._found is not None else ""
+        nodes = found.in_float if found is not None else ()
+        record = Deployment(
+            settings=settings,
+            figures=figures,
+            simulated=self._source.simulated,
+            in_float=tuple(self._layers.get(node, node) for node in nodes),
+            opset=runtime.checked(files["file"]),
+            batch=opened["file"].fixed_batch,
+            images=len(evaluator.images.proof),
+            preparation=_preparation(evaluator, runtime),
+            machine=runtime.machine(),
+            findings=findings(figures, settings, images=len(evaluator.images.proof), own_setting=own_setting),
+            notes=(
+                evaluator.images.note,
+                *steps.notes,
+                *((advice(figures["int8"].time_ratio, self._zeros),) if "int8" in figures and self._zeros else ()),
+                *(side_by_side(settings.runtime, each) for each in elsewhere),
+                *notes,
+                *runtime.changes(files["file"]),
+                *self._source.notes,
+            ),
+            computes_in_float=in_float,
+            own_setting=own_setting,
+            operators=shares,
+            elsewhere=elsewhere,
+        )
+        before, after = self._judged["original"].outputs, self._judged[name].outputs
+        proof, names = evaluator.images.proof, evaluator.class_names
+        answers = file_answers(before, after, proof, task=evaluator.task, names=names)
+        variant = "" if name == "file" else name
+        return Deployed(content=files["file"], record=record, answers=answers, variant=variant)
+
+    @cached_property
+    def _operators_of_original(self) -> tuple[OperatorTime, ...]:
+        return _operators(self._runtime, self._files["original"], self._settings)
 
 
 def _operators(runtime: Runtime, content: bytes, settings: DeploySettings) -> tuple[OperatorTime, ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from senseapp.core.texts import plural
 from senseapp.runtimes.base import Int8Node, Quantizer
 
 _TRIED = 40  # files that all judging images run through, before the search takes what it has
@@ -13,9 +16,11 @@ _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth 
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
 _SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
 _INSTEAD = 4  # files, of each
-_MOST_BYTES = 1.5  # times those of all-int8, of about 4 that float takes: what small gains may cost
 _HALVINGS = 5  # timings that find how many more nodes the time allows
+_BYTES = ((1.1, 0.05), (1.5, 0.2))  # times those of the file: for weights in 32 bits that take so much damage away
 _LONGER = 6  # timings of the file in the end, each with one node less
+_SECONDS = 900.0  # after which the search takes what it has
+_SCREENING_SHARE = 0.4  # of them: where nodes one by one would take longer, neighbours are measured together
 
 _TINY = 1e-12  # seconds: what costs none is put back last
 _Group = tuple[str, ...]
@@ -23,18 +28,25 @@ _Group = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """An int8 file in which some nodes compute in float.
+    """An int8 file in which some nodes compute in float, with their weights in 8 bits.
 
     Attributes:
         in_float: names of the nodes that do, in the order in which they were chosen.
+        whole: those of them whose weights are in 32 bits nevertheless.
         gain: by node, how much less damage the file does where this node alone is in float.
         in_time: whether a second, longer timing found it quick enough, too.
+        ladder: nodes in float of further files, from nearly all nodes to few: each is predicted to be quicker than the
+            one before, for the least damage.
+        notes: sentences on a search that was cut short.
     """
 
     content: bytes
     in_float: tuple[str, ...]
     gain: Mapping[str, float]
+    whole: tuple[str, ...] = ()
     in_time: bool = True
+    ladder: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def mixed(
@@ -49,24 +61,41 @@ def mixed(
     holds_time: Callable[[bytes], bool] = lambda _content: True,
     uses_time: bool = False,
     progress: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> Mixed:
     """Return the int8 file whose most harmful nodes are in float, as long as it stays quick enough.
 
-    Each node is first measured in float beside all others in int8, by ``screen``, and so are all additions and the like
-    together, and what follows one of the best. Then the group of nodes that gains most for its time goes to float,
-    where ``seconds_of`` predicts the time with given nodes in float, ``damage_of`` confirms the gain beside those
-    chosen before, and the file is quick enough; gains that have shrunk meanwhile are measured again first (Minoux
-    1978, "Accelerated greedy algorithms for maximizing submodular set functions"). At last, nodes that gain nothing
-    beside those chosen later go back, and others are tried in place of those that cost most. The search ends at a file
-    and its damage that are ``is_enough``; what it is still enough without goes back to int8.
+    Nodes in float keep the 8 bits of their weights, so that the file stays small; those ``always_float`` do not, nor
+    do in the end the smallest, where that takes enough damage away for the bytes.
 
-    Where it is not enough and ``uses_time``, more nodes go to float together, as many as are quick enough and leave the
-    file small, if that does less damage: images that choose are too few to tell the small gain of each. Of the many
-    files that were timed one is quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain
-    for their time go back.
+    Groups are measured first, each as one step: all nodes without weights, those behind the last weights, these with
+    the last weights, and the first. Then each node is measured in float beside all others in int8, by ``screen``, and
+    so is what follows one of the best. The group that gains most for its time goes to float, where ``seconds_of``
+    predicts the time with given nodes in float, ``damage_of`` confirms the gain beside those chosen before, and the
+    file is quick enough; gains that have shrunk meanwhile are measured again first (Minoux 1978, "Accelerated greedy
+    algorithms for maximizing submodular set functions"). At last, nodes that gain nothing beside those chosen later go
+    back, and others are tried in place of those that cost most. The search ends at a file and its damage that are
+    ``is_enough``; what it is still enough without goes back to int8.
+
+    Where it is not enough and ``uses_time``, more nodes go to float together, as many as are quick enough, if that does
+    less damage: images that choose are too few to tell the small gain of each. Where float is nearly as quick, that is
+    the first quick one of a ladder from all nodes in float down to none. Of the many files that were timed one is
+    quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain for their time go back.
+
+    A search of a large graph is bounded by ``clock``, in seconds: where nodes one by one would take too long,
+    neighbours are measured together, and after a quarter of an hour the best file so far is taken.
     """
     search = _NodeSearch(
-        writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, is_enough, holds_time, uses_time, progress
+        writer,
+        tuple(always_float),
+        damage_of,
+        seconds_of,
+        is_quick_enough,
+        is_enough,
+        holds_time,
+        uses_time,
+        progress,
+        clock,
     )
     return search.found(screen)
 
@@ -82,51 +111,87 @@ class _NodeSearch:
     holds_time: Callable[[bytes], bool]
     uses_time: bool
     progress: Callable[[str], None]
+    clock: Callable[[], float]
     in_float: _Group = ()
     best: bytes = b""
     least: float = 0.0
     done: bool = False
     tried: int = 0
     nodes: list[str] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=dict)
-    most_bytes: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    started: float = 0.0
 
     def found(self, screen: Callable[[bytes], float]) -> Mixed:
-        self.best = self._with(())
+        self.started, self.best = self.clock(), self._with(())
         nodes = self.writer.nodes(self.best)
         self.nodes = [node.name for node in nodes]
         self._take((), self.best, self.damage_of(self.best))
-        self.most_bytes = _MOST_BYTES * len(self.best)
         if self.done:
             return Mixed(content=self.best, in_float=(), gain={})
-        at_first, gains = screen(self.best), dict[_Group, float]()
-        for index, node in enumerate(self.nodes):
-            self.progress(f"Measuring each part in float · {index} of {len(self.nodes)}")
-            content = self._with((node,))
-            gains[node,] = at_first - screen(content)
-            self.sizes[node] = len(content) - len(self.best)
-        alone = {node: gains[node,] for node in self.nodes}
-        for group in _groups(nodes, alone):
-            gains[group] = at_first - screen(self._with(group))
+        alone, gains = self._screened(nodes, screen)
         self._add(gains)
         for _ in range(2):
             self._drop_idle()
-            if self.done or not self._swap(gains):
+            if self.done or self._is_over or not self._swap(gains):
                 break
+        if self._is_over:
+            self.notes.append(
+                f"The search for parts to leave in float ended after {_SECONDS / 60:.0f} minutes with what it had."
+            )
+        ladder = self._ladder(nodes, alone)
         if self.uses_time and not self.done:
             self._fill(alone)
+            self._descend(ladder)
         in_time = self._keep_time(alone)
-        return Mixed(content=self.best, in_float=self.in_float, gain=alone, in_time=in_time)
+        whole = () if self.done else self._whole()
+        return Mixed(
+            content=self.best,
+            in_float=self.in_float,
+            whole=whole,
+            gain=alone,
+            in_time=in_time,
+            ladder=tuple(ladder),
+            notes=tuple(self.notes),
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        return self.clock() - self.started > _SECONDS
+
+    def _screened(
+        self, nodes: Sequence[Int8Node], screen: Callable[[bytes], float]
+    ) -> tuple[dict[str, float], dict[_Group, float]]:
+        """Return the gain of each node in float beside those that are, and that of each group that may be chosen."""
+        alone, gains = dict.fromkeys(self.nodes, 0.0), dict[_Group, float]()
+        at_first, began = screen(self.best), self.clock()
+
+        def measured(group: _Group) -> float:
+            return at_first - screen(self._with(group))
+
+        for group in starts(nodes):
+            self.progress(f"Measuring {plural(len(group), 'part')} in float together")
+            gains[group] = measured(group)
+        spent = (self.clock() - began) / max(len(gains), 1)
+        together = max(1, math.ceil(len(self.nodes) * spent / (_SCREENING_SHARE * _SECONDS)))
+        for first in range(0, len(self.nodes), together):
+            self.progress(f"Measuring each part in float · {first} of {len(self.nodes)}")
+            group = tuple(self.nodes[first : first + together])
+            gains[group] = measured(group)
+            alone |= dict.fromkeys(group, gains[group] / len(group))
+        if together > 1:
+            self.notes.append(
+                f"The network has {len(self.nodes)} parts in int8: to choose those that stay in float, {together} "
+                "neighbours were measured together."
+            )
+            return alone, gains
+        for group in _groups(nodes, alone):
+            gains[group] = measured(group)
+        return alone, gains
 
     def _fill(self, alone: Mapping[str, float]) -> None:
-        """Leave in float what the rest of the time and of the bytes allow, the most gain for its time first."""
+        """Leave in float what the rest of the time allows, the most gain for its time first."""
         rest = [node for node in self.nodes if node not in self.in_float]
-        ranked, size = list[str](), len(self.best)
-        for node in sorted(rest, key=lambda node: -self._worth((node,), alone[node])):
-            if size + self.sizes[node] <= self.most_bytes:
-                ranked.append(node)
-                size += self.sizes[node]
-        ranked = ranked[: len(rest) - 1]  # some part stays in int8
+        ranked = sorted(rest, key=lambda node: -self._worth((node,), alone[node]))[: len(rest) - 1]  # one stays in int8
         few, many = 0, len(ranked) + 1  # of which the former are quick enough, the latter are not
         for _ in range(_HALVINGS):
             middle = (few + many) // 2
@@ -140,6 +205,40 @@ class _NodeSearch:
         if few and (damage := self.damage_of(candidate)) < self.least:
             self._take(tried, candidate, damage)
 
+    def _ladder(self, nodes: Sequence[Int8Node], alone: Mapping[str, float]) -> list[_Group]:
+        """Return sets of nodes in float, from all to none: the node goes to int8 that saves most time for its gain."""
+        beside: dict[str, set[str]] = {node.name: set() for node in nodes}
+        for node in nodes:
+            for reader in beside.keys() & set(node.readers):
+                beside[node.name].add(reader)
+                beside[reader].add(node.name)
+        rest, found = dict.fromkeys(self.nodes), list[_Group]()
+
+        def saved(node: str, now: float) -> float:
+            return now - self.seconds_of([each for each in rest if each != node])
+
+        now = self.seconds_of(rest)
+        saves = {node: saved(node, now) for node in rest}
+        least = _LEAST_GAIN * max((max(alone.values(), default=0.0), _TINY))
+        while rest:
+            best = max(rest, key=lambda each: saves[each] / max(alone[each], least))
+            if saves[best] <= 0 and found:
+                break
+            del rest[best]
+            found.append(tuple(rest))
+            now = self.seconds_of(rest)
+            saves |= {each: saved(each, now) for each in beside[best] if each in rest}
+        return found
+
+    def _descend(self, ladder: Sequence[_Group]) -> None:
+        """Take the first file of a ladder that is quick enough, where it does less damage."""
+        place = first_quick(ladder, lambda group: self.is_quick_enough(self._with(group)), self.progress)
+        if place is None:
+            return
+        candidate = self._with(ladder[place])
+        if (damage := self.damage_of(candidate)) < self.least:
+            self._take(ladder[place], candidate, damage)
+
     def _keep_time(self, alone: Mapping[str, float]) -> bool:
         """Put nodes back into int8 until the file is found quick enough again; return whether it is."""
         for _ in range(_LONGER):
@@ -152,8 +251,29 @@ class _NodeSearch:
             self._take(fewer, content, self.damage_of(content))
         return self.holds_time(self.best)
 
-    def _with(self, in_float: Collection[str]) -> bytes:
-        return self.writer.write(but=[*self.always_float, *in_float])
+    def _whole(self) -> _Group:
+        """Store weights of nodes in float in 32 bits where that is worth the bytes; return whose."""
+        small, chosen = len(self.best), _Group()
+        sizes = {node: len(self._with(self.in_float, whole=(node,))) - small for node in self.in_float}
+        ranked = [node for node in sorted(sizes, key=sizes.__getitem__) if sizes[node]]
+        first = self.least
+        for most, gain in _BYTES:
+            fitting, size = list[str](), small
+            for node in ranked:
+                size += sizes[node]
+                fitting += [node] if size <= most * small else []
+            if not fitting or len(fitting) == len(chosen):
+                continue
+            self.progress("Trying weights of parts in float in 32 bits")
+            candidate = self._with(self.in_float, whole=fitting)
+            damage = self.damage_of(candidate)
+            if damage <= (1 - gain) * first and damage < self.least:
+                self.best, self.least, chosen = candidate, damage, tuple(fitting)
+        return chosen
+
+    def _with(self, in_float: Collection[str], *, whole: Collection[str] = ()) -> bytes:
+        rest = [node for node in in_float if node not in whole]
+        return self.writer.write(but=[*self.always_float, *whole], weights_only=rest)
 
     def _take(self, in_float: _Group, content: bytes, damage: float) -> None:
         self.in_float, self.best, self.least = in_float, content, damage
@@ -168,7 +288,7 @@ class _NodeSearch:
     def _add(self, gains: Mapping[_Group, float]) -> None:
         """Leave in float what gains most for its time, one group after the other."""
         waiting = {group: gain for group, gain in gains.items() if not set(group) <= set(self.in_float)}
-        while waiting and self.tried < _TRIED and not self.done:
+        while waiting and self.tried < _TRIED and not self.done and not self._is_over:
             self.progress(f"Choosing what stays in float · {self.tried} of at most {_TRIED}")
             ranked = sorted(waiting, key=lambda group: -self._worth(group, waiting[group]))
             group = ranked[0]
@@ -221,10 +341,44 @@ class _NodeSearch:
         return False
 
 
+def first_quick(
+    ladder: Sequence[_Group], is_quick_enough: Callable[[_Group], bool], progress: Callable[[str], None]
+) -> int | None:
+    """Return the place of the first group of a ladder that is quick enough, by halving; None where none was found."""
+    low, high, found = 0, len(ladder), None
+    while low < high:
+        progress("Using the rest of the time for parts in float")
+        middle = (low + high) // 2
+        if is_quick_enough(ladder[middle]):
+            high = found = middle
+        else:
+            low = middle + 1
+    return found
+
+
 def _groups(nodes: Sequence[Int8Node], gain: Mapping[str, float]) -> list[_Group]:
-    """Return nodes that may gain together: those without weights, and the best with what reads them."""
-    weightless = tuple(node.name for node in nodes if node.elementwise)
-    groups = [weightless] if len(weightless) > 1 else []
+    """Return nodes that may gain together: the best with what reads them."""
+    groups = []
     for node in sorted(nodes, key=lambda each: -gain[each.name])[:_BEST]:
         groups += [(node.name, reader) for reader in node.readers]
     return list(dict.fromkeys(groups))
+
+
+def starts(nodes: Sequence[Int8Node]) -> list[_Group]:
+    """Return groups that are measured as one: without weights, behind the last weights, with these, the first."""
+    by_name = {node.name: node for node in nodes}
+    before_weights: set[str] = set()
+    for node in reversed(nodes):
+        reads_on = [by_name[reader] for reader in node.readers if reader in by_name]
+        if any(reader.has_weights or reader.name in before_weights for reader in reads_on):
+            before_weights.add(node.name)
+    behind = tuple(node.name for node in nodes if node.name not in before_weights)
+    first = next((node.name for node in nodes if node.has_weights), None)
+    found = (
+        tuple(node.name for node in nodes if node.elementwise),
+        tuple(node.name for node in nodes if not node.has_weights),
+        tuple(name for name in behind if not by_name[name].has_weights),
+        behind,
+        () if first is None else (first,),
+    )
+    return [group for group in dict.fromkeys(found) if group]

@@ -14,11 +14,11 @@ from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
 from senseapp.networks.network import in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.float_nodes import Mixed, mixed
+from senseapp.prove.float_nodes import Mixed, first_quick, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.deployment import INT8_BITS, DeploySettings, Median
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import TURNS, Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork, ratio
+from senseapp.runtimes.base import COMPARING_TURNS, TURNS, Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork, ratio
 
 _BITS = BitScale(noun="rounding", axis="Bits")
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
@@ -27,7 +27,7 @@ _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are wo
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
 _SEARCH_TURNS = 15
-_TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
+TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
 _OFTEN_LONGER = (
@@ -36,7 +36,31 @@ _OFTEN_LONGER = (
 )
 _REASONS = 3
 _MUCH_LOST = 0.5  # of the values of a part of a tensor
+_WORTH_BYTES = 0.2  # of the damage that is left, which weights in 32 bits must take away
+_ALL_INT8 = "All of it is in int8."
+_WEIGHTS_ONLY = "Weights are stored in 8 bits, and all of it is computed in float."
+_AS_QUICK = "Parts are in float as far as the file takes no longer than all of it in int8."
+_AS_FLOAT = "Parts are in float as far as the file is quicker than the original."
+_WHOLE_WEIGHTS = "The parts in float have their weights in 32 bits, which makes the file larger."
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Another file of the same search: all of it in int8, as quick as that, or with more of it in float.
+
+    Attributes:
+        name: which of them it is, for the name of its file.
+        in_float: its nodes in float.
+        notes: sentences on how it was made.
+        computes_in_float: whether no node computes in int8.
+    """
+
+    name: str
+    content: bytes
+    in_float: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    computes_in_float: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +69,14 @@ class Int8Files:
 
     Attributes:
         own_setting: of the runtime's own quantizer for "default"; empty where there is none.
+        variants: further files to choose from, other than "file"; none where one way of computing was asked for.
     """
 
     files: dict[str, bytes]
     in_float: tuple[str, ...]
     notes: tuple[str, ...]
     own_setting: str = ""
+    variants: tuple[Variant, ...] = ()
 
 
 class Int8Search:
@@ -63,6 +89,7 @@ class Int8Search:
         bits: by layer, of each weight on a grid; empty for weights that may be changed.
         settings: which file is wanted.
         steps: are told, and take the errors of what is optional.
+        variants: whether further files to choose from are made.
     """
 
     def __init__(
@@ -73,7 +100,10 @@ class Int8Search:
         bits: Mapping[str, float],
         settings: DeploySettings,
         steps: OptionalSteps,
+        *,
+        variants: bool = True,
     ) -> None:
+        self._makes_variants = variants and settings.kind != "int8"
         self._evaluator, self._runtime, self._content, self._bits = evaluator, runtime, content, bits
         self._settings, self._steps = settings, steps
         self._by_answers = settings.kind == "quickest"
@@ -107,6 +137,10 @@ class Int8Search:
                 steps.progress("Timing every part in float and in int8")
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
+            others = tuple[Variant, ...]()
+            if self._makes_variants:
+                with steps.trying("further files to choose from"):
+                    others = self._variants(quantizer, found, kept)
             reasons = tuple[str, ...]()
             with steps.trying("the causes of what int8 harms"):
                 reasons = self._reasons(quantizer, found)
@@ -120,13 +154,60 @@ class Int8Search:
             made["default"] = own.content
         if self._by_answers and not self._pays(found.content):
             found = Mixed(content=network, in_float=(), gain={})  # float changes none, and takes no longer
-        late = () if found.in_time else (_OFTEN_LONGER,)
+        late = (*(() if found.in_time else (_OFTEN_LONGER,)), *found.notes)
         is_ours = found.content not in (network, made.get("default"))
         notes = (*late, *self._notes(found.content, (*quantizer.notes, *reasons) if is_ours else (), own))
         made = {**made, "file": found.content}
         files = {name: runtime.in_place(network, made[name]) if name in _INT8 else made[name] for name in made}
         setting = own.setting if own is not None else ""
-        return Int8Files(files=files, in_float=found.in_float, notes=notes, own_setting=setting)
+        known = {files["file"], network}
+        variants = []
+        for each in others:
+            content = runtime.in_place(network, each.content)
+            if content not in known:
+                known.add(content)
+                variants.append(replace(each, content=content, notes=(*each.notes, *quantizer.notes)))
+        return Int8Files(
+            files=files, in_float=found.in_float, notes=notes, own_setting=setting, variants=tuple(variants)
+        )
+
+    def _variants(self, quantizer: Quantizer, found: Mixed, kept: Sequence[str]) -> tuple[Variant, ...]:
+        """Return files beside the one that was asked for: smaller, quicker, or closer to float."""
+        all_int8, names = quantizer.write(but=kept), found.in_float
+        every = tuple(node.name for node in quantizer.nodes(all_int8))
+        known = [
+            Variant(name="all", content=all_int8, notes=(_ALL_INT8,)),
+            Variant(
+                name="weights",
+                content=quantizer.write(but=kept, weights_only=every),
+                in_float=every,
+                notes=(_WEIGHTS_ONLY,),
+                computes_in_float=True,
+            ),
+        ]
+        if names:
+            whole = quantizer.write(but=[*kept, *names])
+            if self._damage_of(whole) < (1 - _WORTH_BYTES) * self._damage_of(found.content):
+                known.append(Variant(name="whole", content=whole, in_float=names, notes=(_WHOLE_WEIGHTS,)))
+        other, note = (self._content, _AS_FLOAT) if self._by_answers else (all_int8, _AS_QUICK)
+
+        def is_quick(group: tuple[str, ...]) -> bool:
+            return self._ratio(quantizer.write(but=kept, weights_only=group), other, COMPARING_TURNS) <= TIME_MARGIN
+
+        place = first_quick(found.ladder, is_quick, self._steps.progress)
+        if place is not None:
+            group = found.ladder[place]
+            content = quantizer.write(but=kept, weights_only=group)
+            known.append(Variant(name="quick", content=content, in_float=group, notes=(note,)))
+        return tuple(known)
+
+    def _ratio(self, content: bytes, other: bytes, turns: int) -> float:
+        """Return the time of a file as a multiple of that of another, run in turns."""
+        file, reference = (
+            self._runtime.open(self._runtime.in_place(self._content, each), threads=self._settings.threads)
+            for each in (content, other)
+        )
+        return ratio(*self._runtime.times((file, reference), self._others[0][:1], turns=turns)).value
 
     def _pays(self, content: bytes) -> bool:
         """Return whether a file changes as few answers as allowed and is quicker than the float file, run in turns.
@@ -175,7 +256,7 @@ class Int8Search:
         quickest = runtime.open(
             original if self._by_answers else runtime.in_place(self._content, all_int8), threads=settings.threads
         )
-        most_time = 1.0 if self._by_answers else settings.most_time
+        most_time = 1.0 if self._by_answers else self._most_time(all_int8)
 
         def is_enough(content: bytes, damage: float) -> bool:
             if self._by_answers:
@@ -193,12 +274,20 @@ class Int8Search:
             screen=lambda content: screen.judged(runtime.open(content)).damage,
             damage_of=self._damage_of,
             seconds_of=self._seconds(quantizer, all_int8),
-            is_quick_enough=lambda content: time_of(content, _SEARCH_TURNS).value <= _TIME_MARGIN * most_time,
+            is_quick_enough=lambda content: time_of(content, _SEARCH_TURNS).value <= TIME_MARGIN * most_time,
             is_enough=is_enough,
-            holds_time=lambda content: time_of(content, TURNS).value <= _TIME_MARGIN * most_time,
+            holds_time=lambda content: time_of(content, TURNS).value <= TIME_MARGIN * most_time,
             uses_time=not self._by_answers,
             progress=self._steps.progress,
         )
+
+    def _most_time(self, all_int8: bytes) -> float:
+        """Return the time that a file may take, in times of all-int8: as settings allow, and no more than float's.
+
+        Where all-int8 takes longer than float, the file may take as long as that.
+        """
+        float_time = 1 / self._ratio(all_int8, self._content, TURNS)
+        return min(self._settings.most_time, max(1.0, float_time))
 
     def _seconds(self, quantizer: Quantizer, int8: bytes) -> Callable[[Collection[str]], float]:
         """Return a function from the nodes in float to the predicted seconds of a call."""
@@ -207,9 +296,16 @@ class Int8Search:
         owners = {node: node for node in nodes}
         found = self._runtime.time_layers(network, int8, owners, threads=threads, batch=batch)
 
+        layers = found.layers()
+        in_int8, untouched = (
+            {layer: found.seconds(layer, bits, _BITS) for layer in layers}
+            for bits in (float(INT8_BITS), _BITS.untouched)
+        )
+
         def seconds_of(in_float: Collection[str]) -> float:
             inside = nodes.difference(in_float)
-            return found.whole(dict.fromkeys(inside, float(INT8_BITS)), _BITS, int8=inside)
+            own = sum((in_int8 if layer in inside else untouched)[layer] for layer in layers)
+            return own + found.between(inside)
 
         return seconds_of
 

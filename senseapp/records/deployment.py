@@ -142,11 +142,15 @@ class LayerTimes:
     def whole(self, levels: Mapping[str, float], scale: LevelScale, *, int8: Collection[str]) -> float:
         """Return the seconds of the network with layers at ``levels``, others as they are, and those of ``int8`` so."""
         own = sum(self.seconds(layer, levels.get(layer, scale.untouched), scale) for layer in self.layers())
+        return own + self.between(int8)
+
+    def between(self, int8: Collection[str]) -> float:
+        """Return the seconds of the network that no layer takes, with the layers ``int8`` in int8."""
         if not int8:
-            return own + self.other_seconds
+            return self.other_seconds
         inside = {INT8, *int8}
         crossed = sum(each.seconds for each in self.conversions if (each.first in inside) != (each.second in inside))
-        return own + crossed + self.other_seconds
+        return crossed + self.other_seconds
 
 
 register(LayerTimes)

@@ -93,11 +93,13 @@ class Int8Node:
     Attributes:
         name: of the node.
         elementwise: whether it adds or multiplies tensors, without weights.
+        has_weights: whether it multiplies with weights.
         readers: the nodes in int8 that read what it computes, with which it shares a border.
     """
 
     name: str
     elementwise: bool = False
+    has_weights: bool = False
     readers: tuple[str, ...] = ()
 
 
@@ -130,8 +132,11 @@ class Quantizer(ABC):
     notes: tuple[str, ...] = ()
 
     @abstractmethod
-    def write(self, *, but: Collection[str] = ()) -> bytes:
-        """Return the network with every node in int8 that can be, ``but`` not these."""
+    def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        """Return the network with every node in int8 that can be, ``but`` not these, which stay in float.
+
+        Of ``weights_only`` the weights are those of the int8 file, stored in 8 bits, and all else is computed in float.
+        """
 
     @abstractmethod
     def nodes(self, content: bytes) -> list[Int8Node]:

@@ -15,7 +15,7 @@ from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.candidate import Candidate, Delivery, Form
+from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import MODEL_FILES, DeploySettings, LayerTimes
 from senseapp.records.probe import Int8Prediction
 from senseapp.records.promise import Promise, kept, sequence_after
@@ -229,8 +229,11 @@ class DeliverTask(FinishedRunTask[Delivery]):
         """Prove the schedule, write the files, measure them."""
         return self.make(open_evaluator(context, self.other), context)
 
-    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Delivery:
-        """Do the same with an open evaluator."""
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext, *, others: bool = True) -> Delivery:
+        """Do the same with an open evaluator; with ``others`` come further files of the same search to choose from.
+
+        Not under a promise, where each would be a further test.
+        """
         from senseapp.prove.deliver import runtime_candidates  # torch loads here
         from senseapp.prove.deploy import original_source
         from senseapp.prove.recommend import check_promise, likely_to_pass
@@ -243,14 +246,14 @@ class DeliverTask(FinishedRunTask[Delivery]):
         else:
             source, candidates = self._proven(evaluator, runtime, context)
 
-        def name_of(form: Form) -> str:
-            return context.folder.deployed(key_of(f"{self.key} {form}"), runtime.description.suffix).name
+        def name_of(what: str) -> str:
+            return context.folder.deployed(key_of(f"{self.key} {what}"), runtime.description.suffix).name
 
         settings, promised = self.settings, self._promised(context.folder.candidates())
         if promised is not None and settings.kind == "quickest":
             most = likely_to_pass(evaluator, promised)
             settings = replace(settings, most_changed=min(settings.most_changed, most))
-        made = runtime_candidates(evaluator, source, settings, name_of)
+        made = runtime_candidates(evaluator, source, settings, name_of, others=others and promised is None)
         for candidate, deployed in made.made:
             replace_file(context.folder.path / candidate.file, deployed.content)
             if deployed.answers is not None:

@@ -192,3 +192,32 @@ def test_a_loud_channel_is_made_up_for_and_a_balanced_network_stays_as_it_is():
             files.append(damage_of(writer.write()))
     assert files[1] < files[0] / 4
     assert better_equalised(network, [FITTED], damage_of=lambda _content: 1.0) == network
+
+
+class Clipped(nn.Module):
+    """A ReLU6 between two convolutions; one channel is small on the calibration images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 3, 1)
+        with torch.no_grad():
+            self.first.weight[0] /= 50
+            self.second.weight[:, 0] *= 50
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.second(self.first(images).clamp(0, 6)).mean((2, 3))
+
+
+def test_what_is_clipped_stays_where_other_images_would_be_clipped_earlier():
+    torch.manual_seed(0)
+    network = exported(Clipped())
+    brighter = 20 * OTHERS
+    reference = RuntimeModel(network).run(brighter)
+
+    def damage_of(content: bytes) -> float:
+        return float((RuntimeModel(content, simulated=True).run(brighter) - reference).square().mean())
+
+    for with_weights in (False, True):
+        assert damage_of(equalised(network, [FITTED], with_weights=with_weights)) > 1e-3
+        assert damage_of(equalised(network, [FITTED], with_weights=with_weights, clipped=False)) < 1e-6
+    assert damage_of(better_equalised(network, [FITTED], damage_of=damage_of)) < 1e-6

@@ -18,8 +18,9 @@ from torch.nn import functional
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import compute_in_float
-from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
+from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.cases import first_of
 
@@ -178,3 +179,70 @@ def test_the_simulation_is_the_runtime_but_for_the_order_of_float_sums(case, ste
     content = writer.write(but=nodes[step::step])
     computed, meant = RuntimeModel(content).run(IMAGES), RuntimeModel(content, simulated=True).run(IMAGES)
     assert float((computed - meant).abs().max()) < 1e-6
+
+
+def constants_of(content: bytes) -> dict[str, np.ndarray]:
+    return {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
+
+
+def weighted(network: bytes) -> list[onnx.NodeProto]:
+    """Return the nodes that multiply with constant weights."""
+    graph = onnx.load_from_string(network).graph
+    known = {each.name for each in graph.initializer if len(each.dims) > 1}
+    return [node for node in graph.node if node.op_type in ("Conv", "Gemm", "MatMul") and node.input[1] in known]
+
+
+def with_weights_of_int8(network: bytes, int8: bytes) -> bytes:
+    """Return the float network with the weights that the integers of an int8 file stand for."""
+    integers, model, graph = constants_of(int8), onnx.load_from_string(network), onnx.load_from_string(int8).graph
+    known = {each.name: each for each in model.graph.initializer}
+    dequantizing = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+    nodes = {node.name: node for node in graph.node}
+    for node in weighted(network):
+        weight = dequantizing[nodes[node.name].input[1]]
+        values, scale = integers[weight.input[0]].astype(np.float32), integers[weight.input[1]]
+        axis = next((each.i for each in weight.attribute if each.name == "axis"), 0)
+        shape = [scale.size if place == axis else 1 for place in range(values.ndim)]
+        spread = scale.reshape(shape if scale.size > 1 else ())
+        known[node.input[1]].CopyFrom(numpy_helper.from_array(values * spread, node.input[1]))
+    return model.SerializeToString()
+
+
+def test_weights_of_nodes_in_float_are_those_of_the_int8_file_and_stored_as_such(case):
+    writer, nodes = case
+    int8, found = writer.write(), writer.write(weights_only=nodes)
+    onnx.checker.check_model(onnx.load_from_string(found))
+    assert not int8_nodes(found)
+    expected = outputs_of(with_weights_of_int8(writer.network, int8))
+    np.testing.assert_allclose(outputs_of(found), expected, atol=1e-5)
+    assert np.abs(outputs_of(writer.network) - expected).max() > 1e-4
+    weights = {node.input[1] for node in weighted(writer.network)}
+    assert weights
+    assert weights.isdisjoint(constants_of(found))
+
+
+def test_some_weights_in_8_bits_some_in_32_beside_nodes_in_int8(case):
+    writer, nodes = case
+    first, second, *others = [node.name for node in weighted(writer.network) if node.name in nodes]
+    content = writer.write(but=[first], weights_only=[second])
+    left = set(int8_nodes(content))
+    assert left.isdisjoint({first, second})
+    assert left >= set(others)
+    computed, meant = RuntimeModel(content).run(IMAGES), RuntimeModel(content, simulated=True).run(IMAGES)
+    assert float((computed - meant).abs().max()) < 1e-6
+
+
+def test_a_bias_takes_up_what_rounded_weights_change_of_the_mean():
+    torch.manual_seed(0)
+    images = [2 + IMAGES]
+    network = onnx_model(nn.Sequential(nn.Conv2d(3, 8, 1)).eval(), IMAGES)
+    (product,) = products(onnx.load_from_string(network))
+    with Int8Writer(network, images, reduce_range=True) as writer:
+        found = ranges(network, images, rounded_tensors(writer.write()), ["minmax"])["minmax"]
+        fitted = rounded_products(network, images, [product], found, largest=3, progress=lambda _step: None)
+        means = []
+        for each in (fitted, {name: replace(one, float_offsets=None) for name, one in fitted.items()}):
+            writer.rounding = Rounding(ranges=found, products=each)
+            change = RuntimeModel(writer.write(weights_only=[product.node])).run(images[0])
+            means.append(float((change - RuntimeModel(network).run(images[0])).mean((0, 2, 3)).abs().max()))
+    assert means[0] < 0.02 < means[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import pairwise
 
 import pytest
 
@@ -13,16 +14,21 @@ NODES = tuple("abcdefgh")
 
 
 class Written(Quantizer):
-    """A file is the names of its nodes in float, and dots for bytes: 100, and ``of_each`` for each in float."""
+    """A file is the names of its nodes in float; ``weighted`` nodes have weights, each is read by the next."""
 
-    def __init__(self, of_each: int = 1) -> None:
-        self._of_each = of_each
+    def __init__(self, weighted: str = "") -> None:
+        self._weighted = weighted
 
-    def write(self, *, but: Collection[str] = ()) -> bytes:
-        return "".join(sorted(but)).ljust(100 + self._of_each * len(set(but)), ".").encode()
+    def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        return "".join(sorted({*but, *weights_only})).encode()
 
     def nodes(self, content: bytes) -> list[Int8Node]:
-        return [Int8Node(name=name) for name in NODES if name not in content.decode()]
+        readers = dict(zip(NODES, (*NODES[1:], ""), strict=True)) if self._weighted else {}
+        return [
+            Int8Node(name=name, has_weights=name in self._weighted, readers=tuple(filter(None, [readers.get(name)])))
+            for name in NODES
+            if name not in content.decode()
+        ]
 
 
 def harm_of(**harms: float):
@@ -35,13 +41,13 @@ def seconds_of(nodes: Collection[str]) -> float:
 
 
 def in_float(content: bytes) -> str:
-    return content.decode().rstrip(".")
+    return content.decode()
 
 
-def found(damage, *, most: float, of_each: int = 1, **parts):
+def found(damage, *, most: float, weighted: str = "", **parts):
     usual = {"screen": damage, "damage_of": damage, "seconds_of": seconds_of, "progress": lambda _sentence: None}
     quick = {"is_quick_enough": lambda content: seconds_of(in_float(content)) <= most}
-    return mixed(Written(of_each), **(usual | quick | parts))
+    return mixed(Written(weighted), **(usual | quick | parts))
 
 
 SMALL = dict.fromkeys(NODES, 0.001) | {"c": 1.0}
@@ -52,12 +58,6 @@ SMALL = dict.fromkeys(NODES, 0.001) | {"c": 1.0}
 def test_the_rest_of_the_time_is_used_for_small_gains_together(most, count):
     assert len(found(harm_of(**SMALL), most=most, uses_time=True).in_float) == count
     assert len(found(harm_of(**SMALL), most=most).in_float) == (1 if count else 0)
-
-
-def test_small_gains_leave_the_file_small():
-    result = found(harm_of(**SMALL), most=9.0, of_each=20, uses_time=True)
-    assert len(result.in_float) == 2  # each takes a fifth of the bytes of all-int8, and half as many more may be used
-    assert "c" in result.in_float
 
 
 def test_the_best_of_the_small_gains_come_first():
@@ -96,3 +96,59 @@ def test_all_in_int8_takes_no_longer_than_itself():
     result = found(harm_of(**SMALL), most=1.05, holds_time=lambda _content: False)
     assert result.in_float == ()
     assert result.in_time
+
+
+def test_a_group_that_gains_goes_to_float_in_one_step():
+    """Only all four without weights together gain, so no node alone would be chosen."""
+
+    def damage(content: bytes) -> float:
+        return 0.5 if set("aceg") <= set(in_float(content)) else 1.0
+
+    result = found(damage, most=1.45, weighted="bdfh")
+    assert set(result.in_float) == set("aceg")
+
+
+def test_what_stands_behind_the_last_weights_is_a_group():
+    def damage(content: bytes) -> float:
+        return 0.5 if set("fgh") <= set(in_float(content)) else 1.0
+
+    assert set(found(damage, most=1.35, weighted="abcde").in_float) == set("fgh")
+    with_weights = found(lambda content: 1.0 - 0.5 * (set("efgh") <= set(in_float(content))), most=1.45, weighted="e")
+    assert set(with_weights.in_float) == set("efgh")
+
+
+def faster_in_float(nodes: Collection[str]) -> float:
+    """A node in float saves time, but for the borders between float and int8: as without fast int8 arithmetic."""
+    computed = [name in nodes for name in NODES]
+    return 2.0 - 0.1 * sum(computed) + 0.3 * sum(one != other for one, other in pairwise(computed))
+
+
+def test_where_float_is_quicker_nearly_all_goes_to_float():
+    harms = dict.fromkeys(NODES, 0.0001)
+    quick = {
+        "seconds_of": faster_in_float,
+        "is_quick_enough": lambda content: faster_in_float(in_float(content)) <= 1.9,
+    }
+    result = found(harm_of(**harms), most=0, uses_time=True, **quick)
+    assert len(result.in_float) == 7
+
+
+def test_the_ladder_goes_from_nearly_all_in_float_to_little():
+    harms = {name: 0.1 * (1 + place) for place, name in enumerate(NODES)}
+    ladder = found(harm_of(**harms), most=0).ladder
+    assert [len(each) for each in ladder] == list(range(7, -1, -1))
+    assert ladder[3] == tuple("efgh")  # those that gain least go to int8 first
+
+
+def test_a_search_of_a_large_graph_ends_in_time_and_says_so():
+    now = 0.0
+
+    def slow(content: bytes) -> float:
+        nonlocal now
+        now += 100.0
+        return harm_of(**SMALL)(content)
+
+    result = found(slow, most=9.0, clock=lambda: now)
+    assert now <= 2000
+    assert any("neighbours were measured together" in note for note in result.notes)
+    assert any("ended after 15 minutes" in note for note in result.notes)

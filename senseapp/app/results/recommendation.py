@@ -201,11 +201,22 @@ def _chosen(run_id: str, choices: Sequence[Candidate], best: Candidate) -> Candi
     file = st.select_slider(
         "Smaller ↔ safer",
         list(by_file),
-        format_func=lambda name: f"{fmt.bytes_size(by_file[name].figures.file_bytes)}",
+        format_func=lambda name: _short(by_file[name], choices),
         **bound(run_id, "file", form, best.file, key=key),
         help="Files that were made and measured, the smallest first.",
     )
     return by_file[str(file)]
+
+
+def _short(candidate: Candidate, choices: Sequence[Candidate]) -> str:
+    """Return the size of a file; with its time, and with its answers, where another choice would be called the same."""
+
+    def words(one: Candidate, count: int) -> str:
+        return ", ".join((fmt.bytes_size(one.figures.file_bytes), one.time_text, one.answers_text)[:count])
+
+    others = [each for each in choices if each is not candidate]
+    alone = (count for count in (1, 2) if all(words(each, count) != words(candidate, count) for each in others))
+    return words(candidate, next(alone, 3))
 
 
 def _tried(candidate: Candidate) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.runtimes.base import Int8Node, Quantizer, RoundingCause
-from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8
+from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8, unpacked_weights
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
 from senseapp.runtimes.onnxruntime.rounding.causes import causes
 
@@ -30,6 +30,7 @@ PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
 _ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
+_WEIGHTED = (*_BIASED, "MatMul")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -94,35 +95,49 @@ class Int8Writer(Quantizer):
         changed = {name: ends for name, ends in rounding.ranges.items() if ends != before.ranges.get(name)}
         self._all = known[0], known[1].with_ranges(changed, _biases(self.network, rounding))
 
-    def write(self, *, but: Collection[str] = ()) -> bytes:
-        """Return the network with every node in int8 that can be, ``but`` not these."""
+    def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        """Return the network with every node in int8 that can be; see :meth:`.Quantizer.write`."""
         if self._all is None:
             int8 = self._quantized()
-            self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8))
+            products = self._rounding.products if self._rounding else {}
+            biases = {
+                node: each.float_offsets.numpy() for node, each in products.items() if each.float_offsets is not None
+            }
+            self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
         int8, parts = self._all
-        return parts.content(but) if but or self._rounding else int8
+        return parts.content(but, weights_only) if but or weights_only or self._rounding else int8
 
     def nodes(self, content: bytes) -> list[Int8Node]:
         """Return the nodes of a file that compute on int8 values, in order, with those that read them."""
         graph, names = onnx.load_from_string(content).graph, int8_nodes(content)
-        by_name = {node.name: node for node in graph.node}
+        by_name, known = {node.name: node for node in graph.node}, set(names)
+        constants = {each.name for each in graph.initializer if len(each.dims) > 1}
+        weights = {
+            node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants
+        }
         readers: dict[str, list[str]] = {}
         for node in graph.node:
             for name in node.input:
                 readers.setdefault(name, []).append(node.name)
 
         def after(node: str) -> Iterator[str]:
-            """Yield the nodes in int8 that read what ``node`` computes, across its rounding."""
-            tensors = list(by_name[node].output)
+            """Yield the nodes in int8 that read what ``node`` computes, across its rounding and what passes it on."""
+            tensors, seen = list(by_name[node].output), set[str]()
             while tensors:
                 for reader in readers.get(tensors.pop(), []):
-                    if reader in names:
+                    if reader not in seen and reader in known:
                         yield reader
-                    elif by_name[reader].op_type in PLUMBING:
+                    elif reader not in seen:
                         tensors += by_name[reader].output
+                    seen.add(reader)
 
         return [
-            Int8Node(name=name, elementwise=by_name[name].op_type in _ELEMENTWISE, readers=tuple(after(name)))
+            Int8Node(
+                name=name,
+                elementwise=by_name[name].op_type in _ELEMENTWISE,
+                has_weights=by_name[name].op_type in _WEIGHTED and by_name[name].input[1] in weights,
+                readers=tuple(after(name)),
+            )
             for name in names
         ]
 
@@ -237,6 +252,7 @@ def int8_nodes(content: bytes) -> list[str]:
     dequantized = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
     real = onnx.TensorProto.FLOAT
     in_float = {each.name for each in graph.initializer if len(each.dims) > 1 and each.data_type == real}
+    in_float |= unpacked_weights(graph)
     return [
         node.name
         for node in graph.node

@@ -5,6 +5,10 @@ and which activations it folds into ranges is read from its file, and nodes are 
 passes from one node in float to another is not rounded between them, nor is the network's output. A pooling and the
 like rounds to the range of what it is given, also where that is not rounded.
 
+The weights of a node in float may be those of the int8 file, stored in 8 bits: a ``Cast`` and a ``Mul`` by their scales
+make them float, which runtimes do once, when they open the file (:mod:`.integer_weights` says why not
+``DequantizeLinear``). So nodes in float make a file hardly larger.
+
 Source of the rules by which a tensor is rounded: ``onnxruntime/quantization/operators`` (classes ``QDQ…``).
 """
 
@@ -34,17 +38,28 @@ _AS_GIVEN = (
 """What rounds its output only where its input is rounded."""
 _BEFORE, _AFTER = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
 _IN_FLOAT = ".float"
+_UNPACKED = ".unpacked"
+"""Behind the name of a weight in 8 bits, or of a bias that goes with it, where a node in float reads it."""
 _LEAST_SCALE = np.finfo(np.float32).tiny  # of a bias: products of two small scales come to 0
 _ROUNDED = ("Conv", "ConvTranspose", "Gemm")
+_WEIGHTED = (*_ROUNDED, "MatMul")
 _CHANNELS = 1  # axis of the input of all three
 _Range = tuple[float, float]
 
 
 class PartlyInt8:
-    """A float ``network`` and the file in which onnxruntime's quantizer put all of it into ``int8``."""
+    """A float ``network`` and the file in which onnxruntime's quantizer put all of it into ``int8``.
 
-    def __init__(self, network: onnx.GraphProto, int8: onnx.ModelProto) -> None:
-        self._float, self._int8 = network, int8
+    ``biases``, by node, go with weights of 8 bits where the input is not rounded; a node without keeps its own.
+    """
+
+    def __init__(
+        self,
+        network: onnx.GraphProto,
+        int8: onnx.ModelProto,
+        biases: Mapping[str, NDArray[np.float32]] | None = None,
+    ) -> None:
+        self._float, self._int8, self._biases = network, int8, biases or {}
         graph = self._int8.graph
         self._given = {each.name: each for each in self._float.initializer}
         self._made = {each.name: each for each in graph.initializer}
@@ -86,13 +101,16 @@ class PartlyInt8:
             steps = (biases[node.name].astype(np.float64) / scale).round().clip(limit.min, limit.max)
             _set(constants[bias.input[0]], steps)
             _set(constants[bias.input[1]], scale)
-        return PartlyInt8(self._float, int8)
+        return PartlyInt8(self._float, int8, self._biases)
 
-    def content(self, in_float: Collection[str] = ()) -> bytes:
-        """Return the file in which the nodes ``in_float`` compute in float, and all others as in the int8 file."""
+    def content(self, in_float: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        """Return the file in which the nodes ``in_float`` compute in float, and all others as in the int8 file.
+
+        So do ``weights_only``, with the weights of the int8 file where these have a symmetric grid.
+        """
         model = onnx.ModelProto()
         model.CopyFrom(self._skeleton)
-        state = self._marked(self._with_fused(in_float))
+        state = self._marked(self._with_fused({*in_float, *weights_only}))
         nodes = [(node, self._rewired(node, state)) for node in self._float.node if node.name not in state.folded]
         read = {name for _, own in nodes for name in own.input} | self._outputs
         graph = model.graph
@@ -105,6 +123,7 @@ class PartlyInt8:
                 graph.node.extend(self._rounding(state.folded_into.get(name, name), state, read))
         self._add_constants(graph)
         compute_in_float(graph)
+        self._store_integers(graph, set(weights_only).difference(in_float))
         return bytes(model.SerializeToString())
 
     @property
@@ -176,6 +195,40 @@ class PartlyInt8:
             return
         yield from self._rounded[name]
 
+    def _store_integers(self, graph: onnx.GraphProto, nodes: Collection[str]) -> None:
+        """Let ``nodes`` in float read weights that are stored in 8 bits."""
+        unpacking: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            weight = self._integers_of(node.name) if node.name in nodes else None
+            if weight is None:
+                continue
+            integers, scale = weight.input[:2]
+            name, made = integers + _UNPACKED, self._made
+            if name not in unpacking:
+                axis = next((each.i for each in weight.attribute if each.name == "axis"), 1)
+                scales = numpy_helper.to_array(made[scale])
+                shape = [scales.size if place == axis else 1 for place in range(len(made[integers].dims))]
+                spread = numpy_helper.from_array(scales.reshape(shape if scales.size > 1 else ()), f"{name}.scale")
+                cast = helper.make_node("Cast", [integers], [f"{name}.cast"], f"{name}.cast", to=onnx.TensorProto.FLOAT)
+                graph.initializer.extend([made[integers], spread])
+                unpacking[name] = [cast, helper.make_node("Mul", [cast.output[0], spread.name], [name], name)]
+            node.input[1] = name
+            if node.name in self._biases:
+                bias = numpy_helper.from_array(self._biases[node.name], f"{node.input[2]}{_UNPACKED}")
+                graph.initializer.append(bias)
+                node.input[2] = bias.name
+        if unpacking:
+            _rearrange(graph, [each for pair in unpacking.values() for each in pair])
+
+    def _integers_of(self, name: str) -> NodeProto | None:
+        """Return what undoes the rounding of a product's weight; None where it has no weight on a symmetric grid."""
+        node = self._nodes.get(name)
+        weight = self._constants.get(node.input[1]) if node is not None and node.op_type in _WEIGHTED else None
+        if weight is None or len(self._made[weight.input[0]].dims) < 2:
+            return None
+        symmetric = len(weight.input) < 3 or not numpy_helper.to_array(self._made[weight.input[2]]).any()
+        return weight if symmetric else None
+
     def _add_constants(self, graph: onnx.GraphProto) -> None:
         for name in dict.fromkeys(name for node in graph.node for name in node.input):
             if name in self._made:
@@ -183,6 +236,21 @@ class PartlyInt8:
             elif name not in self._constants and (given := self._given.get(name.removesuffix(_IN_FLOAT))) is not None:
                 graph.initializer.append(given)
                 graph.initializer[-1].name = name
+
+
+def _rearrange(graph: onnx.GraphProto, first: list[NodeProto]) -> None:
+    """Put nodes before all others, and drop constants that nothing reads or that are there twice."""
+    nodes = [*first, *graph.node]
+    read = {name for node in nodes for name in node.input}
+    constants = {each.name: each for each in graph.initializer if each.name in read}
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(constants.values())
+
+
+def unpacked_weights(graph: onnx.GraphProto) -> set[str]:
+    """Return the weights that a file stores in 8 bits for nodes that compute in float, as these nodes read them."""
+    return {name for node in graph.node for name in node.output if name.endswith(_UNPACKED)}
 
 
 def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:

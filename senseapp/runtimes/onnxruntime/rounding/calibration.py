@@ -40,12 +40,14 @@ class RoundedProduct:
         steps: the integers, as the weight lies.
         scale: by output channel, (O,).
         offsets: the bias (O,), which also takes up what rounding changes of the output's mean; None without one.
+        float_offsets: the same where the input is not rounded.
     """
 
     product: WeightedNode
     steps: Tensor
     scale: Tensor
     offsets: Tensor | None
+    float_offsets: Tensor | None = None
 
     @property
     def weight(self) -> Tensor:
@@ -146,10 +148,19 @@ class _Sums:
         if offsets is not None:
             least = least.maximum(offsets.abs().view_as(least) / (_BIAS_STEPS * input_scale))
         steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=not product.depthwise)
+        float_offsets = offsets
         if offsets is not None:
-            kept = weight.double() @ mean[:, :, None] - (steps * scale).double() @ seen[:, :, None]
-            offsets = offsets + kept.float().reshape(-1)
-        return RoundedProduct(product=product, steps=product.tensor(steps), scale=scale.reshape(-1), offsets=offsets)
+            kept, integers = weight.double() @ mean[:, :, None], (steps * scale).double()
+            offsets, float_offsets = (
+                offsets + (kept - integers @ each[:, :, None]).float().reshape(-1) for each in (seen, mean)
+            )
+        return RoundedProduct(
+            product=product,
+            steps=product.tensor(steps),
+            scale=scale.reshape(-1),
+            offsets=offsets,
+            float_offsets=float_offsets,
+        )
 
 
 def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:

@@ -30,6 +30,7 @@ _BY_CHANNEL = (
 )
 """What may make a channel, multiplied by a factor above 0, of channels multiplied by the same."""
 _LEAST_GAIN = 0.15  # of the damage: less may be chance, and changes weights for nothing
+_CLIPPED = 0.01  # of the damage in int8: more of it in float shows that values are clipped that were not
 _MARGIN = 2.0  # how much larger other images' values may be before what is clipped is clipped earlier
 _MOST = 64.0  # that a channel is multiplied by, beside the largest: dead ones would go to infinity
 
@@ -43,7 +44,9 @@ def better_equalised(
 ) -> bytes:
     """Return ``network``, equalised as it does least harm in int8, or as it is where that gains little.
 
-    ``damage_of`` judges the files of onnxruntime's own quantizer, without saturation and on other images.
+    ``damage_of`` judges the files of onnxruntime's own quantizer, without saturation and on other images. Where
+    clipping changes what the equalised network does to these in float, channels that are clipped stay as they are: on
+    images unlike those of the calibration it would change more.
     """
 
     def damage(candidate: bytes) -> float:
@@ -51,24 +54,28 @@ def better_equalised(
         with Int8Writer(candidate, batches) as writer:
             return damage_of(writer.write())
 
-    best, least = network, damage(network) * (1 - _LEAST_GAIN)
+    before = damage(network)
+    best, least = network, before * (1 - _LEAST_GAIN)
     groups, seen = _groups_seen(network, batches)
     for with_weights in (False, True):
         candidate = _equalised(network, groups, seen, with_weights=with_weights)
+        if candidate != network and damage_of(candidate) > _CLIPPED * before:
+            candidate = _equalised(network, groups, seen, with_weights=with_weights, clipped=False)
         if candidate != network and (harm := damage(candidate)) < least:
             best, least = candidate, harm
     return best
 
 
-def equalised(network: bytes, batches: Sequence[Tensor], *, with_weights: bool) -> bytes:
+def equalised(network: bytes, batches: Sequence[Tensor], *, with_weights: bool, clipped: bool = True) -> bytes:
     """Return ``network`` with equalised channels wherever it stays the same in float on ``batches``.
 
     A channel whose largest absolute value is r, read by weights up to w, is multiplied by 1 / √r or, ``with_weights``,
     by √(w / r), so that both come to √(w r); by 1 / r where only depthwise convolutions read it, whose weights have a
     scale for each channel; and all by what leaves the range of the tensor as it is. What is clipped is never made
-    smaller, and grows to half of its bound at most, so only values over twice those of ``batches`` are clipped earlier.
+    smaller, and grows to half of its bound at most, so only values over twice those of ``batches`` are clipped earlier;
+    without ``clipped``, it stays as it is.
     """
-    return _equalised(network, *_groups_seen(network, batches), with_weights=with_weights)
+    return _equalised(network, *_groups_seen(network, batches), with_weights=with_weights, clipped=clipped)
 
 
 def _groups_seen(network: bytes, batches: Sequence[Tensor]) -> tuple[list[_Group], dict[str, _Seen]]:
@@ -77,10 +84,14 @@ def _groups_seen(network: bytes, batches: Sequence[Tensor]) -> tuple[list[_Group
     return groups, _seen(network, batches, [name for group in groups for name in group.tensors])
 
 
-def _equalised(network: bytes, groups: Sequence[_Group], seen: Mapping[str, _Seen], *, with_weights: bool) -> bytes:
+def _equalised(
+    network: bytes, groups: Sequence[_Group], seen: Mapping[str, _Seen], *, with_weights: bool, clipped: bool = True
+) -> bytes:
     model = onnx.load_from_string(network)
     factors: dict[str, Tensor] = {}
     for group in groups:
+        if not clipped and group.bound < float("inf"):
+            continue
         if (found := group.factors(seen, with_weights=with_weights)) is not None:
             factors |= dict.fromkeys(group.tensors, found)
     _Graph(model).scale(factors)
