@@ -102,13 +102,15 @@ def fit_classifier(network: nn.Module, images: Tensor) -> None:
         classifier.bias.copy_(-mean @ found)
 
 
-def fitted_file(exported: bytes, fitted: Tensor) -> bytes:
-    """Return a float file in int8, with ranges and weights that are fitted to images."""
+def fitted_file(exported: bytes, fitted: Tensor, *, any_order: bool = False) -> bytes:
+    """Return a float file in int8, with ranges and weights that are fitted to images; for ``any_order`` of products."""
     batches = fitted.split(16)
     with Int8Writer(exported, batches) as writer:
         found = ranges(exported, batches, rounded_tensors(writer.write()), ["mse"])["mse"]
         nodes = products(onnx.load_from_string(exported))
-        fitted_products = rounded_products(exported, batches, nodes, found, progress=lambda _step: None)
+        fitted_products = rounded_products(
+            exported, batches, nodes, found, any_order=any_order, progress=lambda _step: None
+        )
         writer.rounding = Rounding(ranges=found, products=fitted_products)
         return writer.write()
 

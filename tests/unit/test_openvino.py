@@ -10,15 +10,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from senseapp.cli.main import main
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, installed_runtimes
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.base import runtime_named
+from senseapp.runtimes.base import Fitting, runtime_named
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.uploaded import UploadedModel
@@ -90,8 +91,54 @@ def test_an_int8_file_computes_in_int8_what_it_does_in_onnxruntime(files, images
     assert all(each.endswith("_I8") for each in kernels)
 
 
-def executed(content: bytes):
-    network = compiled(read(content), (1, 3, 16, 16), threads=1)
+def test_weights_fitted_for_openvino_saturate_in_no_order_of_the_products(files, images) -> None:
+    steps = OptionalSteps()
+    fitting = Fitting(batches=[images], damage_of=lambda _network: 0.0, damages_of=lambda _network: (0.0,), steps=steps)
+    with OPERATIONS.fitted_quantizer(files.real, fitting) as quantizer:
+        model = onnx.load_from_string(quantizer.write())
+    assert not steps.notes
+    weights = {
+        each.name: numpy_helper.to_array(each).astype(int)
+        for each in model.graph.initializer
+        if len(each.dims) == 4 and each.data_type == TensorProto.INT8
+    }
+    stem, narrow = (next(each for each in weights.values() if each.shape[1] == size) for size in (3, 16))
+    assert np.abs(stem).max() <= 64
+    assert np.abs(narrow).max() > 64
+    pairs = narrow.reshape(16, 8, 2, 3, 3)
+    assert max(pairs.clip(0).sum(2).max(), -pairs.clip(max=0).sum(2).min()) <= 128
+
+
+@pytest.mark.parametrize("has_vnni", [True, False])
+def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has_vnni, monkeypatch) -> None:
+    monkeypatch.setattr("senseapp.runtimes.openvino.operations.has_dot_products", lambda: has_vnni)
+    size = ["N", 3, 4, 4]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in "xy"]
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="with weights"),
+        helper.make_node("Neg", ["a"], ["b"], name="between"),
+        helper.make_node("Softmax", ["b"], ["c"], name="shares"),
+        helper.make_node("MatMul", ["c", "x"], ["y"], name="of activations"),
+    ]
+    content = graph_file(nodes, info[:1], info[1:], [weight])
+    content = onnx.shape_inference.infer_shapes(onnx.load_from_string(content)).SerializeToString()
+    with OPERATIONS.quantizer(content, [torch.randn(2, 3, 4, 4)]) as quantizer:
+        found = quantizer.write()
+        rounded = {
+            node.input[0] for node in onnx.load_from_string(found).graph.node if node.op_type == "QuantizeLinear"
+        }
+        assert ({"a", "c"} <= rounded) == has_vnni
+        assert "a" in rounded
+        kernels = [each.kernel for each in executed(found, (1, 3, 4, 4)) if each.kind in ("MatMul", "FullyConnected")]
+        assert "8" in kernels[0]
+        assert has_vnni or kernels[1].endswith("f32")
+        assert len(quantizer.notes) == (not has_vnni)
+        assert has_vnni or quantizer.notes[0].startswith("In float: 1 product of two activations")
+
+
+def executed(content: bytes, shape=(1, 3, 16, 16)):
+    network = compiled(read(content), shape, threads=1)
     for node in network.get_runtime_model().get_ordered_ops():
         about = node.get_rt_info()
         yield SimpleNamespace(kind=about["layerType"].astype(str), kernel=about["primitiveType"].astype(str))

@@ -53,7 +53,8 @@ class Int8Writer(Quantizer):
     Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
     has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it. ``reduce_range`` gives
-    weights without a rounding 7 bits.
+    weights without a rounding 7 bits; ``any_order`` asks of a rounding that its weights never saturate, in whichever
+    order a runtime multiplies. The nodes ``in_float`` stay so in every file.
 
     Raises:
         InvalidSpec: onnxruntime cannot quantize it.
@@ -66,9 +67,12 @@ class Int8Writer(Quantizer):
         *,
         rounding: Rounding | None = None,
         reduce_range: bool = False,
+        any_order: bool = False,
+        in_float: Collection[str] = (),
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.network, self.reduce_range, self._path = network, reduce_range, Path(self._folder.name) / "float.onnx"
+        self.any_order, self._in_float = any_order, frozenset(in_float)
         self._calibration = calibration
         self._rounding = rounding
         self._all: tuple[bytes, PartlyInt8] | None = None
@@ -105,7 +109,8 @@ class Int8Writer(Quantizer):
             }
             self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
         int8, parts = self._all
-        return parts.content(but, weights_only) if but or weights_only or self._rounding else int8
+        in_float = self._in_float.union(but)
+        return parts.content(in_float, weights_only) if in_float or weights_only or self._rounding else int8
 
     def nodes(self, content: bytes) -> list[Int8Node]:
         """Return the nodes of a file that compute on int8 values, in order, with those that read them."""

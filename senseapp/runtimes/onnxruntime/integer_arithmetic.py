@@ -25,20 +25,23 @@ UNDONE_BY = ("ConvMulFusion", "ConvAddFusion", "MatMulScaleFusion", "MatmulTrans
 """Optimisations of onnxruntime that would put scales back into integers."""
 
 
-def computed_on_integers(content: bytes) -> bytes:
+def computed_on_integers(content: bytes, *, float_outputs: bool = False) -> bytes:
     """Return a QDQ file as a network in float that computes what onnxruntime's integer kernels are to compute.
 
     That are convolutions, matrix products, additions and products of tensors, and softmax, in int8. Everything else is
     computed in float from what integers stand for; onnxruntime does so too, but for functions that it keeps in tables.
+    With ``float_outputs``, convolutions are computed so as well where nothing rounds their outputs, and biases are
+    added in float after the sum of products has been scaled.
     """
     model = onnx.load_from_string(content)
-    _Rewriting(model.graph).rewrite()
+    _Rewriting(model.graph, float_outputs=float_outputs).rewrite()
     return bytes(model.SerializeToString())
 
 
 @dataclass
 class _Rewriting:
     graph: onnx.GraphProto
+    float_outputs: bool
     made: list[NodeProto] = field(default_factory=list)
     count: int = 0
 
@@ -84,7 +87,7 @@ class _Rewriting:
         rounds = [each for each in readers if each.op_type == "QuantizeLinear"]
         if len(readers) == len(rounds) == 1 and node.output[0] not in self.outputs:
             return rounds
-        return [] if node.op_type in PRODUCTS_WITH_FLOAT_OUTPUT else None
+        return [] if node.op_type in (_PRODUCTS if self.float_outputs else PRODUCTS_WITH_FLOAT_OUTPUT) else None
 
     def _value(self, node: NodeProto, place: int) -> NDArray[Any]:
         """Return scale (1) or zero point (2) of a node that rounds or undoes it."""
@@ -115,19 +118,28 @@ class _Rewriting:
     def _product(self, node: NodeProto, rounding: NodeProto | None) -> None:
         given, weight = (self.dequantizing[name] for name in node.input[:2])
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        total = self._add(node.op_type, *(self._integers(name) for name in node.input), **attributes)
+        factors, bias = (node.input[:2], node.input[2:]) if self.float_outputs else (node.input, ())
+        total = self._add(node.op_type, *map(self._integers, factors), **attributes)
         scale = self._value(given, 1) * self._value(weight, 1)
         if node.op_type == "Conv" and scale.ndim:
             rank = len(self.constants[weight.input[0]].dims)
             scale = scale.reshape(-1, *[1] * (rank - 2))
         if rounding is None:
-            self._add("Mul", total, self._constant(scale), output=node.output[0])
+            scaled = self._add("Mul", total, self._constant(scale), output="" if bias else node.output[0])
+            if bias:
+                self._add("Add", scaled, self._offsets(bias[0], scale.ndim), output=node.output[0])
             return
         zero = float(self._value(rounding, 2))
         scaled = self._add("Mul", total, self._constant(scale / self._value(rounding, 1)))
         inside = self._add("Clip", scaled, self._constant(-zero), self._constant(255 - zero))
         whole = self._add("Add", self._add("Round", inside), self._constant(zero))
         self._add("Cast", whole, output=rounding.output[0], to=TensorProto.UINT8)
+
+    def _offsets(self, bias: str, rank: int) -> str:
+        """Return a bias in float, as it meets an output whose scales have so many dimensions."""
+        node = self.dequantizing[bias]
+        values = numpy_helper.to_array(self.constants[node.input[0]]).astype(np.float32) * self._value(node, 1)
+        return self._constant(values.reshape(-1, *[1] * max(0, rank - 1)))
 
     def _elementwise(self, node: NodeProto, rounding: NodeProto | None) -> None:
         assert rounding is not None  # or it were not fused

@@ -163,7 +163,11 @@ class OnnxRuntime(Runtime):
 
     def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> AbstractContextManager[Quantizer]:
         """Return onnxruntime's quantizer, a scale for each channel of weights."""
-        return Int8Writer(content, calibration, rounding=Rounding())
+        return self._writer(content, calibration, rounding=Rounding())
+
+    def _writer(self, content: bytes, calibration: Sequence[Tensor], **settings: Any) -> Int8Writer:
+        """Return what writes a file in int8."""
+        return Int8Writer(content, calibration, **settings)
 
     @contextmanager
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
@@ -180,7 +184,7 @@ class OnnxRuntime(Runtime):
                     damage_of=lambda file: fitting.damage_of(self._model(file, simulated=True)),
                     progress=steps.progress,
                 )
-        with Int8Writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
+        with self._writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
             rounding = None
             with steps.trying("ranges and weights fitted to the images"):
                 rounding = chosen_rounding(
@@ -190,7 +194,7 @@ class OnnxRuntime(Runtime):
                     steps=steps,
                 )
             writer.rounding = rounding
-            writer.notes = (_EQUALISED,) if network != content else ()
+            writer.notes = (*writer.notes, *((_EQUALISED,) if network != content else ()))
             yield writer
 
     def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:

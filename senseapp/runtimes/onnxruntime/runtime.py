@@ -75,12 +75,16 @@ class RuntimeModel(OnnxNetwork):
 _DOT_PRODUCTS = ("avx512_vnni", "avx_vnni", "asimd_dot")  # of four products of 8 bits, added in 32
 
 
+def has_dot_products() -> bool:
+    """Return whether this processor has dot products of 8 bits; without them some kernels saturate."""
+    found = torch.cpu.get_capabilities()
+    return any(found.get(flag) for flag in _DOT_PRODUCTS)
+
+
 def processor() -> str:
     """Return the processor of this machine, and whether it has dot products of 8 bits: ``AMD EPYC without VNNI``."""
-    found = torch.cpu.get_capabilities()
-    name = found.get("cpu_name") or platform.processor() or platform.machine()
-    vnni = "with VNNI" if any(found.get(flag) for flag in _DOT_PRODUCTS) else "without VNNI"
-    return f"{name} {vnni}"
+    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
+    return f"{name} {'with' if has_dot_products() else 'without'} VNNI"
 
 
 def machine() -> str:

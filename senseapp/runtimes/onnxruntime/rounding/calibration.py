@@ -19,7 +19,7 @@ from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.core.steps import Trying
 from senseapp.runtimes.onnxruntime.partly_int8 import activation_grid
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
-from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, rounded
+from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, MOST_OF_A_PAIR, rounded
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 Range = tuple[float, float]
@@ -96,10 +96,12 @@ def rounded_products(
     inputs: Mapping[str, Range],
     *,
     largest: int = LARGEST,
+    any_order: bool = False,
     progress: Callable[[str], None],
 ) -> dict[str, RoundedProduct]:
     """Return by node the weights and biases that change its output least, given that inputs are rounded to ``inputs``.
 
+    With ``any_order``, sums of products fit in 16 bits also where a runtime pairs weights otherwise than onnxruntime.
     The bias takes up the difference that rounded inputs and weights make to the mean of the output, so weights are
     fitted to the covariance of inputs where there is one (Nagel et al. 2019, "Data-free quantization", section 4.2).
     """
@@ -113,7 +115,8 @@ def rounded_products(
     found = {}
     for index, each in enumerate(wanted):
         progress(f"Rounding weights · {index} of {len(wanted)}")
-        found[each.node] = sums[each.node].rounded(largest)
+        most = min(largest, MOST_OF_A_PAIR // 2) if any_order and each.order_varies else largest
+        found[each.node] = sums[each.node].rounded(most)
     return found
 
 

@@ -46,7 +46,15 @@ def chosen_rounding(
     def with_products(inputs: Mapping[str, Range]) -> Rounding:
         fitted: Mapping[str, RoundedProduct] = {}
         with steps.trying("weights fitted to the images"):
-            fitted = rounded_products(network, batches, nodes, inputs, largest=largest, progress=steps.progress)
+            fitted = rounded_products(
+                network,
+                batches,
+                nodes,
+                inputs,
+                largest=largest,
+                any_order=writer.any_order,
+                progress=steps.progress,
+            )
         return Rounding(ranges=inputs, products=fitted)
 
     def damages(rounding: Rounding) -> Sequence[float]:

@@ -49,6 +49,11 @@ class WeightedNode:
         return self.kind == "Conv" and self.values.shape[1] == 1 and self.groups == self.values.shape[0] > 1
 
     @property
+    def order_varies(self) -> bool:
+        """Whether runtimes differ in which weights are multiplied side by side, as a kernel's channels are odd."""
+        return self.kind == "Conv" and self.values.shape[1] > 1 and self.values.shape[1] % 2 == 1
+
+    @property
     def channel_axis(self) -> int:
         """Axis of output channels: the second of a matrix that is not turned."""
         turned = self.kind == "Conv" or (self.kind == "Gemm" and self._attributes.get("transB", 0))
