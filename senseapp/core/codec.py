@@ -8,11 +8,9 @@ undefined numbers, which JSON has no form for, are written as the strings ``"inf
 from __future__ import annotations
 
 import base64
-import gc
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -20,6 +18,7 @@ import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from senseapp.core.errors import InvalidFile, first_line_of
+from senseapp.core.process import without_collection
 
 RecordT = TypeVar("RecordT")
 
@@ -63,18 +62,6 @@ def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
 
 
 _converter.register_structure_hook_factory(_is_list, _list_reader)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Disable garbage collection while many records are built: it finds nothing, and takes a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def register(cls: type[RecordT], *, version: int = 1, name: str = "") -> type[RecordT]:
@@ -146,7 +133,7 @@ def dumps(value: Any) -> str:
 
 def loads(text: str | bytes, expected: type[RecordT]) -> RecordT:
     """Read a record from JSON text; see :func:`decode` for errors."""
-    with _no_collection():
+    with without_collection():
         try:
             payload = json.loads(text)
         except (ValueError, RecursionError) as error:

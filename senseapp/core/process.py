@@ -17,6 +17,7 @@ server names to its processes, nothing happens.
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import platform
@@ -157,6 +158,18 @@ class _Locks:
         """End the quiet moment."""
         self.leave()
         self._fcntl.flock(self._turn, self._fcntl.LOCK_UN)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Disable garbage collection while many records are built: it finds nothing, and takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 _at_work: _Locks | None = None

@@ -17,7 +17,6 @@ from senseapp.core.errors import InvalidSchedule, InvalidSpec
 if TYPE_CHECKING:  # numpy and scipy load with the first schedule, not with the app
     import numpy as np
     from numpy.typing import NDArray
-    from scipy.interpolate import PchipInterpolator
 
 DENSE_BITS = 32.0
 """Bits of a weight that was left alone."""
@@ -101,8 +100,13 @@ class LevelScale(ABC):
         """Return the levels that a solver may choose, gentlest first, beginning with the untouched one."""
 
     @abstractmethod
-    def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
-        """Interpolate damage at ``wanted``, (L,), from (level, damage), gentlest first; constant beyond the last."""
+    def damage(
+        self, measured: Sequence[float], damages: NDArray[np.float64], wanted: Sequence[float]
+    ) -> NDArray[np.float64]:
+        """Interpolate the damage of layers at the levels ``wanted``, (layers, wanted); constant beyond the last.
+
+        ``damages``, (layers, measured), are those at the levels ``measured``, gentlest first.
+        """
 
     @abstractmethod
     def reference(self, levels: Sequence[float], target: float) -> float:
@@ -192,18 +196,18 @@ class FractionScale(LevelScale):
 
     def grid(self, measured: Sequence[float]) -> tuple[float, ...]:
         """Cut each gap between measured levels into 10, 5, 2 or 1 equal steps, for about 20 levels in all."""
-        import numpy as np
+        return _finer(tuple(measured))
 
-        steps = next(steps for steps in _TIDY_STEPS if steps * len(measured) <= _GRID_POINTS or steps == 1)
-        between = np.linspace([self.untouched, *measured[:-1]], measured, steps, endpoint=False, axis=1)
-        return (*map(tidy_level, between.ravel().tolist()), measured[-1])
-
-    def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
+    def damage(
+        self, measured: Sequence[float], damages: NDArray[np.float64], wanted: Sequence[float]
+    ) -> NDArray[np.float64]:
         """Follow a monotone cubic through zero."""
         import numpy as np
+        from scipy.interpolate import PchipInterpolator
 
-        inside = np.clip(np.asarray(wanted, dtype=np.float64), 0.0, measured[-1][0])
-        found: NDArray[np.float64] = np.maximum(_cubic_through_zero(measured)(inside), 0.0)
+        inside = np.clip(np.asarray(wanted, dtype=np.float64), 0.0, measured[-1])
+        from_zero = np.concatenate([np.zeros((len(damages), 1)), damages], axis=1)
+        found: NDArray[np.float64] = np.maximum(PchipInterpolator([0.0, *measured], from_zero, axis=1)(inside), 0.0)
         return found
 
     def reference(self, levels: Sequence[float], target: float) -> float:
@@ -247,12 +251,15 @@ class BitScale(LevelScale):
         """Return whole bits from the gentlest measured to the strongest."""
         return (self.untouched, *(float(bits) for bits in range(int(measured[0]), int(measured[-1]) - 1, -1)))
 
-    def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
+    def damage(
+        self, measured: Sequence[float], damages: NDArray[np.float64], wanted: Sequence[float]
+    ) -> NDArray[np.float64]:
         """Follow straight lines in the logarithm, since each bit less multiplies the noise power by about 4."""
         import numpy as np
 
-        (bits, damages), levels = np.array(measured[::-1]).T, np.asarray(wanted, dtype=np.float64)
-        between = np.exp(np.interp(levels, bits, np.log(np.maximum(damages, _LOG_FLOOR))))
+        bits, levels = np.asarray(measured[::-1], dtype=np.float64), np.asarray(wanted, dtype=np.float64)
+        logarithms = np.log(np.maximum(damages[:, ::-1], _LOG_FLOOR))
+        between = np.exp([np.interp(levels, bits, own) for own in logarithms])
         between[between <= 2 * _LOG_FLOOR] = 0.0
         return np.where(levels >= self.untouched, 0.0, between)
 
@@ -261,10 +268,11 @@ class BitScale(LevelScale):
         return levels[(len(levels) - 1) // 2]
 
 
-@lru_cache(maxsize=4096)
-def _cubic_through_zero(measured: tuple[tuple[float, float], ...]) -> PchipInterpolator:
-    """Fit the damage of fractions; kept, since a slider asks for the same curves again and again."""
-    from scipy.interpolate import PchipInterpolator
+@lru_cache(maxsize=256)
+def _finer(measured: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the grid of fractions; kept, since the layers of a run were measured at the same levels."""
+    import numpy as np
 
-    levels, damages = zip((0.0, 0.0), *measured, strict=True)
-    return PchipInterpolator(levels, damages)
+    steps = next(steps for steps in _TIDY_STEPS if steps * len(measured) <= _GRID_POINTS or steps == 1)
+    between = np.linspace([FractionScale.untouched, *measured[:-1]], measured, steps, endpoint=False, axis=1)
+    return (*map(tidy_level, between.ravel().tolist()), measured[-1])

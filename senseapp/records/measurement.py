@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from senseapp.core.codec import register
 from senseapp.core.texts import plural
@@ -205,6 +206,11 @@ class RunResult:
     def shown_metrics(self) -> Counter[str]:
         """How many layers and levels have a value, by metric; those without any are not among the keys."""
         return Counter(change.metric for item in self.shown for change in item.changes)
+
+    @cached_property
+    def kept(self) -> dict[Hashable, Any]:
+        """Answers about the result that take a while for thousands of layers, by question; they end with it."""
+        return {}
 
     @property
     def judged_by(self) -> str:

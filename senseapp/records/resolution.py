@@ -205,7 +205,16 @@ def opening_level(result: RunResult, metric: str, levels: Collection[float] = ()
     It is the level at which the most of these are there: tolerable layers (blue), layers that lose more (yellow), and
     fragile ones (red). Of several such levels it is the one nearest to the usual level of the compression.
     """
-    scale, wanted = result.compression.scale, set(levels or result.levels)
+    wanted = frozenset(levels or result.levels)
+    question = "opening level", metric, wanted
+    if question not in result.kept:
+        result.kept[question] = _opening_level(result, metric, wanted)
+    level: float = result.kept[question]
+    return level
+
+
+def _opening_level(result: RunResult, metric: str, wanted: frozenset[float]) -> float:
+    scale = result.compression.scale
     found: dict[float, list[tuple[float, float, float]]] = {level: [] for level in wanted}
     for item in result.shown:
         if item.level not in found or item.status is not Status.MEASURED:

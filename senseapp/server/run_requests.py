@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from senseapp.core.process import PROCESS_CACHE
+from senseapp.core.process import PROCESS_CACHE, without_collection
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.deployment import LayerTimes
@@ -51,6 +51,7 @@ class SolveSchedule(WorkerRequest[Schedule]):
     """Request for the least damaging levels under a budget, for a run of very many layers in ``folder``."""
 
     answer_type: ClassVar[type[Any]] = Schedule
+    needs_engine: ClassVar[bool] = False
     folder: str
     budget: ResourceBudget
     method: str
@@ -80,14 +81,15 @@ class SolveSchedule(WorkerRequest[Schedule]):
         key = "result", self.folder
         result = PROCESS_CACHE.take(key) or RunFolder(Path(self.folder)).load_result()
         try:
-            return schedule_for(
-                result,
-                self.budget,
-                method=self.method,
-                limits=self.limits,
-                gamma=self.gamma,
-                groups=self.groups,
-            )
+            with without_collection():
+                return schedule_for(
+                    result,
+                    self.budget,
+                    method=self.method,
+                    limits=self.limits,
+                    gamma=self.gamma,
+                    groups=self.groups,
+                )
         finally:
             PROCESS_CACHE.leave(key, result)
 

@@ -133,8 +133,22 @@ _ENTRY = ("layer", "members", "compression", "level", "predicted_damage", "locke
 """Fields of version 1, in the order in which keys hash them."""
 
 
+_KEPT_TEXTS = 4
+_texts: tuple[tuple[Schedule, str], ...] = ()
+
+
 def _text_of(schedule: Schedule) -> str:
-    """Return what keys hash of a schedule; its notes for files are younger than proofs that people keep."""
+    """Return what keys hash of a schedule; kept for the last ones, as a page asks for a dozen keys of the same."""
+    global _texts
+    text = next((text for known, text in _texts if known is schedule), "")
+    if not text:
+        text = _written(schedule)
+        _texts = ((schedule, text), *_texts[: _KEPT_TEXTS - 1])
+    return text
+
+
+def _written(schedule: Schedule) -> str:
+    """Return a schedule as text, without its notes for files, which are younger than proofs that people keep."""
     written = {name: value for name, value in encode(schedule)["data"].items() if name != "file_notes"}
     entries = zip(schedule.entries, written["entries"], strict=True)
     asked = {

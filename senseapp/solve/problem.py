@@ -14,7 +14,7 @@ from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import visible_words
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
-from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind
+from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind, choices_of
 
 _MENTIONED, _MENTIONED_RATIO = 0.1, 1.25  # of the notable value, and of the sum: less gets no note
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
@@ -102,7 +102,8 @@ def assemble(
     locked: Collection[str] = (),
 ) -> Schedule:
     """Return the schedule of one level per curve, and of the layers left alone."""
-    chosen = [(curve, curve.choice(levels[curve.layer])) for curve in curve_set.curves]
+    choices = choices_of([(curve, (levels[curve.layer],)) for curve in curve_set.curves])
+    chosen = [(curve, choice) for curve, (choice,) in zip(curve_set.curves, choices, strict=True)]
     entries = [
         entry
         for curve, choice in chosen

@@ -24,7 +24,7 @@ from senseapp.core.codec import dumps, encode
 from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.core.process import measuring_environment
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.records.schedule import Limits, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.file_requests import IdentifyCheckpoint
@@ -40,6 +40,7 @@ from senseapp.server.process.processes import (
     process_lost,
 )
 from senseapp.server.process.protocol import AppObserver, Line, decode_task
+from senseapp.server.run_requests import SolveSchedule
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
 from senseapp.server.worker import JobCancelled
@@ -314,6 +315,9 @@ def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
 
 
 QUESTION = IdentifyCheckpoint(path="a.pth")
+SOLVE = SolveSchedule(
+    folder="r", budget=ResourceBudget(kind="params", target=0.5), method="optimal", limits=Limits(), gamma=1.5
+)
 
 
 @pytest.mark.parametrize("at_work", [False, True], ids=["idle", "at work"])
@@ -447,6 +451,45 @@ def test_a_question_is_answered_by_the_process_that_is_ready_first(
     for thread in asking:
         thread.join(30)
     assert answers == [(0, True), (int(long), True)]
+    pool.close()
+
+
+def test_a_request_without_the_engine_waits_for_no_process_that_loads_it(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[JobProcess] = []
+    answers: list[int] = []
+
+    def start() -> JobProcess:
+        made.append(started(SERVES_MANY))
+        return made[-1]
+
+    monkeypatch.setattr(pools, "answer_in", lambda process, question, **_: answers.append(made.index(process)))
+    pool = JobProcesses(1, start=start)
+    pool.warm_up()
+    pool.answer(SOLVE)  # the first loads the engine
+    assert (answers, len(pool.pids())) == ([1], 1)
+    made[0].warm.set()
+    pool.answer(SOLVE)
+    assert answers == [1, 0]
+    pool.close()
+
+
+def test_a_process_that_answered_without_the_engine_and_stays_loads_it(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = started("""
+        while True:
+            say("answer" if kind == "question" else "phase", request)
+            kind, request = hear()
+    """)
+    warmed: list[str] = []
+    send = process.send
+    monkeypatch.setattr(process, "send", lambda kind, body=None: warmed.append(kind) or send(kind, body))
+    monkeypatch.setattr(processes, "decode", lambda body, kind: "solved")
+    pool = JobProcesses(1, start=lambda: process)
+    assert pool.answer(SOLVE) == "solved"
+    assert warmed == ["question", "warm"]
     pool.close()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickletools
 import struct
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -16,6 +19,7 @@ import timm
 import torch
 
 from senseapp.compressions import PruningConfig
+from senseapp.core.codec import decode, encode
 from senseapp.core.errors import (
     Abandoned,
     InvalidCheckpoint,
@@ -26,7 +30,7 @@ from senseapp.core.errors import (
     ReadingStopped,
 )
 from senseapp.core.process import ProcessCache
-from senseapp.records.schedule import Limits, ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server import run_requests
 from senseapp.server.backend import Backend
@@ -241,3 +245,24 @@ def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
     first, second = asked.answer(), replace(asked, budget=ResourceBudget(kind="params", target=0.6)).answer()
     assert first.achieved["params"] < second.achieved["params"]
     assert len(reads) == 1
+
+
+def test_a_schedule_is_solved_without_torch(tmp_path: Path) -> None:
+    run_id = import_run(tmp_path / "home", large_run_file(6, 4))
+    asked = SolveSchedule(
+        folder=str(tmp_path / "home" / "runs" / run_id),
+        budget=ResourceBudget(kind="params", target=0.3),
+        method="optimal",
+        limits=Limits(),
+        gamma=1.0,
+    )
+    code = (
+        "import json, sys; from senseapp.server.file_requests import answer_here; "
+        "print(json.dumps([answer_here(json.load(sys.stdin)), 'torch' in sys.modules]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(encode(asked)), capture_output=True, text=True, check=True
+    )
+    answer, loaded = json.loads(told.stdout)
+    assert decode(answer, Schedule) == asked.answer()
+    assert not loaded

@@ -20,10 +20,15 @@ from senseapp.views.frames.results import editing_frame
 _READ_ONLY = ("row", "alone", "share", "damage")
 
 
-def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> None:
-    """Show one row per layer or coupled group; without a schedule, what was set stays to be changed."""
+def layer_rows(run_id: str, schedule: Schedule | None, result: RunResult) -> pd.DataFrame:
+    """Return the rows of :func:`layer_table`; without a schedule, what was set."""
     edits = layer_edits(run_id)
-    rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
+    return editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
+
+
+def layer_table(run_id: str, rows: pd.DataFrame, result: RunResult) -> None:
+    """Show one row per layer or coupled group, of :func:`layer_rows`, to be changed."""
+    edits = layer_edits(run_id)
     compression = result.compression.description
     st.caption(
         "Type an amount to lock a layer at it, or tick Locked to keep what it has; all other layers are solved again. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
@@ -11,10 +12,9 @@ from senseapp.app.common.address import bound, one_of, presets_button
 from senseapp.app.common.figure import figure, figures_row, rows_height
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.run_guard import report_button
-from senseapp.app.common.state import layer_edits
 from senseapp.app.schedule.controls import choose_schedule, take_target
 from senseapp.app.schedule.files import deploy_block, downloads
-from senseapp.app.schedule.layers import layer_table, spared_sentences
+from senseapp.app.schedule.layers import layer_rows, layer_table, spared_sentences
 from senseapp.app.schedule.proof import proof_block, strongest_block, verified
 from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file
 from senseapp.app.schedule.trade_off import trade_off_view
@@ -29,7 +29,7 @@ from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.solve.time_budget import time_range
 from senseapp.solve.trade_off import too_large
 from senseapp.views.charts.layers import schedule_bars
-from senseapp.views.frames.results import amount_bars, editing_frame
+from senseapp.views.frames.results import amount_bars
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
@@ -58,9 +58,10 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
         if schedule is not None:
             _figures(schedule, settings, result, groups, measured=verified(schedule, run_id, partner=settings.partner))
             _amounts(schedule, settings, result, run_id)
+    rows = layer_rows(run_id, schedule, result) if settings.partner is None else None
     if schedule is not None:
         with why:
-            _why(schedule, settings, result, run_id)
+            _why(schedule, settings, result, rows)
     key = f"schedule.part.{run_id}"
     bound(run_id, "part", one_of(_PARTS), _PARTS[0], key=key)
     proof, runs, costs, layers, files = st.tabs(_PARTS, on_change="rerun", key=key)
@@ -79,8 +80,8 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
         else:
             st.caption("The trade-off is drawn for one compression alone.")
     with layers:
-        if settings.partner is None:
-            layer_table(run_id, schedule, result)
+        if rows is not None:
+            layer_table(run_id, rows, result)
         else:
             st.caption("Layers are locked before compressions are combined: choose nothing under Combine with.")
     with files:
@@ -237,12 +238,10 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
     )
 
 
-def _why(schedule: Schedule, settings: ScheduleSettings, result: RunResult, run_id: str) -> None:
+def _why(schedule: Schedule, settings: ScheduleSettings, result: RunResult, rows: pd.DataFrame | None) -> None:
     """Say which layers are spared and why, and what else is to be known of the schedule."""
-    if settings.partner is None:
-        edits = layer_edits(run_id)
-        layers = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
-        sentences = spared_sentences(layers, result.spec.sensitivity.compression.scale)
+    if rows is not None:
+        sentences = spared_sentences(rows, result.spec.sensitivity.compression.scale)
         if sentences:
             with st.expander("Which layers are spared, and why", icon=":material/help:"):
                 st.markdown(md("\n").join(md("- {}", each) for each in sentences))

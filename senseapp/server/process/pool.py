@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from senseapp.core.errors import SenseError
 from senseapp.server.process.processes import ASK_SECONDS, JobProcess, answer_in, carry_out_in
@@ -78,7 +78,7 @@ class JobProcesses:
     def answer(self, question: WorkerRequest[AnswerT], asker: Requester = ANYBODY) -> AnswerT:
         """Answer a request in one of the processes, see :func:`answer_in`; may wait."""
         with self._slots.hold(asker, question.subject):
-            process = self._take_for_answer(asker, question.subject)
+            process = self._take_for_answer(asker, question)
             process.answered += 1
             try:
                 return answer_in(process, question, asker=asker, job_mb=self._job_mb)
@@ -107,24 +107,27 @@ class JobProcesses:
                 self._given_back.wait(ASK_SECONDS)
             progress("")  # may raise to cancel
 
-    def _take_for_answer(self, asker: Requester, subject: str) -> JobProcess:
+    def _take_for_answer(self, asker: Requester, question: WorkerRequest[Any]) -> JobProcess:
         """Return the process that can answer soonest.
 
         Most answers take less time than loading the engine, so this waits for a busy process, and after a second also
-        for a new one, whichever is ready first.
+        for a new one, whichever is ready first. While none has loaded it, a request that does not need the engine gets
+        a new process.
         """
         alone_until = time.monotonic() + _ANSWER_SECONDS
         while True:
             with self._lock:
                 ready = any(process.alive and process.warm.is_set() for process in self._idle)
                 if ready or not any(process.alive and process.warm.is_set() for process in self._asked):
+                    if not ready and not question.needs_engine:
+                        return self._start_busy()  # is not among those asked, since no work waits for it
                     process = self._take_one()
                     self._asked.add(process)
                     return process
                 if not self._idle and time.monotonic() > alone_until:
                     self._start_ahead()
                 self._given_back.wait(ASK_SECONDS)
-            asker.check(subject)
+            asker.check(question.subject)
 
     def _take(self) -> JobProcess:
         with self._lock:
@@ -137,7 +140,12 @@ class JobProcesses:
                 break
             process.close()
         else:
-            process = self._start()
+            return self._start_busy()
+        self._busy.add(process)
+        return process
+
+    def _start_busy(self) -> JobProcess:
+        process = self._start()
         self._busy.add(process)
         return process
 
@@ -173,6 +181,8 @@ class JobProcesses:
         with suppress(OSError, SenseError):  # not the work's error; the next work tries again
             if not keep:
                 self.warm_up()
+            elif process.answered and not process.warms:
+                process.send("warm")
             elif process.answered >= _MOST_ANSWERS and successor is None:
                 self._replace(process)
 

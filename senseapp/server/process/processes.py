@@ -263,8 +263,9 @@ def answer_in(
             )
 
     try:
-        process.send("warm")
-        process.warm.wait()
+        if question.needs_engine:
+            process.send("warm")
+            process.warm.wait()
         begun, spent = time.monotonic(), process.processor_seconds
         request = {"question": encode(question), "seconds": MOST_DELAY * question.seconds}
         process.send("question", request | {"job_mb": job_mb, "most_bytes": question.memory_bytes})

@@ -119,6 +119,8 @@ class WorkerRequest(ABC, Generic[AnswerT_co]):
     """One request; it and its answer are plain values that can be written as JSON."""
 
     answer_type: ClassVar[type[Any]]
+    needs_engine: ClassVar[bool] = True
+    """Whether torch is loaded before; without it, a server that has just started answers seconds earlier."""
 
     @property
     def subject(self) -> str:

@@ -209,7 +209,12 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
 
 
 def _at_opening_level(result: RunResult, metric: str) -> pd.DataFrame:
-    return measurement_frame(result, metric, level=opening_level(result, metric))
+    """Return the rows of the level shown first, which nobody changes."""
+    question = "rows of the opening level", metric
+    if question not in result.kept:
+        result.kept[question] = measurement_frame(result, metric, level=opening_level(result, metric))
+    rows: pd.DataFrame = result.kept[question]
+    return rows
 
 
 def mixed_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
