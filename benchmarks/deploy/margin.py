@@ -23,8 +23,8 @@ _ALLOWED = (1.05, 1.1, 1.2, 1.3, 1.5)  # times all-int8's
 INTRO = (
     f"{machine()}; load {os.getloadavg()[0]:.1f} at the start (0 is an idle machine). {_CASES} networks of four to "
     "nine convolutions with random weights, channels and sizes. Nodes are left in float as by a search, with made-up "
-    "gains that make it use all of its time; a file that its second timing finds too slow gives nodes back. Each file is "
-    f"timed again in turns with all-int8, medians of {_AGAIN} calls."
+    "gains that make it use all of its time; a file that its second timing finds too slow gives nodes back. Each file "
+    f"is timed again in turns with all-int8, medians of {_AGAIN} calls."
 )
 
 
