@@ -11,7 +11,7 @@ import pytest
 from tests.asynchronous import run_async
 from tests.soak.bad_conditions import database_damaged_under
 from tests.soak.cli_fuzz import fuzz
-from tests.soak.crowd import crowd, start_run, time_run
+from tests.soak.crowd import crowd
 from tests.soak.day import MOST_GROWN_BYTES, MOST_KEPT_UPLOADS, SETTINGS, Day, live
 from tests.soak.downloads import downloads
 from tests.soak.hostile import SETTINGS as HOSTILE_SETTINGS
@@ -137,7 +137,6 @@ class InShortRun(InRun):
     latest = 4
 
 
-@pytest.mark.wide
 def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: Path) -> None:
     chance = random.Random(0)
     scene = Scene(victim="server", number=1, home=tmp_path / "home", run_id="", chance=chance, patience={})
@@ -169,13 +168,3 @@ def test_strangers_and_endless_texts_are_refused_and_silent_connections_go(serve
     texts = run_async(endless(server, "", places=("",), most_fields=2))
     assert texts.sent == 16
     assert texts.wrong == []
-
-
-def test_a_damaged_database_is_told(server: Served) -> None:
-    async def a_run() -> str:
-        async with Visitor(server.url) as page:
-            run_id = await start_run(page, images=24, seed=1)
-            await time_run(page)
-            return run_id
-
-    database_damaged_under(server, run_async(a_run()))
