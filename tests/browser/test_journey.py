@@ -66,13 +66,13 @@ def wait_for_more(page: Page, than: int) -> None:
 
 
 def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
-    start(page, images="64")
+    start(page, images="128")
     wait_for_more(page, 0)  # or the results, which a quick machine has by now
 
     expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
     expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}(&(metric|level)=[a-z0-9.]+)*$"))
     expect(page.get_by_role("heading", name=re.compile("Most fragile: .*|No layer loses"))).to_be_visible()
-    expect(page.get_by_text("Measured · 64 images")).to_be_visible()
+    expect(page.get_by_text("Measured · 128 images")).to_be_visible()
 
     bar = page.locator("path[aria-roledescription=bar]").filter(visible=True).first
     layer = (bar.get_attribute("aria-label") or "").split(":")[0]

@@ -102,19 +102,7 @@ class Harmful:
         return os.mkdir, (str(self.trace),)
 
 
-def test_a_harmful_file_gets_its_sentence_and_is_gone(page: Page, server: Server, tmp_path: Path) -> None:
-    path = tmp_path / "harmful.pth"
-    torch.save({"state_dict": Harmful(tmp_path / TRACE)}, path)
-    offer_checkpoint(page, path)
-    expect(page.get_by_role("alert").filter(has_text="posix.mkdir")).to_be_visible()
-    expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
-    uploads = server.home / "uploads"
-    assert [file.name for file in uploads.rglob(path.name)] == []
-    assert not (tmp_path / TRACE).exists()
-
-
-@pytest.mark.wide
-def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
+def the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
     open_block(page, "Images")
     page.get_by_text("Upload images", exact=True).click()
     with page.expect_download() as download:
@@ -123,6 +111,20 @@ def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> N
     with zipfile.ZipFile(tmp_path / "sample.zip") as sample:
         assert len(sample.namelist()) == 897
         assert {name.split("/")[0] for name in sample.namelist()} == set("0123456789")
+
+
+def test_a_harmful_file_gets_its_sentence_and_is_gone_and_a_sample_shows_what_is_wanted(
+    page: Page, server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "harmful.pth"
+    torch.save({"state_dict": Harmful(tmp_path / TRACE)}, path)
+    offer_checkpoint(page, path)
+    expect(page.get_by_role("alert").filter(has_text="posix.mkdir")).to_be_visible()
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
+    uploads = server.home / "uploads"
+    assert [file.name for file in uploads.rglob(path.name)] == []
+    assert not (tmp_path / TRACE).exists()
+    the_sample_shows_what_images_look_like(page, tmp_path)
 
 
 def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
@@ -141,7 +143,6 @@ def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
     expect(page.get_by_text("The weights are random")).to_be_visible()
 
 
-@pytest.mark.wide
 def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "imagenet.pth")
     offer_checkpoint(page, tmp_path / "imagenet.pth")

@@ -60,7 +60,7 @@ def test_a_detector_is_measured_scheduled_proven_and_shown(
     spec = RunSpec(
         model=ModelSpec(library="shapes", name="ssd", task="detection"),
         data=DataSpec(kind="folder", path=str(folder)),
-        sensitivity=SensitivitySpec(levels=(0.7,), num_samples=NUM_MEASURED, device="cpu"),
+        sensitivity=SensitivitySpec(levels=(0.5, 0.7), num_samples=NUM_MEASURED, device="cpu"),
     )
     run_id = finish(service, backend, spec)
     result = service.result(run_id)
@@ -71,7 +71,7 @@ def test_a_detector_is_measured_scheduled_proven_and_shown(
     assert min(result.agreement.values()) > 0.8  # Spearman of nine layers
     assert f"{NUM_PICTURES} pictures with boxes." in result.notes
     schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
-    validated = validate(result, schedule, repair=False, data_roots=(tmp_path,))
+    validated = validate(result, schedule, repair=True, data_roots=(tmp_path,))
     proven = {change.metric: change for change in validated.result.changes}
     assert proven["map"].baseline > 0.3
     for name in ("map", "map50", "objects_f1", "agreement_map", "agreement_map50"):

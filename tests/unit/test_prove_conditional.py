@@ -37,7 +37,7 @@ CASES = {
 @pytest.fixture(scope="module", params=first_of(CASES))
 def case(few_digits, request):
     config, levels, kind, target = CASES[request.param]
-    spec = SensitivitySpec(compression=config, levels=levels, layers=("layer4*",), num_samples=64)
+    spec = SensitivitySpec(compression=config, levels=levels, layers=("layer[34]*",), num_samples=64)
     session = Session.open(RunSpec(sensitivity=spec))
     result = session.result(list(session.measure()))
     schedule = make_schedule(result, budget=ResourceBudget(kind=kind, target=target))
