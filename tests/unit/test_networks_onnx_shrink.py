@@ -139,13 +139,39 @@ def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     onnx.checker.check_model(after, full_check=True)
 
 
-def test_a_fixed_target_of_a_flattening_is_corrected() -> None:
-    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+def newly_exported(network: nn.Module) -> bytes:
+    """Return ``network`` as torch's newer exporter writes it, norms folded into convolutions, for one image."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(network.eval(), (IMAGES[:1],), dynamo=True, verbose=False).save(buffer)
-    opened = open_onnx(buffer.getvalue())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ("unet", "detector") else pytest.param(name, marks=pytest.mark.wide) for name in NETWORKS]
+)
+def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) -> None:
+    """Norms divide all channels by one number here, so that folding them leaves the order of channels as it is."""
+    torch.manual_seed(0)
+    module = NETWORKS[name]().eval()
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            each.weight.data.fill_(1.0)  # some begin at zero
+    opened = open_onnx(newly_exported(module))
+    (own, kept, layers), (built, built_kept, built_layers) = pruned(module), pruned(opened.network)
+    assert built_layers == layers != []
+    shared = kept.keys() & built_kept.keys()
+    assert shared >= set(layers)
+    assert {layer: built_kept[layer] for layer in shared} == {layer: kept[layer] for layer in shared}
+    with torch.no_grad():
+        expected, found = own(IMAGES), built(IMAGES)
+    assert float((expected - found).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def test_a_fixed_target_of_a_flattening_is_corrected() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    opened = open_onnx(newly_exported(network))
     assert any(node.op_type == "Reshape" for node in onnx.load_from_string(opened.content).graph.node)
     (own, _, layers), (built, _, built_layers) = pruned(network), pruned(opened.network)
     assert layers == built_layers == ["0"]

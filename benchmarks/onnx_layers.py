@@ -1,0 +1,211 @@
+"""Is a layer of an ONNX file as fragile as that of its module? ``python -m benchmarks.onnx_layers [--only NAME ...]``.
+
+Each architecture is measured as the module that its library builds, and as the network that is read from its export, by
+torch's two exporters: sparsity, quantization and pruning, each at two levels, on the same images. Exporters fold batch
+normalisation into convolutions, and order operations differently: where a level changes little, float32 rounds such
+differences up to more than 1e-4 of a figure, so everything is measured in float64 too. Layers are matched by weights,
+and their names compared. Rows are kept in ``--rows``; a second run goes on with those that are missing there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.onnx_in import TIMM, TORCHVISION, exported, network_of
+from benchmarks.results import machine, write_section
+from senseapp.core.errors import SenseError, first_line_of
+from senseapp.data.images import TensorImages
+from senseapp.descriptions import get
+from senseapp.measure.sweep import Sweep
+from senseapp.networks.onnx.open import open_onnx
+from senseapp.networks.profile import compressible_weights
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
+
+ROWS = Path(__file__).with_name("onnx_layers.jsonl")
+TITLE = "Layers of ONNX files beside those of modules (`python -m benchmarks.onnx_layers`)"
+NAMES = (
+    *("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_vit", "test_mambaout", "test_nfnet"),
+    *("mobilenetv3_small_050", "regnety_002", "repvgg_a0", "ghostnet_050", "shufflenet_v2_x0_5", "squeezenet1_1"),
+    *("efficientnet_lite0", "poolformer_s12", "levit_128s"),
+)
+LEVELS = {"sparsity": (50.0, 80.0), "quantization": (8.0, 4.0), "pruning": (25.0, 50.0)}
+_IMAGES = 8
+_WANTED = 1e-4
+_PRECISIONS = ("float64", "float32")
+_SMALLEST = {"kl": 1e-6}  # nats; less is what rounding of float32 does to an uncompressed network
+_SPREAD = 3.0  # of the outputs over classes, as those of trained networks
+
+Measured = Mapping[tuple[str, float], LayerMeasurement]
+
+
+def measured(network: nn.Module, images: Tensor, kind: str) -> Measured:
+    """Return what each level of one compression does to each layer of ``network``, on ``images`` (N, C, H, W)."""
+    config = get(kind).config()
+    levels = tuple(config.scale.from_shown(level) for level in LEVELS[kind])
+    spec = SensitivitySpec(compression=config, levels=levels, device="cpu", num_samples=len(images))
+    images = images.to(next(network.parameters()).dtype)
+    sweep = Sweep.open(network, TensorImages(images), spec, task=CLASSIFICATION)
+    return {(each.layer, each.level): each for each in sweep.measure()}
+
+
+def same_layers(module: nn.Module, network: nn.Module) -> dict[str, str]:
+    """Return the layer of ``network`` that holds the weights of each layer of ``module``, by name.
+
+    Exporters fold batch normalisation into convolutions, which multiplies each output channel by a number. Layers with
+    the same weights up to that are matched in order.
+    """
+    left = [(name, each.weight.detach()) for name, each, _ in compressible_weights(network)]
+    found: dict[str, str] = {}
+    for name, layer, _ in compressible_weights(module):
+        weight = layer.weight.detach()
+        index = next((index for index, (_, each) in enumerate(left) if _holds(each, weight)), None)
+        if index is not None:
+            found[name] = left.pop(index)[0]
+    return found
+
+
+def _holds(stored: Tensor, weight: Tensor) -> bool:
+    if stored.shape != weight.shape:
+        return False
+    alike = nn.functional.cosine_similarity(stored.flatten(1).double(), weight.flatten(1).double())
+    return bool((alike.abs() > 1 - 1e-6).all())
+
+
+def apart(ours: Measured, theirs: Measured, layers: Mapping[str, str]) -> Iterator[tuple[float, str, float, str]]:
+    """Yield the relative difference of each figure of each layer and level that both have, and whose it is."""
+    for (layer, level), one in ours.items():
+        other = theirs.get((layers.get(layer, ""), level))
+        if other is None or one.status is not Status.MEASURED or other.status is not Status.MEASURED:
+            continue
+        for change in one.changes:
+            twin = other.change(change.metric)
+            if twin is not None:
+                largest = max(abs(change.value), abs(twin.value), _SMALLEST.get(change.metric, 0.0))
+                yield abs(change.value - twin.value) / largest if largest else 0.0, layer, level, change.metric
+
+
+def unequal(ours: Measured, theirs: Measured, layers: Mapping[str, str]) -> list[str]:
+    """Return the layers that only one of both measures, or of which they remove different amounts."""
+    found = []
+    seen = set()
+    for (layer, level), one in ours.items():
+        key = layers.get(layer, ""), level
+        seen.add(key)
+        other = theirs.get(key)
+        if other is None or (one.status, one.removed_params, len(one.members)) != (
+            other.status,
+            other.removed_params,
+            len(other.members),
+        ):
+            found.append(layer)
+    return list(dict.fromkeys([*found, *(layer for layer, level in theirs if (layer, level) not in seen)]))
+
+
+def _awaken(module: nn.Module, images: Tensor) -> None:
+    """Set the factors of norms that begin at zero to one, and have outputs differ as a trained network's do."""
+    *_, (_, last, _) = compressible_weights(module)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.endswith("weight") and parameter.ndim == 1 and not parameter.any():
+                parameter.fill_(1.0)
+        last.weight *= _SPREAD / module(images).std(1).mean()
+
+
+def row(name: str, *, dynamo: bool) -> dict[str, Any]:
+    """Return how far the figures of one architecture's export are from those of its module."""
+    found: dict[str, Any] = {"name": name, "dynamo": dynamo}
+    module, side = network_of(name)
+    images = torch.randn(_IMAGES, 3, side, side, generator=torch.Generator().manual_seed(0))
+    _awaken(module, images)
+    try:
+        opened = open_onnx(exported(module, side, dynamo=dynamo, free=True))
+    except SenseError as error:
+        return {**found, "result": "refused", "why": str(error)}
+    except Exception as error:
+        return {**found, "result": "not exported", "why": first_line_of(error)}
+    layers = same_layers(module, opened.network)
+    found |= {
+        "side": side,
+        "layers": len(list(compressible_weights(module))),
+        "matched": len(layers),
+        "same name": sum(mine == theirs for mine, theirs in layers.items()),
+        "batch": opened.batch,
+    }
+    for kind, precision in ((kind, precision) for kind in LEVELS for precision in _PRECISIONS):
+        ours, theirs = (measured(each.to(getattr(torch, precision)), images, kind) for each in (module, opened.network))
+        found.setdefault(kind, {})[precision] = _compared(ours, theirs, layers)
+    return {**found, "result": "measured"}
+
+
+def _compared(ours: Measured, theirs: Measured, layers: Mapping[str, str]) -> dict[str, Any]:
+    differences = sorted(apart(ours, theirs, layers), reverse=True)
+    others = unequal(ours, theirs, layers)
+    return {
+        "figures": len(differences),
+        "largest": differences[0] if differences else None,
+        "above": sum(each[0] > _WANTED for each in differences),
+        "unequal": len(others),
+        "first unequal": others[:3],
+    }
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line of Markdown for each file."""
+    lines = [
+        "| network | exporter | layers, matched, of the same name | figures | largest relative difference, above 1e-4: "
+        "in float64 | in float32 | layers that only one has or that lose another amount: sparsity, bits, channels |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in rows:
+        which = f"| {each['name']} | {'newer' if each['dynamo'] else 'older'} "
+        if each["result"] != "measured":
+            lines.append(f"{which}| {each['result']}: {each['why']} | | | | |")
+            continue
+        unlike = ", ".join(str(each[kind]["float64"]["unequal"]) for kind in LEVELS)
+        figures = sum(each[kind]["float64"]["figures"] for kind in LEVELS)
+        cells = " | ".join(_differences([each[kind][precision] for kind in LEVELS]) for precision in _PRECISIONS)
+        lines.append(
+            f"{which}| {each['layers']}, {each['matched']}, {each['same name']} | {figures} | {cells} | {unlike} |"
+        )
+    return lines
+
+
+def _differences(kinds: Sequence[Mapping[str, Any]]) -> str:
+    largest = max((kind["largest"][0] for kind in kinds if kind["largest"]), default=0.0)
+    return f"{largest:.1e}, {sum(kind['above'] for kind in kinds)}"
+
+
+def main() -> None:
+    """Add the rows that are missing, and write the section of the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=[*TIMM, *TORCHVISION], default=NAMES)
+    parser.add_argument("--exporters", nargs="*", choices=("older", "newer"), default=("older", "newer"))
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    asked = parser.parse_args()
+    logging.disable(logging.WARNING)
+    there = {(each["name"], each["dynamo"]) for each in _rows(asked.rows)}
+    for exporter in asked.exporters:
+        for name in asked.only:
+            if (name, exporter == "newer") not in there:
+                found = row(name, dynamo=exporter == "newer")
+                with asked.rows.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+    write_section(TITLE, [*table(_rows(asked.rows)), "", machine()])
+
+
+if __name__ == "__main__":
+    main()
