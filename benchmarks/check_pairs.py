@@ -1,21 +1,25 @@
 """Verdicts of ``senseapp check`` on pairs of files made by other programs, some of them broken on purpose.
 
 Run it as ``python -m benchmarks.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
-digits, with onnxruntime's quantizers, torch's exporters, and edits of the graph as converters and simplifiers make
-them. A verdict is right if it is the expected one, its reason names the damage, and its loss is that of a script that
-runs both files in onnxruntime by itself. The last line counts the right ones; the exit status is 1 if one is wrong.
+digits, or from the demo detector, with onnxruntime's quantizers, torch's exporters, and edits of the graph as
+converters make them. NNCF and onnxsim make theirs where ``SENSEAPP_OTHER_TOOLS_PYTHON`` is the Python of an environment
+with onnx, onnxruntime, nncf and onnxsim; else the output says that their pairs were skipped. A verdict is right if it
+is the expected one, its reason names the damage, and its loss is that of a script that runs both files in onnxruntime
+by itself (of classifiers). The last line counts the right ones; the exit status is 1 if one is wrong.
 """
 
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -33,11 +37,16 @@ from onnxruntime.quantization import (
 
 from senseapp.core.errors import InvalidInput
 from senseapp.data.load import load_demo_images
+from senseapp.data.shapes import load_shapes
+from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING, build_demo_network, load_demo_model
+from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.check import check_files
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 
+_OTHER_TOOLS = os.environ.get("SENSEAPP_OTHER_TOOLS_PYTHON", "")
 HOLDS, FAILS, REFUSED = "holds", "fails", "refused"
 LOST_POINTS = 0.03  # allowed loss of top-1
 _MEAN, _STD = DEMO_PREPROCESSING.mean[0], DEMO_PREPROCESSING.std[0]
@@ -54,6 +63,8 @@ class Pair:
         reason: words that the reason of a failure or refusal must hold.
         parts_at: words that the sentence on where tensors part must hold.
         max_time: limit on the time ratio, if any.
+        detects: whether the reference is the detector.
+        needs_other_tools: whether it is made by a program of another environment.
     """
 
     name: str
@@ -62,10 +73,15 @@ class Pair:
     reason: str = ""
     parts_at: str = ""
     max_time: float | None = None
+    detects: bool = False
+    needs_other_tools: bool = False
 
 
 class Workshop:
     """The reference, and what candidates are made of it."""
+
+    task, data = "classification", DataSpec(kind="demo", mean=(_MEAN,), std=(_STD,))
+    lost = LOST_POINTS
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -126,6 +142,14 @@ class Workshop:
         quantize_dynamic(str(self.reference), str(path), **options)
         return path
 
+    def by_other_tool(self, tool: str) -> Path:
+        """Return the reference by ``nncf`` or ``onnxsim``, with 64 images to fit to."""
+        path, images = self.folder / f"{tool}.onnx", self.folder / "images.npy"
+        np.save(images, self.images[:64])
+        script = Path(__file__).with_name("other_tools.py")
+        subprocess.run([_OTHER_TOOLS, script, tool, self.reference, path, images], check=True, capture_output=True)
+        return path
+
     def scores(self, path: Path) -> np.ndarray[Any, Any]:
         """Return the first output for all images, in plain onnxruntime; for inputs (N, 1, 32, 32) in float32 alone."""
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -137,6 +161,42 @@ class Workshop:
             filled = np.concatenate([part, np.repeat(part[:1], size - len(part), axis=0)])
             parts.append(session.run(None, {given.name: filled})[0][: len(part)])
         return np.concatenate(parts)
+
+
+class DetectorWorkshop(Workshop):
+    """The demo detector, with open heads, on pictures of shapes that it was not trained on."""
+
+    task, data = "detection", DataSpec(kind="shapes", mean=(0.5,) * 3, std=(0.25,) * 3)
+    lost = 0.1
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The trained detector."""
+        return load_model(ModelSpec(library="demo", name="shapes_detector", task="detection"))
+
+    @cached_property
+    def images(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Pictures as the detector takes them, (N, 3, 64, 64)."""
+        pictures = load_shapes(self.loaded.preprocessing, 64, with_boxes=False)
+        return pictures.batch(0, len(pictures)).numpy()
+
+    @cached_property
+    def reference(self) -> Path:
+        """The detector in float as senseapp exports it: its boxes are decoded inside."""
+        return self.written(self.loaded.module)
+
+    def written(self, module: torch.nn.Module, name: str = "reference.onnx") -> Path:
+        """Export a detector like the reference."""
+        path = self.folder / name
+        path.write_bytes(ONNXRUNTIME.exporter(module, torch.zeros(2, 3, 64, 64)).write(module))
+        return path
+
+    def changed(self, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+        """Return the detector with other weights."""
+        module = copy.deepcopy(self.loaded.module)
+        with torch.no_grad():
+            change(module.state_dict())
+        return self.written(module, "changed.onnx")
 
 
 class _Reader(CalibrationDataReader):
@@ -376,6 +436,35 @@ def _slow(shop: Workshop) -> ModelProto:
     return _before(shop, nodes, given, _constants(wide=wide, back=back))
 
 
+def _scaled_output(shop: Workshop, place: int, factor: float) -> ModelProto:
+    """Return the reference with one output multiplied: boxes in other units."""
+    model = shop.model
+    name = model.graph.output[place].name
+    for node in model.graph.node:
+        node.input[:] = ["unscaled" if each == name else each for each in node.input]
+        node.output[:] = ["unscaled" if each == name else each for each in node.output]
+    model.graph.node.append(helper.make_node("Mul", ["unscaled", "factor"], [name]))
+    model.graph.initializer.extend(_constants(factor=factor))
+    return model
+
+
+def _reordered_output(shop: Workshop, place: int, order: Sequence[int]) -> ModelProto:
+    """Return the reference with the last axis of one output in another order: classes of a detector."""
+    model = shop.model
+    name = model.graph.output[place].name
+    for node in model.graph.node:
+        node.input[:] = ["unordered" if each == name else each for each in node.input]
+        node.output[:] = ["unordered" if each == name else each for each in node.output]
+    model.graph.node.append(helper.make_node("Gather", ["unordered", "order"], [name], axis=-1))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(order, np.int64), "order"))
+    return model
+
+
+def _noise_in_stem(weights: dict[str, torch.Tensor]) -> None:
+    stem = next(each for name, each in weights.items() if name.endswith("weight") and each.dim() == 4)
+    stem.copy_(torch.randn(stem.shape, generator=torch.Generator().manual_seed(1)) * stem.std())
+
+
 def _file(shop: Workshop, content: bytes) -> Path:
     path = shop.folder / "file.onnx"
     path.write_bytes(content)
@@ -515,6 +604,52 @@ PAIRS: tuple[Pair, ...] = (
         expected=REFUSED,
         reason="not an ONNX model",
     ),
+    Pair(name="NNCF, post-training", make=lambda shop: shop.by_other_tool("nncf"), needs_other_tools=True),
+    Pair(name="onnxsim", make=lambda shop: shop.by_other_tool("onnxsim"), needs_other_tools=True),
+    Pair(name="detector as it is", make=lambda shop: shop.reference, detects=True),
+    Pair(
+        name="detector, static int8 of convolutions",
+        make=lambda shop: shop.quantized(
+            quant_format=QuantFormat.QDQ, per_channel=True, op_types_to_quantize=["Conv"], **_STATIC
+        ),
+        detects=True,
+    ),
+    Pair(name="detector, weights as 8-bit integers", make=partial(_weights_stored, levels=255), detects=True),
+    Pair(
+        name="detector, noise in its first layer",
+        make=lambda shop: cast(DetectorWorkshop, shop).changed(_noise_in_stem),
+        expected=FAILS,
+        reason="Objects lost",
+        detects=True,
+    ),
+    Pair(
+        name="detector, two classes exchanged",
+        make=lambda shop: _reordered_output(shop, 1, [0, 2, 1, 3]),
+        expected=FAILS,
+        reason="Objects lost",
+        detects=True,
+    ),
+    Pair(
+        name="detector, boxes of half the size",
+        make=lambda shop: _scaled_output(shop, 0, 0.5),
+        expected=FAILS,
+        reason="Objects lost",
+        detects=True,
+    ),
+    Pair(
+        name="detector, a class too few",
+        make=lambda shop: _reordered_output(shop, 1, [0, 1, 2]),
+        expected=FAILS,
+        reason="",
+        detects=True,
+    ),
+    Pair(
+        name="detector beside a classifier",
+        make=lambda shop: Workshop(shop.folder).exported(load_demo_model().module, "classifier.onnx"),
+        expected=FAILS,
+        reason="1 channel",
+        detects=True,
+    ),
     Pair(name="a text", make=lambda shop: _file(shop, b"%PDF-1.7 no network"), expected=REFUSED, reason="not an ONNX"),
     Pair(name="empty", make=lambda shop: _file(shop, b""), expected=REFUSED, reason="nothing in it"),
 )
@@ -557,10 +692,10 @@ def check_pair(pair: Pair, shop: Workshop, *, samples: int | None = None) -> Out
         candidate = shop.folder / "candidate.onnx"
         onnx.save(made, candidate)
     spec = CheckSpec(
-        reference=ModelSpec(library="onnx", checkpoint=str(shop.reference)),
-        candidate=ModelSpec(library="onnx", checkpoint=str(candidate)),
-        data=DataSpec(kind="demo", mean=(_MEAN,), std=(_STD,)),
-        max_drop=LOST_POINTS,
+        reference=ModelSpec(library="onnx", checkpoint=str(shop.reference), task=shop.task),
+        candidate=ModelSpec(library="onnx", checkpoint=str(candidate), task=shop.task),
+        data=shop.data,
+        max_drop=shop.lost,
         max_time=pair.max_time,
         num_samples=samples,
     )
@@ -570,7 +705,7 @@ def check_pair(pair: Pair, shop: Workshop, *, samples: int | None = None) -> Out
         return Outcome(pair=pair, verdict=REFUSED, said=str(error), wrong=_wrong(pair, REFUSED, str(error), None, ""))
     verdict = HOLDS if report.holds else FAILS
     said = " ".join((report.headline, *report.findings))
-    is_compared = report.images and samples is None and pair.name not in _MEASURED_ALIKE
+    is_compared = report.images and samples is None and pair.name not in _MEASURED_ALIKE and not pair.detects
     figures = _other_figures(report, candidate, shop) if is_compared else ""
     return Outcome(
         pair=pair, verdict=verdict, said=said, wrong=_wrong(pair, verdict, said, report, figures), report=report
@@ -606,11 +741,15 @@ def _other_figures(report: CheckReport, candidate: Path, shop: Workshop) -> str:
 def main() -> int:
     """Check every pair, and print one line for each."""
     wrong = 0
-    pairs = [pair for pair in PAIRS if not sys.argv[1:] or sys.argv[1] in pair.name]
-    with tempfile.TemporaryDirectory() as folder:
-        shop = Workshop(Path(folder))
+    asked = [pair for pair in PAIRS if not sys.argv[1:] or sys.argv[1] in pair.name]
+    pairs = [pair for pair in asked if _OTHER_TOOLS or not pair.needs_other_tools]
+    for pair in asked:
+        if pair not in pairs:
+            print(f"{pair.name}: skipped, as SENSEAPP_OTHER_TOOLS_PYTHON names no Python that has its program")
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        shop, detector = Workshop(Path(folder)), DetectorWorkshop(Path(other))
         for pair in pairs:
-            outcome = check_pair(pair, shop)
+            outcome = check_pair(pair, detector if pair.detects else shop)
             wrong += bool(outcome.wrong)
             mark = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
             print(f"{pair.name}: {outcome.verdict}, {mark}. {outcome.said}", flush=True)

@@ -5,8 +5,8 @@ random weights, the ratio is predicted from its shapes (:func:`~senseapp.prove.p
 file (:func:`~senseapp.prove.probe.try_int8`), then measured on files opened anew, one image a call on one thread, in
 three rounds of 41 turns. Float files are kept in the folder, since writing them takes longest. One JSON line for each
 network, at last the share within 15 % of what was measured. The load of the machine is said with each. On a busy one,
-``--processor-time`` counts the processor time of the thread that calls in place of wall time: for runtimes that compute
-in it.
+``--processor-time`` counts processor time in place of wall time: of the thread that calls, where onnxruntime computes,
+and of all threads for OpenVINO, which computes in another one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from senseapp.networks.operations import glue_of
 from senseapp.networks.profile import profile_model
 from senseapp.prove.probe import predict_int8, try_int8
 from senseapp.runtimes.base import TURNS, Runtime, ratio, runtime_named
+from senseapp.runtimes.openvino import OPENVINO
 from senseapp.tasks import CLASSIFICATION
 
 NETWORKS = (
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true")
     asked = parser.parse_args()
     if asked.processor_time:
-        time.perf_counter = time.thread_time
+        time.perf_counter = time.process_time if asked.runtime == OPENVINO.name else time.thread_time
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.folder or Path(scratch)

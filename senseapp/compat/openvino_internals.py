@@ -7,6 +7,7 @@ takes a stub. So nothing else in senseapp imports it.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +28,14 @@ class ExecutedNode:
         kind: as ``Convolution``, ``FullyConnected`` or ``Reorder``.
         parts: names of the nodes of the file that it computes, in order.
         values: of its first input.
+        sources: names of the executed nodes that it reads.
     """
 
     name: str
     kind: str
     parts: tuple[str, ...]
     values: int
+    sources: tuple[str, ...] = ()
 
 
 def executed_nodes(compiled: Any) -> list[ExecutedNode]:
@@ -42,14 +45,19 @@ def executed_nodes(compiled: Any) -> list[ExecutedNode]:
 
 def _executed(node: Any) -> ExecutedNode:
     about = node.get_rt_info()
-    parts = (each.partition("/")[0] for each in _text(about, "originalLayersNames").split(","))
+    parts = (_OWN_SUFFIX.sub("", each) for each in _text(about, "originalLayersNames").split(","))
     shape = node.input(0).get_shape() if node.get_input_size() else ()
     return ExecutedNode(
         name=node.get_friendly_name(),
         kind=_text(about, "layerType"),
         parts=tuple(dict.fromkeys(filter(None, parts))),
         values=math.prod(shape),
+        sources=tuple(each.get_source_output().get_node().get_friendly_name() for each in node.inputs()),
     )
+
+
+_OWN_SUFFIX = re.compile(r"/(?:WithoutBiases|Dequantization\w*|sink_port_\d+|fq_\w+)(?=/|$)")
+"""What OpenVINO adds to the name of a node that it takes apart."""
 
 
 def _text(about: Any, name: str) -> str:

@@ -169,7 +169,7 @@ def compared(content: bytes, images: torch.Tensor) -> tuple[float, float]:
     """Return the shares of values that differ by a step from OpenVINO's: as simulated for it, and for onnxruntime."""
     opened = (
         OPERATIONS.open(content, threads=1),
-        OPERATIONS._file(content, simulated=True),
+        OPERATIONS.simulated(content),
         RuntimeModel(content, simulated=True),
     )
     real, *others = (next(iter(each.tensors(images).values())) for each in opened)

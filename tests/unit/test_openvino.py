@@ -14,11 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from senseapp.cli.main import main
+from senseapp.compat.openvino_internals import ExecutedNode
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, installed_runtimes
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
+from senseapp.records.deployment import FLOAT
 from senseapp.runtimes.base import Fitting, runtime_named
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
@@ -27,6 +29,7 @@ from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino
 from senseapp.runtimes.openvino.profile import PROFILER, undisturbed
 from senseapp.runtimes.openvino.runtime import compiled, read
+from senseapp.runtimes.openvino.timing import by_layer
 
 pytestmark = pytest.mark.slow  # exports networks
 
@@ -135,6 +138,32 @@ def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has
         assert has_vnni or kernels[1].endswith("f32")
         assert len(quantizer.notes) == (not has_vnni)
         assert has_vnni or quantizer.notes[0].startswith("In float: 1 product of two activations")
+
+
+def test_an_executed_node_belongs_to_the_layer_whose_product_it_computes_or_that_comes_before_it() -> None:
+    def node(name: str, *parts: str, reads: tuple[str, ...] = ()) -> ExecutedNode:
+        return ExecutedNode(name=name, kind="", parts=parts, values=1, sources=reads)
+
+    nodes = [
+        (node("input"), 1.0),
+        (node("conv/one", "conv1", "relu", reads=("input", "constant")), 2.0),
+        (node("reorder", reads=("conv/one",)), 4.0),
+        (node("sum", "conv2", "add", reads=("reorder", "weight")), 8.0),
+        (node("mean", "mean", reads=("sum",)), 16.0),
+    ]
+    found = by_layer({each.name: (each, spent) for each, spent in nodes}, {"conv1": "a", "conv2": "b"})
+    assert found == ({"a": 6.0, "b": 24.0}, 1.0)
+
+
+def test_times_of_layers_come_from_the_executed_graphs(files) -> None:
+    owners = OPERATIONS.layers_of_nodes(files.real, {"stem", "narrow", "depthwise", "head"})
+    found = OPERATIONS.time_layers(files.real, files.int8, owners, batch=2)
+    layers = ("stem", "narrow", "depthwise", "head")
+    assert {(each.layer, each.level) for each in found.times} == {(layer, bits) for layer in layers for bits in (32, 8)}
+    assert all(each.seconds > 0 for each in found.times if each.level == 32)
+    neighbours = {frozenset((each.first, each.second)) for each in found.conversions}
+    assert {frozenset((FLOAT, "stem")), frozenset(("stem", "narrow"))} <= neighbours
+    assert "OpenVINO" in found.source
 
 
 def executed(content: bytes, shape=(1, 3, 16, 16)):

@@ -83,6 +83,10 @@ class OnnxRuntime(Runtime):
         """Return a file that takes what it declares."""
         return RuntimeModel(content, threads=threads, simulated=simulated)
 
+    def simulated(self, content: bytes) -> OnnxNetwork:
+        """Return an int8 file that computes in float what this runtime's integers are to be, without saturation."""
+        return self._file(content, simulated=True)
+
     @property
     def _profiler(self) -> Profiler:
         """What takes the times of the kernels of files."""

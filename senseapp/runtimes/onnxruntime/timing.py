@@ -39,7 +39,7 @@ from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
-_FLOAT_BITS = 32.0
+FLOAT_BITS = 32.0
 _TURNS = 15
 _MEDIAN = 0.5  # of the runs are quicker
 
@@ -55,7 +55,7 @@ def time_layers(
         InvalidSpec: none of them is a product that onnxruntime computes in int8.
     """
     graph = onnx.load_from_string(network).graph
-    shapes = _shapes(graph, batch)
+    shapes = shapes_of(graph, batch)
     products = dict(_products(graph, owners, shapes))
     if not products:
         raise InvalidSpec("No layer of this network is one whose time in int8 can be taken.")
@@ -67,7 +67,7 @@ def time_layers(
     (real_own, real_rest), (whole_own, whole_rest) = (
         _split(profiler.kernels(file, threads, batch, _MEDIAN)) for file in files
     )
-    walls = _wall([profiler.open(file, threads) for file in files], shapes[graph.input[0].name])
+    walls = wall_seconds([profiler.open(file, threads) for file in files], shapes[graph.input[0].name])
     slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
     real_seconds = slower[0] * real_own * np.array(real) / sum(real)
     whole_seconds = slower[1] * whole_own * np.array(whole) / sum(whole)
@@ -75,10 +75,10 @@ def time_layers(
     whole_seconds += (slower[1] * whole_rest - slower[0] * real_rest) * sizes / sizes.sum()  # with what it is between
     found = [
         LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
-        for level, spent in ((_FLOAT_BITS, real_seconds), (float(INT8_BITS), whole_seconds))
+        for level, spent in ((FLOAT_BITS, real_seconds), (float(INT8_BITS), whole_seconds))
         for layer, seconds in zip(products, spent, strict=True)
     ]
-    edges = _edges(graph, owners, set(int8_nodes(int8)), shapes)
+    edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
     return LayerTimes(
         times=tuple(found),
         other_seconds=float(slower[0] * real_rest),
@@ -100,7 +100,7 @@ def time_products(
         InvalidSpec: none of ``owners``, layers by node, is a product.
     """
     model = onnx.load_from_string(network)
-    products = dict(_products(model.graph, owners, _shapes(model.graph, batch)))
+    products = dict(_products(model.graph, owners, shapes_of(model.graph, batch)))
     if not products:
         raise InvalidSpec("No layer of this network is one whose time can be taken.")
     names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
@@ -127,7 +127,7 @@ def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: in
     )
 
 
-def _shapes(graph: onnx.GraphProto, batch: int) -> dict[str, tuple[int, ...]]:
+def shapes_of(graph: onnx.GraphProto, batch: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor; a size that is no number is that of the batch."""
     described = (*graph.input, *graph.value_info, *graph.output)
     return {
@@ -159,11 +159,12 @@ def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:
     return products, sum(each.seconds for each in kernels) - products
 
 
-def _wall(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def wall_seconds(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return the median seconds of a call of each network, run in turns on images of ``shape``."""
     return np.array([statistics.median(each) for each in times(opened, torch.zeros(shape), turns=_TURNS)])
 
 
-def _edges(
+def crossings(
     graph: onnx.GraphProto, owners: Mapping[str, str], ends: set[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[str, str], tuple[int, int]]:
     """Return pairs of neighbours that may differ, each with the values and dimensions of the tensor between them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.records.deployment import LayerTimes
 from senseapp.runtimes.base import Fitting, OwnInt8, Runtime
 from senseapp.runtimes.onnx_network import OnnxNetwork
 from senseapp.runtimes.onnxruntime.bench import Profiler
@@ -18,7 +19,7 @@ from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import has_dot_products
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
-from senseapp.runtimes.openvino import OPENVINO
+from senseapp.runtimes.openvino import OPENVINO, timing
 from senseapp.runtimes.openvino.arithmetic import computed_as_in_openvino
 from senseapp.runtimes.openvino.profile import PROFILER
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
@@ -62,6 +63,12 @@ class OpenVino(OnnxRuntime):
     def _profiler(self) -> Profiler:
         """What takes the times of the kernels of files."""
         return PROFILER
+
+    def time_layers(
+        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> LayerTimes:
+        """Return the times of layers by the graphs that OpenVINO executes."""
+        return timing.time_layers(content, int8, owners, threads=threads, batch=batch)
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""

@@ -17,10 +17,10 @@ _MICROSECOND = 1e-6
 _BORDER = ("QuantizeLinear", "DequantizeLinear")
 
 
-def _kernels(content: bytes, threads: int, batch: int, _share: float) -> list[Kernel]:
-    """Return the kernels of a network that runs in OpenVINO a few times, on numbers from 0 to 254.
+def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tuple[ExecutedNode, float]]:
+    """Return the executed nodes of a network, each with its seconds, in order, by name.
 
-    OpenVINO shares fused nodes' time as one kernel, named by the first of the nodes.
+    The network runs a few times, on numbers from 0 to 254.
     """
     network = read(content)
     feeds = [_some(each, batch) for each in network.inputs]
@@ -33,8 +33,13 @@ def _kernels(content: bytes, threads: int, batch: int, _share: float) -> list[Ke
             for each in request.get_profiling_info():
                 averages.setdefault(each.node_name, []).append(each.real_time.total_seconds())
     nodes = executed_nodes(network)
-    seconds = {each.name: undisturbed(averages[each.name]) for each in nodes if each.name in averages}
-    return [Kernel(_name(each), _kind(each), seconds[each.name], each.values) for each in nodes if each.name in seconds]
+    return {each.name: (each, undisturbed(averages[each.name])) for each in nodes if each.name in averages}
+
+
+def _kernels(content: bytes, threads: int, batch: int, _share: float) -> list[Kernel]:
+    """Return the kernels of a network: nodes that OpenVINO fuses are one kernel, named by the first of them."""
+    found = executed_seconds(content, threads, batch).values()
+    return [Kernel(_name(each), _kind(each), seconds, each.values) for each, seconds in found]
 
 
 def undisturbed(averages: Sequence[float]) -> float:
