@@ -265,7 +265,9 @@ class MeasurementContext:
 
     def advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
         """Move every prefix to ``position``; the model must be unchanged."""
-        with torch.inference_mode(), replay.installed(), precision_context(self.layout.precision, self.device):
+        if all(prefix.position >= position for prefix in prefixes):
+            return
+        with self._replaying(replay):
             for prefix in prefixes:
                 replay.advance(prefix, position)
 
@@ -279,17 +281,22 @@ class MeasurementContext:
         with replay.installed():
             return self._gather(partial(replay.resume, unchanged=unchanged), prefixes)
 
-    def is_unchanged(self, replay: Replay, prefix: Prefix, calls: frozenset[int]) -> bool:
-        """Return whether a pass that takes ``calls`` as unchanged gives the same output, bit for bit, as one without.
+    def keep_unchanged(self, replay: Replay, prefix: Prefix, calls: frozenset[int]) -> None:
+        """Keep the outputs of ``calls`` that a pass of the unchanged model from the prefix's position on has."""
+        if all(prefix.shares(call) for call in calls):
+            return
+        with self._replaying(replay):
+            replay.resume(prefix, unchanged=calls)
 
-        The first keeps their outputs, where earlier passes have not.
-        """
-        with (
-            replay.installed(),
-            torch.inference_mode(),
-            precision_context(self.layout.precision, self.device),
-        ):
+    def is_unchanged(self, replay: Replay, prefix: Prefix, calls: frozenset[int]) -> bool:
+        """Return whether a pass with the kept outputs of ``calls`` equals one without them, bit for bit."""
+        with self._replaying(replay):
             return same(replay.resume(prefix, unchanged=calls), replay.resume(prefix))
+
+    @contextmanager
+    def _replaying(self, replay: Replay) -> Iterator[None]:
+        with replay.installed(), torch.inference_mode(), precision_context(self.layout.precision, self.device):
+            yield
 
     @contextmanager
     def _timed(self, num_images: int) -> Iterator[None]:

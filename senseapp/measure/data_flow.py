@@ -2,21 +2,20 @@
 
 Prefix replay repeats all that runs after the changed layer. In a network of parallel branches, a part of that has the
 same inputs and weights as before. What depends on what is followed through the operations of the traced pass
-(:mod:`senseapp.networks.dependence`), and checked: one image is also computed without this, for two levels of the first
-and last target of each kind, and the outputs must be equal bit for bit.
+(:mod:`senseapp.networks.dependence`), and checked: for a level of the first and last target of each kind, one image is
+computed with what the uncompressed model left, and without it, and the outputs must be equal bit for bit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from senseapp.measure.plan import PlannedTarget, representative_positions
 from senseapp.networks.trace import CallTrace
 
 _LEAST_SAVED = 0.05  # of the multiply-accumulates that prefix replay repeats; below, watching the calls is not worth it
-_CHECKED_LEVELS = 2  # of a target: if what the first one keeps depends on the target, the second one differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,9 @@ class UnchangedCalls:
     def __getitem__(self, index: int) -> frozenset[int]:
         return self.of.get(index, frozenset())
 
-    def to_check(self, index: int, checked: int) -> bool:
-        """Return whether to check a target of which ``checked`` levels have been."""
-        return index in self.representative and checked < _CHECKED_LEVELS
+    def to_check(self, index: int, checked: Container[int]) -> bool:
+        """Return whether to check a target, unless it is among those ``checked``."""
+        return index in self.representative and index not in checked
 
 
 def unchanged_calls(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -59,7 +58,7 @@ class Measurer:
     notes: list[str]
     _flow: UnchangedCalls = field(default_factory=UnchangedCalls)
     _follows_flow: bool = True
-    _checked: Counter[int] = field(default_factory=Counter)
+    _checked: set[int] = field(default_factory=set)
     _witness: list[Prefix] = field(default_factory=list)  # of one image
     _level_batch: LevelBatch | None = None
     _recorded: dict[Span, Kept] = field(default_factory=dict)
@@ -260,9 +259,8 @@ class Measurer:
     def _attempt(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> JobResult:
         item, replay = self.planned[job.index], Replay(self.context.model, self.context.trace)
         self._advance(replay, prefixes, item.position)
-        if self._flow.to_check(job.index, self._checked[job.index]):
-            self._witness = self._witness or self.context.prefixes(0, 1)
-            self._advance(replay, self._witness, item.position)
+        if self._flow.to_check(job.index, self._checked):
+            self._keep_for_check(replay, prefixes, job)
         with self.compressor.compress(item.target, job.level) as applied:
             output = self._pass(replay, prefixes, job)
         return JobResult(
@@ -298,15 +296,24 @@ class Measurer:
         unchanged = self._flow[job.index]
         if unchanged:
             try:
-                if not self._flow.to_check(job.index, self._checked[job.index]) or self._is_unchanged(replay, job):
+                if not self._flow.to_check(job.index, self._checked) or self._is_unchanged(replay, job):
                     return self.context.resume(replay, prefixes, unchanged=unchanged)
                 self._leave_flow(prefixes, "what does not depend on a layer changes with it")
             except ReplayMismatch as mismatch:
                 self._leave_flow(prefixes, str(mismatch))
         return self.context.resume(replay, prefixes)
 
+    def _keep_for_check(self, replay: Replay, prefixes: Kept, job: MeasurementJob) -> None:
+        """Keep what the uncompressed model computes of one image, to compare with the compressed one's."""
+        self._witness = self._witness or self.context.prefixes(0, 1)
+        self._advance(replay, self._witness, self.planned[job.index].position)
+        try:
+            self.context.keep_unchanged(replay, self._witness[0], self._flow[job.index])
+        except ReplayMismatch as mismatch:
+            self._leave_flow(prefixes, str(mismatch))
+
     def _is_unchanged(self, replay: Replay, job: MeasurementJob) -> bool:
-        self._checked[job.index] += 1
+        self._checked.add(job.index)
         return self.context.is_unchanged(replay, self._witness[0], self._flow[job.index])
 
     def _leave_flow(self, prefixes: Kept, reason: str) -> None:

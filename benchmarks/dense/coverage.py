@@ -1,0 +1,137 @@
+"""How often 95 % intervals of mean IoU, mAP and F1 hold the truth: ``python -m benchmarks.dense.coverage``.
+
+Samples of images come from simulated populations, those of the tests; the intervals are those of the product's metrics,
+which get the same records as in a run. The truth is the figure of the whole population.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from benchmarks.results import write_row
+from senseapp.metrics.detection import AGREEMENT, AGREEMENT_50, MAP, MAP_50, OBJECTS
+from senseapp.metrics.detection.matching import Objects
+from senseapp.metrics.detection.rules import SURE_SCORE
+from senseapp.metrics.mean_iou import GROUPS, MIOU
+from senseapp.metrics.records import Record, RecordMetric
+from tests.reference.test_metrics_detection_coverage import detections, packed_moments
+from tests.unit.test_metrics_segmentation import mean_iou_drop
+from tests.unit.test_metrics_segmentation import population as segmented
+
+TITLE = "Intervals of mean IoU, average precision and F1 (`python -m benchmarks.dense.coverage`)"
+NUM_IMAGES = (30, 100, 300)
+HEAD = (
+    "Share of samples whose 95 % interval of the drop holds the population's drop; in brackets the samples, the share "
+    "of intervals that end below it and the share that start above.",
+    "",
+    f"| figure, population | drop | {' | '.join(f'{number} images' for number in NUM_IMAGES)} |",
+    "|---|---|---|---|---|",
+)
+_POPULATION = 4_000
+Draw = Callable[[np.random.Generator, int], tuple[float, float]]
+"""Returns the interval of a sample of so many images."""
+
+
+def segmentation_cases() -> Iterator[tuple[str, float, Draw]]:
+    """Yield a title, the true drop and how to draw, for mean IoU."""
+    for classes, share, damage in ((2, 1.0, 0.05), (5, 0.5, 0.8), (21, 0.1, 0.05)):
+        images = segmented(classes, share, damage)
+
+        def draw(generator: np.random.Generator, count: int, images: np.ndarray = images) -> tuple[float, float]:
+            sums = np.zeros((GROUPS, images.shape[1], 5))
+            np.add.at(sums, generator.integers(0, GROUPS, count), images[generator.integers(0, len(images), count)])
+            return MIOU.interval((float(count), *sums.ravel()), 0.95)
+
+        title = f"mean IoU, {classes} classes, each but the first in {share:.0%} of images"
+        yield title, mean_iou_drop(images.sum(0)), draw
+
+
+def detection_cases() -> Iterator[tuple[str, float, Draw]]:
+    """Yield a title, the true drop and how to draw, for metrics of detections."""
+    for about, classes, missed, shift in (
+        ("mild", 3, 0.03, 0.5),
+        ("strong", 3, 0.2, 1.0),
+        ("many classes", 12, 0.1, 0.5),
+    ):
+        populations = _records(classes, missed, shift)
+        for metric, (before, after) in populations.items():
+            truth = metric.value_of(before) - metric.value_of(after)
+
+            def draw(
+                generator: np.random.Generator,
+                count: int,
+                metric: RecordMetric = metric,
+                before: list[Record] = before,
+                after: list[Record] = after,
+            ) -> tuple[float, float]:
+                chosen = generator.integers(0, len(before), count)
+                return metric.interval(packed_moments(before, after, chosen), 0.95)
+
+            yield f"{metric.label}, {classes} classes, {about}", truth, draw
+
+
+def _records(classes: int, missed: float, shift: float) -> dict[RecordMetric, tuple[list[Record], list[Record]]]:
+    """Return the records before and after of a population of images, by metric.
+
+    The compressed model misses ``missed`` more of the objects, more of them in hard images, and moves boxes by
+    ``shift`` pixels more.
+    """
+    generator = np.random.default_rng(0)
+    metrics: Sequence[RecordMetric] = (MAP, MAP_50, AGREEMENT, AGREEMENT_50, OBJECTS)
+    found: dict[RecordMetric, tuple[list[Record], list[Record]]] = {metric: ([], []) for metric in metrics}
+    likely = 1 / np.arange(1, classes + 1)
+    for _ in range(_POPULATION):
+        number = int(generator.integers(1, 6))
+        corner, side = generator.uniform(0, 200, (number, 2)), generator.uniform(20, 60, (number, 2))
+        boxes = np.concatenate([corner, corner + side], axis=1)
+        labels = generator.choice(classes, number, p=likely / likely.sum()) + 1
+        hard = float(generator.beta(2, 5))  # of the picture: objects of one picture are alike
+        before = detections(boxes, labels, 0.1 + 0.4 * hard, 2.0, generator)
+        kept = generator.random(len(before)) > missed * (0.5 + 1.75 * hard)
+        after = before[kept].copy()
+        after[:, 2:] += generator.normal(0, shift, (len(after), 4))
+        after[:, 4:] = np.maximum(after[:, 4:], after[:, 2:4] + 1)
+        after[:, 0] = np.clip(after[:, 0] + generator.normal(0, 0.03, len(after)), SURE_SCORE, 1)
+        after = after[np.argsort(-after[:, 0])]
+        own = Objects.of(before[:, 2:], before[:, 1].astype(np.int64))
+        for metric, sides in found.items():
+            objects = Objects.of(boxes, labels) if metric.needs_labels else own
+            for records, each in zip(sides, (before, after), strict=True):
+                records.append(metric.image_record(each, objects))
+    return found
+
+
+def covered(truth: float, draw: Draw, count: int, samples: int) -> str:
+    """Return the share of samples whose interval holds ``truth``."""
+    generator, below, above = np.random.default_rng(count), 0, 0
+    for _ in range(samples):
+        low, high = draw(generator, count)
+        below += high < truth
+        above += low > truth or math.isnan(low)
+    return f"{1 - (below + above) / samples:.3f} ({samples}; {below / samples:.3f}, {above / samples:.3f})"
+
+
+def main() -> None:
+    """Simulate and write rows of ``RESULTS.md``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--only", default="", help="part of a row's title")
+    asked = parser.parse_args()
+    for cases in (segmentation_cases, detection_cases):
+        for title, truth, draw in cases():
+            if asked.only not in title:
+                continue
+            started = time.process_time()
+            cells = [covered(truth, draw, count, asked.samples) for count in NUM_IMAGES]
+            row = f"| {title} | {truth:.4f} | {' | '.join(cells)} |"
+            print(row, f"{time.process_time() - started:.0f} s", flush=True)
+            write_row(TITLE, HEAD, row)
+
+
+if __name__ == "__main__":
+    main()
