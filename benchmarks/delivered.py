@@ -45,9 +45,10 @@ TITLE = "Files that people leave with, against the figures they read (`python -m
 INTRO = (
     "Every file of a recommendation, opened in onnxruntime, by `load_state_dict` or by the lines shown beside it, and "
     "its answers to the held-out images counted in a plain loop. The ViT, six blocks over 16 patches, learnt digits "
-    "here. EfficientNet-Lite0 is measured on 32 photographs at two levels, all others on 100 images at three."
+    "here."
 )
 LEVELS = {"sparsity": "25,50,75", "pruning": "12.5,25,50", "quantization": "3,4,8"}
+# Of the larger network: the number of levels, like that of its images, takes time and tells nothing of files.
 _FEWER = {"sparsity": "25,50", "pruning": "12.5,25", "quantization": "4,8"}
 WAYS = ("command line", "page")
 _VIT, _SIDE, _CLASSES = "test_vit", 64, 10

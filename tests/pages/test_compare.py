@@ -10,9 +10,11 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.records.candidate import Delivery
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from tests.deployments import a_candidate, some_figures
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import finish, open_page, tick
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
@@ -58,6 +60,21 @@ def test_two_runs_of_a_link_are_compared(app: AppTest, pair: list[str]) -> None:
     assert "6 layers matched by name" in texts(app)
     assert len(charts(app)) == 2
     assert "Every layer has the same rank in every run" in texts(app)
+
+
+def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(
+    app: AppTest, pair: list[str], backend: Backend
+) -> None:
+    original = some_figures(0.0, 1.0, 4000)
+    files = [
+        a_candidate("int8", size=size, share=0.5, lost=0.004, metric=metric, original=original)
+        for size, metric in ((1200, "top1"), (1300, "agreement"))
+    ]
+    for run_id, file in zip(pair, files, strict=True):
+        backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
+    open_compare(app, *pair)
+    assert "not drawn on one axis" in texts(app)
+    assert all(file.headline in texts(app) for file in files)
 
 
 def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> None:

@@ -19,6 +19,7 @@ from senseapp.app.compare.pictures import pictures_view
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
 from senseapp.server.leaderboard import best_file
@@ -85,6 +86,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
     metrics = {candidates[0].metric for _, candidates in known}
     if len(metrics) > 1:
         st.caption("These runs judge answers in different ways, so their files are not drawn on one axis.")
+        _best_files(known)
         return
     shown = choose_one(
         st.container(), "Against", (_SIZE, _TIME), scope="compare", name="against", key="compare.against"
@@ -105,6 +107,12 @@ def files_view(records: Sequence[RunRecord]) -> None:
         "and no worse; crosses: the originals.",
         data=rows,
     )
+    _best_files(known)
+    pictures_view(known)
+
+
+def _best_files(known: Sequence[tuple[RunRecord, tuple[Candidate, ...]]]) -> None:
+    """Show the file to take of each run, with its button."""
     for record, candidates in known:
         best = best_file(candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -113,7 +121,6 @@ def files_view(records: Sequence[RunRecord]) -> None:
                 continue
             st.markdown(md("**{}**: {}. {}", record.title, best.made_of, best.headline))
             file_button(record.run_id, best, key="compare.get")
-    pictures_view(known)
 
 
 @st.fragment

@@ -48,7 +48,7 @@ def present(record: RunRecord, result: RunResult) -> None:
     key = f"present.screen.{run_id}"
     bound(run_id, "screen", named({str(place + 1): place for place in range(len(_SCREENS))}), 0, key=key)
     place = st.session_state[key]
-    with st.container(key="present", gap="medium"):
+    with st.container(key="present", gap="small"):
         _SCREENS[place](_Slide(record=record, result=result, found=backend.recommendation_of(run_id)))
     with st.bottom.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center"):
         for label, icon, step, shortcut in _KEYS:

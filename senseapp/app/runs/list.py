@@ -211,10 +211,10 @@ def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
-        "title": text("Run", width=210, pinned=True),
-        "compression": text("Compression", width=145),
-        "file": text("Best file, measured", width=150, help="Smallest file that was made within the usual loss."),
-        "headline": text("Layers measured alone", width=130),
+        "title": text("Run", width=180, pinned=True),
+        "compression": text("Compression", width=130),
+        "file": text("Best file, measured", width=230, help="Smallest file that was made within the usual loss."),
+        "headline": text("Layers measured alone", width=150),
         "bars": st.column_config.BarChartColumn(
             "Layers", width=80, help="What each layer loses alone at the usual level, in the order of the network."
         ),
