@@ -26,6 +26,7 @@ class OpenVino(OnnxRuntime):
         "OpenVINO's int8 kernels are its own: they leave out some roundings of the file, and on processors without "
         "VNNI they may saturate. The answers are those on this processor; measure them again on another kind."
     )
+    remedy_note = ""
 
     def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
         """Return a file that takes what it declares; ``simulated`` as integers of ONNX are meant to be computed."""
