@@ -2,15 +2,16 @@
 
 KIND is ``characters`` (``ddddocr/common_det.onnx`` of the package ddddocr 1.6.1, YOLOX) or ``pages`` (the text detector
 ``ch_PP-OCRv4_det_infer.onnx`` of rapidocr 3.4.2, a dense map). Ranges come from pictures with left halves of the
-photographs; figures are of pictures with right halves, which chose nothing. No node is searched for: beside
-onnxruntime's default there are all-int8 with fitted ranges, and the same with everything but products in float.
+photographs; figures are of pictures with right halves, which chose nothing. Files are those of the product's search,
+with its usual settings; beside them are the best of onnxruntime's own settings and two files by rule: ranges of least
+error in all-int8, and the same with everything but products in float.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,21 @@ from torch import Tensor
 from benchmarks.real.photographs import MADE_FROM
 from benchmarks.real.scenes import characters, pages
 from benchmarks.results import machine, write_section
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.steps import OptionalSteps
+from senseapp.data.images import TensorImages
+from senseapp.descriptions.runtimes import usual_runtime
+from senseapp.measure.context import MeasurementContext
+from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.onnx.source import open_for_task
 from senseapp.networks.sources.load import load_model
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.int8_files import Int8Search
 from senseapp.prove.judge import Judge, JudgingImages
-from senseapp.records.spec import ModelSpec
+from senseapp.prove.proof_images import ProofImages
+from senseapp.records.deployment import DeploySettings
+from senseapp.records.measurement import RunResult
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.base import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
@@ -68,15 +80,17 @@ def main() -> None:
     parser.add_argument("kind", choices=sorted(CASES))
     parser.add_argument("file", type=Path)
     parser.add_argument("--images", type=int, default=30)
+    parser.add_argument("--calibration", type=int, default=32)
     asked = parser.parse_args()
     case = CASES[asked.kind]
     made = characters if asked.kind == "characters" else pages
-    calibration = case.tensors(made(8, MADE_FROM, seed=1))
+    calibration = case.tensors(made(asked.calibration, MADE_FROM, seed=1))
     held_out = case.tensors(made(asked.images, seed=2))
     spec = ModelSpec(library="onnx", checkpoint=str(asked.file), task=case.task, img_size=case.size)
     model, opened = load_model(spec), open_for_task(spec)
     opened.network.images, opened.network.reader = model.module.images, model.module.reader
     files = _files(UploadedRuntime(opened), opened.content, calibration)
+    files |= _searched(spec, model, calibration, opened.content)
     rows = _rows(UploadedRuntime(opened), files, held_out, case, model.num_classes)
     lines = [
         f"| {asked.file.name}, {asked.images} pictures | {' | '.join(case.metrics)} | time, float 1 |",
@@ -98,12 +112,32 @@ def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tenso
         kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
         others = [each.name for each in quantizer.nodes(all_int8) if kinds[each.name] not in (*KINDS, "ConvTranspose")]
         products = quantizer.write(but=others)
-    own = runtime.own_int8(content, calibration)
     return {
         "float": content,
-        "onnxruntime's default": own,
         "all int8, ranges of least error": runtime.in_place(content, all_int8),
         "products in int8, all else in float": runtime.in_place(content, products),
+    }
+
+
+def _searched(spec: ModelSpec, model: LoadedModel, calibration: Sequence[Tensor], content: bytes) -> dict[str, bytes]:
+    """Return the files of a search by their first note, and the best of onnxruntime's own settings."""
+    images = TensorImages(torch.cat(tuple(calibration)))
+    task = task_named(spec.task)
+    profile = replace(MeasurementContext.prepare(model.module, images.subset([0]), task=task).profile, title="uploaded")
+    run = RunSpec(model=spec, sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8.0,)))
+    result = RunResult(spec=run, profile=profile, metric="", baseline={}, measurements=(), num_samples=len(images))
+    judged = ProofImages(curves=images, proof=images, note="")
+    evaluator = ScheduleEvaluator.open(result, model=model, images=judged)
+    runtime = evaluator.runtime(usual_runtime())
+    steps = OptionalSteps(lambda sentence: print(sentence, flush=True))
+    layers = runtime.layers_of_nodes(content, {layer.name for layer in profile.layers})
+    search = Int8Search(evaluator, runtime, content, {}, DeploySettings(), steps)
+    found = search.found({"original": content, "file": content}, layers)
+    print(*found.notes, *steps.notes, sep="\n", flush=True)
+    return {
+        f"onnxruntime's own: {found.own_setting}": found.files["default"],
+        f"search, {len(found.in_float)} parts in float": found.files["file"],
+        **{f"search: {each.notes[0]}": each.content for each in found.variants},
     }
 
 

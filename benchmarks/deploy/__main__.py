@@ -15,7 +15,7 @@ from benchmarks.results import write_row, write_section
 from senseapp.core.process import become_measuring
 
 TITLE = "Files that onnxruntime runs, {part} (`python -m benchmarks.deploy`)"
-PARTS = ("accuracy", "carry", "margin", "times", "simulation", "runtimes")
+PARTS = ("accuracy", "carry", "margin", "sixteen_bits", "times", "simulation", "runtimes")
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ _ALLOWED = (1.05, 1.1, 1.2, 1.3, 1.5)  # times all-int8's
 INTRO = (
     f"{machine()}; load {os.getloadavg()[0]:.1f} at the start (0 is an idle machine). {_CASES} networks of four to "
     "nine convolutions with random weights, channels and sizes. Nodes are left in float as by a search, with made-up "
-    "gains that make it use all of its time; a file that its second timing finds too slow gives nodes back. Each file "
-    f"is timed again in turns with all-int8, medians of {_AGAIN} calls."
+    "gains that make it use all of its time; a file that its second timing finds too slow gives nodes back. Each is "
+    f"timed again in turns with all-int8, medians of {_AGAIN} calls."
 )
 
 
@@ -42,7 +42,7 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _network(seed: int) -> bytes:
+def network(seed: int, *, opset: int = 18) -> bytes:
     """Return a chain of convolutions with ReLU between them."""
     generator = np.random.default_rng(seed)
     channels, side = [3], int(generator.choice([24, 32, 48]))
@@ -61,27 +61,27 @@ def _network(seed: int) -> bytes:
         for name, count in (("x", 3), (given, channels[-1]))
     )
     graph = helper.make_graph(nodes, "chain", [image], [made], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return bytes(onnx.shape_inference.infer_shapes(model).SerializeToString())
 
 
 def _measured(seed: int) -> tuple[float, bool]:
     """Return the time of a file to the time that it was allowed, and whether the search said that it takes longer."""
-    network, most = _network(seed), _ALLOWED[seed % len(_ALLOWED)]
-    size = onnx.load_from_string(network).graph.input[0].type.tensor_type.shape.dim[2].dim_value
+    content, most = network(seed), _ALLOWED[seed % len(_ALLOWED)]
+    size = onnx.load_from_string(content).graph.input[0].type.tensor_type.shape.dim[2].dim_value
     image = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(seed))
-    with Int8Writer(network, [image], rounding=Rounding()) as writer:
+    with Int8Writer(content, [image], rounding=Rounding()) as writer:
         all_int8 = writer.write()
         nodes = [node.name for node in writer.nodes(all_int8)]
         owners = {node: node for node in nodes}
-        times = OPERATIONS.time_layers(network, all_int8, owners)
+        times = OPERATIONS.time_layers(content, all_int8, owners)
         seconds = {each.layer: {} for each in times.times}
         for each in times.times:
             seconds[each.layer][each.level] = each.seconds
         gains = dict(zip(nodes, np.random.default_rng(seed).lognormal(0, 1, len(nodes)), strict=True))
 
-        def damage_of(content: bytes) -> float:
-            left = {node.name for node in writer.nodes(content)}
+        def damage_of(file: bytes) -> float:
+            left = {node.name for node in writer.nodes(file)}
             return 1e-3 + sum(gain for node, gain in gains.items() if node in left)
 
         def seconds_of(in_float: object) -> float:
@@ -89,8 +89,8 @@ def _measured(seed: int) -> tuple[float, bool]:
             own = sum(each[8.0 if name in inside else 32.0] for name, each in seconds.items())
             return own + times.between(inside)
 
-        def time_of(content: bytes, turns: int) -> float:
-            pair = [OPERATIONS.open(each, threads=1) for each in (content, all_int8)]
+        def time_of(file: bytes, turns: int) -> float:
+            pair = [OPERATIONS.open(each, threads=1) for each in (file, all_int8)]
             return ratio(*OPERATIONS.times(pair, image, turns=turns)).value
 
         found = mixed(
@@ -98,8 +98,8 @@ def _measured(seed: int) -> tuple[float, bool]:
             screen=damage_of,
             damage_of=damage_of,
             seconds_of=seconds_of,
-            is_quick_enough=lambda content: time_of(content, _SEARCH_TURNS) <= TIME_MARGIN * most,
-            holds_time=lambda content: time_of(content, TURNS) <= TIME_MARGIN * most,
+            is_quick_enough=lambda file: time_of(file, _SEARCH_TURNS) <= TIME_MARGIN * most,
+            holds_time=lambda file: time_of(file, TURNS) <= TIME_MARGIN * most,
             uses_time=True,
             progress=lambda _step: None,
         )

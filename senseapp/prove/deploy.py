@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -253,6 +253,7 @@ class _Deploying:
         elsewhere = _elsewhere(evaluator, runtime, files, opened, settings, steps) if name == "file" else ()
         own_setting = self._found.own_setting if self._found is not None else ""
         nodes = found.in_float if found is not None else ()
+        asked = settings if name == "file" else replace(settings, kind="int8")  # limits are of the one asked for
         record = Deployment(
             settings=settings,
             figures=figures,
@@ -263,7 +264,7 @@ class _Deploying:
             images=len(evaluator.images.proof),
             preparation=_preparation(evaluator, runtime),
             machine=runtime.machine(),
-            findings=findings(figures, settings, images=len(evaluator.images.proof), own_setting=own_setting),
+            findings=findings(figures, asked, images=len(evaluator.images.proof), own_setting=own_setting),
             notes=(
                 evaluator.images.note,
                 *steps.notes,

@@ -166,7 +166,8 @@ class Int8Search:
             content = runtime.in_place(network, each.content)
             if content not in known:
                 known.add(content)
-                variants.append(replace(each, content=content, notes=(*each.notes, *quantizer.notes)))
+                computed = (runtime.int8_note,) if runtime.int8_note and not each.computes_in_float else ()
+                variants.append(replace(each, content=content, notes=(*each.notes, *quantizer.notes, *computed)))
         return Int8Files(
             files=files, in_float=found.in_float, notes=notes, own_setting=setting, variants=tuple(variants)
         )
@@ -242,11 +243,12 @@ class Int8Search:
             worst = quantizer.causes()[:_REASONS]
             return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > _MUCH_LOST)
         metric = METRICS[self._judge.divergence]
-        return tuple(
+        reasons = [
             f"{cause.sentence} Alone in float, it takes {metric.change_text(found.gain[cause.node])} of damage away."
             for cause in quantizer.causes(found.in_float)[:_REASONS]
             if found.gain.get(cause.node, 0) > 0
-        )
+        ]
+        return (*reasons, *((self._runtime.remedy_note,) if reasons and self._runtime.remedy_note else ()))
 
     def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
         """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""

@@ -218,10 +218,12 @@ class Runtime(ABC):
     Attributes:
         description: its name, its files and its words.
         int8_note: a sentence on every int8 file of it.
+        remedy_note: a sentence behind the causes of what 8 bits harm, on a remedy that is missing.
     """
 
     description: RuntimeDescription
     int8_note: str = ""
+    remedy_note: str = ""
 
     # ---- files and networks
 

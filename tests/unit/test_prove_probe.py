@@ -15,6 +15,7 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.networks.operations import glue_of
+from senseapp.prove import int8_files
 from senseapp.prove import probe as prove_probe
 from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
@@ -262,6 +263,32 @@ def test_int8_that_is_slower_is_no_file_that_is_as_quick_as_possible(
     made = runtime_candidates(evaluator, source, settings, lambda form: f"deployed-{'0' * 16}.toy")
     assert made.made == ()
     assert made.notes == ("No file with int8 that is quicker than float changes as few answers as allowed.",)
+
+
+@pytest.mark.slow
+def test_a_search_makes_further_files_with_figures_of_their_own(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8_files, "_UNSEEN", 0.0)  # any damage is worth a part in float
+    settings = DeploySettings(kind="mixed", most_time=1.3, runtime=TOY.name)
+    evaluator = evaluator_of(small_network(), QuantizationConfig())
+    source = original_source(evaluator, OPERATIONS)
+
+    def name_of(what: str) -> str:
+        return f"deployed-{what.encode().hex()[:16]:0<16}.toy"
+
+    (alone,) = runtime_candidates(evaluator, source, settings, name_of, others=False).made
+    made = runtime_candidates(evaluator, source, settings, name_of).made
+    first, *others = (candidate for candidate, _ in made)
+    assert first.file == alone[0].file
+    assert others
+    assert (
+        len({candidate.file for candidate, _ in made}) == len({deployed.content for _, deployed in made}) == len(made)
+    )
+    for candidate, deployed in made:
+        assert candidate.figures.file_bytes == OPERATIONS.size(deployed.content)
+        assert candidate.deployment is not None
+        assert candidate.deployment.figures["file"] == candidate.figures
+        assert candidate.figures.time_ratio.low <= 1
+    assert not any(other.is_beaten_by(candidate) for other in others for candidate, _ in made)
 
 
 def test_none_of_a_hundred_slower_files_is_offered_as_quicker() -> None:

@@ -13,7 +13,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.records.candidate import Delivery, offered, recommended
 from senseapp.records.deployment import Median
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from tests.deployments import a_candidate
+from tests.deployments import a_candidate, a_deployment
 
 
 def test_the_headline_says_size_time_and_answers_with_their_interval() -> None:
@@ -113,3 +113,9 @@ def test_times_that_cannot_be_told_from_the_originals_are_not_called_faster() ->
     one = a_candidate(share=0.99)
     assert not one.is_faster
     assert replace(one, figures=replace(one.figures, time_ratio=Median(value=0.9, low=0.85, high=0.95))).is_faster
+
+
+def test_a_file_of_a_search_that_computes_in_float_says_that_its_weights_have_8_bits() -> None:
+    stored = a_deployment(in_float=("conv1", "conv2"))
+    assert a_candidate("onnx", deployment=stored).made_of == "ONNX, weights in 8 bits"
+    assert a_candidate("onnx").made_of == "ONNX"

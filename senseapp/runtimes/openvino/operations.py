@@ -43,6 +43,7 @@ class OpenVino(OnnxRuntime):
         "so OpenVINO computes the same on processors without VNNI. It does not round what a convolution adds to "
         "another tensor, which onnxruntime does."
     )
+    remedy_note = ""
 
     def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
         """Return a file that takes what it declares; ``simulated`` as OpenVINO's kernels are to compute it."""
