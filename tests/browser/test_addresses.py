@@ -23,6 +23,7 @@ def with_its_pictures(page: Page) -> None:
     wait_until(page, "[...document.images].every(image => image.complete)")
 
 
+@pytest.mark.wide
 def test_a_finding_is_found_by_link_reload_back_and_forward(
     page: Page, server: Server, scripted_run: str, script_errors: list[str]
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_finding_is_found_by_link_reload_back_and_forward(
     assert not script_errors  # not even an address that does not exist
 
 
+@pytest.mark.wide
 def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server: Server, scripted_run: str) -> None:
     page.goto(f"{server.url}/present?run={scripted_run}")
     expect(page.get_by_text("1 of 5")).to_be_visible()
@@ -68,6 +70,7 @@ def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server:
     expect(page.get_by_text("1 of 5")).to_be_visible()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("size", [(1280, 720), pytest.param((390, 720), marks=pytest.mark.wide)])
 def test_run_is_in_sight_and_so_is_the_second_demo(page: Page, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
@@ -77,6 +80,7 @@ def test_run_is_in_sight_and_so_is_the_second_demo(page: Page, size: tuple[int, 
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+@pytest.mark.wide
 def test_the_first_bar_is_in_sight_beside_a_long_title(page: Page, server: Server, scripted_run: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(f"{server.url}/results?run={scripted_run}")

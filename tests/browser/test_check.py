@@ -34,6 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return shop.reference, shop.folder / "reversed.onnx", shop.folder / "digits.zip"
 
 
+@pytest.mark.wide
 def test_a_broken_candidate_fails_with_its_cause(page: Page, files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     page.get_by_role("link", name="Check a file").click()
     expect(page.get_by_role("heading", name="Check a file")).to_be_visible()

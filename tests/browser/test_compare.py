@@ -40,6 +40,7 @@ def import_and_open(page: Page, path: Path) -> None:
     expect(page.get_by_role("heading", name=re.compile("Most fragile: "))).to_be_visible()
 
 
+@pytest.mark.wide
 def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Path) -> None:
     import_and_open(page, table(tmp_path / "first.csv", (8.0, 4.0, 2.0, 1.0)))
     page.goto(landing)

@@ -156,6 +156,7 @@ def a_wall_of_histograms_opens_each_large(results: Page) -> None:
     expect(small).to_have_count(2)
 
 
+@pytest.mark.wide
 def test_histograms_alone_and_on_a_wall(results: Page) -> None:
     a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results)
     a_histogram_with_the_sensitivity_of_its_bins(results)
@@ -188,11 +189,13 @@ def a_click_picks_a_layer_beside_a_second_axis(results: Page) -> None:
     expect(results.locator(".st-key-layer_panel")).to_contain_text("layer1.0.conv1")
 
 
+@pytest.mark.wide
 def test_a_chart_is_saved_and_takes_a_second_axis(results: Page, tmp_path: Path) -> None:
     a_chart_is_saved_as_image_drawing_and_data(results, tmp_path)
     a_click_picks_a_layer_beside_a_second_axis(results)
 
 
+@pytest.mark.wide
 def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, server: Server, tmp_path: Path) -> None:
     page.add_init_script(
         """window.widths = new Set();
@@ -214,6 +217,7 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, s
     assert len(page.evaluate("[...widths]")) == 1
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), pytest.param(1920, 1080, marks=pytest.mark.wide)])
 def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
     page: Page, server: Server, scripted_run: str, width: int, height: int

@@ -66,6 +66,7 @@ def asked(page: Page) -> Iterator[list[str]]:
     assert found == []
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("file", [0, pytest.param(1, marks=pytest.mark.wide)], ids=FILES)
 def test_markup_of_a_run_file_is_shown_as_it_was_written(

@@ -51,6 +51,7 @@ def framed(outer: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         yield server
 
 
+@pytest.mark.wide
 def test_a_page_of_a_named_origin_shows_the_app(framed: Server, outer: str, visitor: Callable[[], Page]) -> None:
     with urllib.request.urlopen(f"{framed.url}/_stcore/health", timeout=20) as answer:
         cookie = answer.headers["Set-Cookie"].lower()

@@ -57,6 +57,7 @@ def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> 
     expect(page.get_by_role("heading", name="colleague.onnx · sparsity")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "colleague.onnx"
     path.write_bytes(exported(small_network(seed=0)))

@@ -29,6 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
+@pytest.mark.wide
 def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path: Path) -> None:
     archive = write_zip(tmp_path / "shapes.zip", toy_segmentation.picture_files(24))
     open_block(page, "Model")

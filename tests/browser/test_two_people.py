@@ -49,6 +49,7 @@ def log_in(page: Page, who: str) -> None:
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Page], server: Server) -> None:
     ann, bob, guest = (arrive(visitor, server) for _ in range(3))
     log_in(ann, "ann")

@@ -72,6 +72,7 @@ def downloaded_schedule(page: Page, folder: Path) -> dict[str, Any]:
     return schedule
 
 
+@pytest.mark.wide
 def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
     page: Page, weights: Path, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_harmful_file_gets_its_sentence_and_is_gone_and_a_sample_shows_what_is
     the_sample_shows_what_images_look_like(page, tmp_path)
 
 
+@pytest.mark.wide
 def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
     open_block(page, "Model")
     page.get_by_text("Library", exact=True).click()
@@ -143,6 +145,7 @@ def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
     expect(page.get_by_text("The weights are random")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "imagenet.pth")
     offer_checkpoint(page, tmp_path / "imagenet.pth")

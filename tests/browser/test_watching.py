@@ -27,6 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
+@pytest.mark.wide
 def test_the_first_visitor_of_a_fresh_server_may_come_by_a_link(visitor: Callable[[], Page], server: Server) -> None:
     page = visitor()
     page.goto(f"{server.url}/guide")
@@ -70,6 +71,7 @@ def press_run_by_keyboard(page: Page) -> None:
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_run_started_by_keyboard_is_found_again_and_told_of_and_cancel_keeps_what_it_has(page: Page) -> None:
     page.add_init_script(NOTIFICATIONS)
     page.reload()

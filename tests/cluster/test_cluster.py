@@ -65,6 +65,7 @@ def opened(
     )
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "name", ["sparsity", *(pytest.param(each, marks=pytest.mark.wide) for each in list(SETTINGS)[1:])]
 )
@@ -101,6 +102,7 @@ def test_stopping_early_takes_the_tasks_back(joined: Offer) -> None:
     assert len(list(sweep.measure())) == sweep.total
 
 
+@pytest.mark.wide
 def test_images_beyond_the_object_store_go_by_way_of_the_disk(joined: Offer) -> None:
     images = TensorImages(torch.randn(3, 3, 1024, 1024).repeat(3, 1, 1, 1))  # 108 MiB in a store of 100
     model = nn.Sequential(nn.AvgPool2d(128), nn.Flatten(), nn.Linear(3 * 8 * 8, 6)).eval()

@@ -52,6 +52,7 @@ def backend(tmp_path: Path) -> Iterator[Backend]:
     made.close()
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_detector_is_measured_scheduled_proven_and_shown(
     app: AppTest, service: Service, backend: Backend, tmp_path: Path

@@ -73,6 +73,7 @@ def made(service: Service, backend: Backend, task: DeliverTask):
     return delivery
 
 
+@pytest.mark.wide
 def test_one_run_is_deployed_to_each_and_they_are_compared(
     app: AppTest, service: Service, backend: Backend, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_it_is_measured_estimated_scheduled_proven_and_shown(
         assert not app.exception, page
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "task", "divergence", "share"), first_of(TOYS))
 def test_the_command_line_deploys_and_reports_one(

@@ -82,6 +82,7 @@ def _loss(model: nn.Module, case: dict[str, object]) -> float:
     return float(F.cross_entropy(model(case["images"]), case["labels"]))
 
 
+@pytest.mark.wide
 @pytest.mark.peer
 @pytest.mark.parametrize(("compression", "level"), [("sparsity", 50), ("quantization", 4)])
 def test_deltas_agree(

@@ -24,6 +24,7 @@ def _sweep() -> Sweep:
     return Sweep.open(load_network(), TensorImages(tensors(24)), spec, task=CLASSIFICATION)
 
 
+@pytest.mark.wide
 def test_layers_that_wake_silent_units_are_no_longer_underestimated(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep()
     measured = {item.layer: item.changes[0].delta for item in sweep.measure() if item.change("kl")}

@@ -47,6 +47,7 @@ def row(plan: Plan) -> str:
     )
 
 
+@pytest.mark.wide
 def test_the_page_says_what_the_simulator_finds(shares: tuple[float, ...]) -> None:
     found = costs(shares, 0.06)
     assert f"{len(shares)} layers" in PAGE

@@ -74,6 +74,7 @@ def test_the_numbers_are_those_of_a_run_in_this_process(backend: Backend, finish
     here.close()
 
 
+@pytest.mark.wide
 def test_work_on_a_run_is_done_there_too(backend: Backend, finished: str) -> None:
     service = Service(backend)
     result = service.result(finished)

@@ -147,6 +147,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, capsys, options, se
     assert {path.name for path in files.iterdir()} == before
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_pruning_schedule_truly_meets_its_budget(few_digits, tmp_path, capsys):
     run, schedule, out = tmp_path / "run", tmp_path / "ratios.json", tmp_path / "pruned.safetensors"
@@ -184,6 +185,7 @@ def test_a_recommendation_is_proven_and_its_files_are_what_it_says(files, capsys
     assert found["files"][0] == str(out)
 
 
+@pytest.mark.wide
 def test_a_promise_is_kept_by_what_is_recommended(files, capsys):
     out, schedule = files / "sure.safetensors", files / "sure.json"
     arguments = ["--run", str(files / "run"), "--schedule", str(schedule), "--out", str(out)]

@@ -113,6 +113,7 @@ def test_a_bad_schedule_is_refused_before_anything_is_written(zeros, tmp_path, c
     assert not out.exists()
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_neither_command_loads_streamlit_or_torch(zeros, tmp_path):
     program = (

@@ -109,6 +109,7 @@ def test_the_commands_answer_from_another_folder(command: Path, elsewhere: Path)
     assert "usage: python -m senseapp " in told(command.parent / "python", "-m", "senseapp", "--help")
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_demo_is_measured_from_another_folder(command: Path, elsewhere: Path) -> None:
     demo = (

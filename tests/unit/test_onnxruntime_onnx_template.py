@@ -75,6 +75,7 @@ def without_names_of_nodes(content: bytes) -> bytes:
     return model.SerializeToString()
 
 
+@pytest.mark.wide
 def test_other_weights_give_what_their_own_export_does(network, template, exports) -> None:
     for each in (randomized(network, 1), randomized(network, 2), network):
         found, own = template.write(each), onnx_copy(each, IMAGES[:1])

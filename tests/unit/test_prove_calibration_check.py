@@ -53,6 +53,7 @@ def test_rungs_have_draws_of_their_size_and_the_files_do_what_they_say(network):
     json.dumps(found.findings)
 
 
+@pytest.mark.wide
 def test_images_of_another_domain_are_not_covered_and_named_after_their_layer(network):
     found = check_calibration(evaluator_of(network, QuantizationConfig(), curves=curves_of(0.3)), OPERATIONS)
     assert found.num_uncovered > 3

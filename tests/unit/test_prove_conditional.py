@@ -123,6 +123,7 @@ def test_statistics_come_back_also_when_the_body_raises():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.wide
 def test_a_schedule_that_does_more_damage_than_that_for_plain_sums_gives_way_to_it(few_digits):
     spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.8, 0.95), num_samples=64)
     session = Session.open(RunSpec(sensitivity=spec))

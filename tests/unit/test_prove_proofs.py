@@ -131,6 +131,7 @@ def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
     assert any("BatchNorm" in note for note in result.notes)
 
 
+@pytest.mark.wide
 def test_damage_that_does_not_add_up_is_said_and_solved_again(evaluator):
     schedule = a_schedule(evaluator.result, 0.5)
     once = prove(evaluator, schedule, repair=False, rounds=1).result

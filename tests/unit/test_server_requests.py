@@ -171,6 +171,7 @@ def test_an_onnx_file_that_takes_too_long_costs_its_process(
     assert service.inputs.examine_onnx(graph).outputs == ("scores",)
 
 
+@pytest.mark.wide
 def test_a_question_ends_with_the_page_that_asked(
     backend: Backend, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

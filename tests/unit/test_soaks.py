@@ -137,6 +137,7 @@ class InShortRun(InRun):
     latest = 4
 
 
+@pytest.mark.wide
 def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: Path) -> None:
     chance = random.Random(0)
     scene = Scene(victim="server", number=1, home=tmp_path / "home", run_id="", chance=chance, patience={})
