@@ -1,5 +1,5 @@
 # make run     serve the app          make check   formatting, lint, types, import contracts, doctests
-# make test    every test             make format  rewrite the code in the project's format
+# make test    the tests of a merge   make format  rewrite the code in the project's format
 # make test-quick  the tests of a minute: no browser, no other libraries, few architectures, nothing slow
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
 # make bench-schedule  what schedules keep, on small networks trained on the spot

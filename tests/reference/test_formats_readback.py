@@ -22,7 +22,7 @@ from senseapp.formats.registry import FORMATS
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from tests.cases import seldom
+from tests.cases import first_of, seldom
 from tests.peers.export_readers import LAYERS, a_network, some_images
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"
