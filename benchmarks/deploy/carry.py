@@ -36,13 +36,15 @@ NETWORKS = (
 )
 _SIZED = ("vit", "swin")
 _MADE_FROM, _SCORED, _SIDE = 96, 140, 96
+_MOST_BYTES = 1.5  # times those of all-int8
 _MOST_LESS = 0.2  # of the gain on the images that choose may be missing on other photographs
 INTRO = (
     f"{machine()}. Ranges, weights and nodes in float are chosen on {_MADE_FROM} crops of every other picture, and the "
     f"files are measured on {_SCORED} crops of {_SIDE} pixels of the other pictures. {ARCHITECTURE} has ImageNet "
     "weights; the others have random weights and a classifier that is fitted to tell the pictures apart. The gain is "
     "the share of the KL divergence of onnxruntime's own best setting that is gone. Of the files that a search offers, "
-    "that one is shown that does least harm on the images that choose and takes no longer than that setting's."
+    "that one is shown that does least harm on the images that choose, takes no longer than that setting's, and is at "
+    "most half as large again as all-int8."
 )
 
 
@@ -144,7 +146,8 @@ def _measured(name: str) -> _Measured:
         return {each: judge.judged(OPERATIONS.open(file)) for each, file in files.items() if each != "original"}
 
     chose, other = judged(search.judging), judged(list(others.split(28)))
-    quick = [each for each in ours if times[each] <= 1] or list(ours)
+    small = [each for each in ours if len(files[each]) <= _MOST_BYTES * len(files["int8"])]
+    quick = [each for each in small if times[each] <= 1] or small
     best = min(quick, key=lambda each: chose[each].damage)
     return _Measured(
         what=best,

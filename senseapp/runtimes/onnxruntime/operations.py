@@ -69,7 +69,7 @@ class OnnxRuntime(Runtime):
 
     remedy_note = (
         "Parts that 8 bits harm are left in float: activations of 16 bits are no remedy, as onnxruntime computes them "
-        "in float between roundings, in 1.5 to 1.9 times float's time (measured with version 1.32)."
+        "in float between roundings, in 1.5 to 2 times float's time (measured with version 1.32)."
     )
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
