@@ -39,6 +39,11 @@ YOLO = "YOLO-like"
 CASES = {"lraspp_mobilenet_v3_large": 128, "ssdlite320_mobilenet_v3_large": 128, "fcos_resnet50_fpn": 64, YOLO: 128}
 """Networks and the sides of their images, in pixels."""
 HEAD = (
+    "Processor time on one thread, random weights with the statistics of the images. The floor has the clocks' own "
+    "time and code outside modules in it, so it is not quite the least; it has no kept outputs to compute first. "
+    "*Opening* is what comes before the first measurement: the trace, the trial of layouts, the uncompressed model, "
+    "the checks.",
+    "",
     "| network, images | layers × levels | opening, s | measuring, s | floor, s | measuring / floor | with opening | "
     "plain loop / floor |",
     "|---|---|---|---|---|---|---|---|",

@@ -1,4 +1,6 @@
-"""A detector as YOLOX builds them, narrow: cross-stage stages, a path-aggregating neck, decoupled heads, SiLU.
+"""A narrow detector as YOLOX builds them: cross-stage stages, a path-aggregating neck, decoupled heads, SiLU.
+
+Its modules are numbered, as those of Ultralytics' networks.
 
 Source: Ge et al. (2021), YOLOX: Exceeding YOLO Series in 2021, section 2.
 """
@@ -58,26 +60,34 @@ class YoloLike(nn.Module):
     def __init__(self, classes: int = 4) -> None:
         super().__init__()
         first, second, third, fourth = _WIDTHS
-        self.stem = nn.Sequential(_unit(3, first, 3, 2), _unit(first, first, 3, 2), CrossStage(first, first))
-        self.small = nn.Sequential(_unit(first, second, 3, 2), CrossStage(second, second))
-        self.middle = nn.Sequential(_unit(second, third, 3, 2), CrossStage(third, third))
-        self.large = nn.Sequential(_unit(third, fourth, 3, 2), CrossStage(fourth, fourth))
-        self.narrow, self.up_middle = _unit(fourth, third), CrossStage(2 * third, third, residual=False)
-        self.narrower, self.up_small = _unit(third, second), CrossStage(2 * second, second, residual=False)
-        self.down_small, self.out_middle = _unit(second, second, 3, 2), CrossStage(2 * second, third, residual=False)
-        self.down_middle, self.out_large = _unit(third, third, 3, 2), CrossStage(2 * third, fourth, residual=False)
+        self.backbone = nn.ModuleList(
+            [
+                nn.Sequential(_unit(3, first, 3, 2), _unit(first, first, 3, 2), CrossStage(first, first)),
+                nn.Sequential(_unit(first, second, 3, 2), CrossStage(second, second)),
+                nn.Sequential(_unit(second, third, 3, 2), CrossStage(third, third)),
+                nn.Sequential(_unit(third, fourth, 3, 2), CrossStage(fourth, fourth)),
+            ]
+        )
+        self.units = nn.ModuleList(
+            [_unit(fourth, third), _unit(third, second), _unit(second, second, 3, 2), _unit(third, third, 3, 2)]
+        )
+        self.stages = nn.ModuleList(
+            CrossStage(inputs, outputs, residual=False)
+            for inputs, outputs in ((2 * third, third), (2 * second, second), (2 * second, third), (2 * third, fourth))
+        )
         self.upsample = nn.Upsample(scale_factor=2)
         self.heads = nn.ModuleList(Head(width, second, classes) for width in (second, third, fourth))
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Return ``boxes`` (N, A, 4) in pixels, ``sigmoid_logits`` (N, A, K) and ``centerness_logits`` (N, A, 1)."""
-        small = self.small(self.stem(images))
-        middle = self.middle(small)
-        top = self.narrow(self.large(middle))
-        joined = self.narrower(self.up_middle(torch.cat([self.upsample(top), middle], 1)))
-        lowest = self.up_small(torch.cat([self.upsample(joined), small], 1))
-        centre = self.out_middle(torch.cat([self.down_small(lowest), joined], 1))
-        highest = self.out_large(torch.cat([self.down_middle(centre), top], 1))
+        stem, first, second, third = self.backbone
+        small = first(stem(images))
+        middle = second(small)
+        top = self.units[0](third(middle))
+        joined = self.units[1](self.stages[0](torch.cat([self.upsample(top), middle], 1)))
+        lowest = self.stages[1](torch.cat([self.upsample(joined), small], 1))
+        centre = self.stages[2](torch.cat([self.units[2](lowest), joined], 1))
+        highest = self.stages[3](torch.cat([self.units[3](centre), top], 1))
         found = [head(each) for head, each in zip(self.heads, (lowest, centre, highest), strict=True)]
         boxes = [_decoded(each, stride) for (each, _, _), stride in zip(found, _STRIDES, strict=True)]
         objects, scores = (torch.cat([each[index].flatten(2).transpose(1, 2) for each in found], 1) for index in (1, 2))
