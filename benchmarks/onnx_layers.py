@@ -40,6 +40,11 @@ NAMES = (
 )
 LEVELS = {"sparsity": (50.0, 80.0), "quantization": (8.0, 4.0), "pruning": (25.0, 50.0)}
 _IMAGES = 8
+_INTRO = (
+    "Folded norms multiply weights in float32, so that single weights next to the middle between two steps are rounded "
+    "to the other one: of layer4.0.downsample.1 of test_resnet one of 18,432 at 8 bits, the only figure above 1e-4 in "
+    "float64."
+)
 _WANTED = 1e-4
 _PRECISIONS = ("float64", "float32")
 _SMALLEST = {"kl": 1e-6}  # nats; less is what rounding of float32 does to an uncompressed network
@@ -204,7 +209,7 @@ def main() -> None:
                 found = row(name, dynamo=exporter == "newer")
                 with asked.rows.open("a") as file:
                     file.write(json.dumps(found) + "\n")
-    write_section(TITLE, [*table(_rows(asked.rows)), "", machine()])
+    write_section(TITLE, [_INTRO, "", *table(_rows(asked.rows)), "", machine()])
 
 
 if __name__ == "__main__":

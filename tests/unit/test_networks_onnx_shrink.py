@@ -148,9 +148,14 @@ def newly_exported(network: nn.Module) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("unet", "detector") else pytest.param(name, marks=pytest.mark.wide) for name in NETWORKS]
+# The newer exporter writes ConvNeXt's last pooling as a Gather of numbered channels, which no channel can leave.
+NEWLY_EXPORTED = (
+    *("unet", "detector"),
+    *(pytest.param(name, marks=pytest.mark.wide) for name in ("resnet", "mobilenetv2", "mobilenetv3", "densenet")),
 )
+
+
+@pytest.mark.parametrize("name", NEWLY_EXPORTED)
 def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) -> None:
     """Norms divide all channels by one number here, so that folding them leaves the order of channels as it is."""
     torch.manual_seed(0)
