@@ -46,7 +46,7 @@ from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 
-_OTHER_TOOLS = os.environ.get("SENSEAPP_OTHER_TOOLS_PYTHON", "")
+OTHER_TOOLS = os.environ.get("SENSEAPP_OTHER_TOOLS_PYTHON", "")
 HOLDS, FAILS, REFUSED = "holds", "fails", "refused"
 LOST_POINTS = 0.03  # allowed loss of top-1
 _MEAN, _STD = DEMO_PREPROCESSING.mean[0], DEMO_PREPROCESSING.std[0]
@@ -81,7 +81,9 @@ class Workshop:
     """The reference, and what candidates are made of it."""
 
     task, data = "classification", DataSpec(kind="demo", mean=(_MEAN,), std=(_STD,))
-    lost = LOST_POINTS
+    lost: float = LOST_POINTS
+    most_images: int | None = None
+    batch = 16
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -132,7 +134,7 @@ class Workshop:
     def quantized(self, *, images: np.ndarray[Any, Any] | None = None, **options: Any) -> Path:
         """Return the reference by onnxruntime's static quantizer."""
         path = self.folder / "static.onnx"
-        reader = _Reader(self.images[:64] if images is None else images)
+        reader = _Reader(self.images[:64] if images is None else images, self.batch)
         quantize_static(str(self.reference), str(path), reader, **options)
         return path
 
@@ -147,7 +149,7 @@ class Workshop:
         path, images = self.folder / f"{tool}.onnx", self.folder / "images.npy"
         np.save(images, self.images[:64])
         script = Path(__file__).with_name("other_tools.py")
-        subprocess.run([_OTHER_TOOLS, script, tool, self.reference, path, images], check=True, capture_output=True)
+        subprocess.run([OTHER_TOOLS, script, tool, self.reference, path, images], check=True, capture_output=True)
         return path
 
     def scores(self, path: Path) -> np.ndarray[Any, Any]:
@@ -167,7 +169,7 @@ class DetectorWorkshop(Workshop):
     """The demo detector, with open heads, on pictures of shapes that it was not trained on."""
 
     task, data = "detection", DataSpec(kind="shapes", mean=(0.5,) * 3, std=(0.25,) * 3)
-    lost = 0.1
+    lost, most_images, batch = 0.1, 96, 1
 
     @cached_property
     def loaded(self) -> LoadedModel:
@@ -200,8 +202,8 @@ class DetectorWorkshop(Workshop):
 
 
 class _Reader(CalibrationDataReader):
-    def __init__(self, images: np.ndarray[Any, Any]) -> None:
-        self._parts = iter([{"images": images[low : low + 16]} for low in range(0, len(images), 16)])
+    def __init__(self, images: np.ndarray[Any, Any], batch: int) -> None:
+        self._parts = iter([{"images": images[low : low + batch]} for low in range(0, len(images), batch)])
 
     def get_next(self) -> Any:
         return next(self._parts, None)
@@ -640,7 +642,7 @@ PAIRS: tuple[Pair, ...] = (
         name="detector, a class too few",
         make=lambda shop: _reordered_output(shop, 1, [0, 1, 2]),
         expected=FAILS,
-        reason="",
+        reason="3 classes in each image, the reference 4",
         detects=True,
     ),
     Pair(
@@ -697,7 +699,7 @@ def check_pair(pair: Pair, shop: Workshop, *, samples: int | None = None) -> Out
         data=shop.data,
         max_drop=shop.lost,
         max_time=pair.max_time,
-        num_samples=samples,
+        num_samples=samples or shop.most_images,
     )
     try:
         report = check_files(spec, own_disk=True)
@@ -742,7 +744,7 @@ def main() -> int:
     """Check every pair, and print one line for each."""
     wrong = 0
     asked = [pair for pair in PAIRS if not sys.argv[1:] or sys.argv[1] in pair.name]
-    pairs = [pair for pair in asked if _OTHER_TOOLS or not pair.needs_other_tools]
+    pairs = [pair for pair in asked if OTHER_TOOLS or not pair.needs_other_tools]
     for pair in asked:
         if pair not in pairs:
             print(f"{pair.name}: skipped, as SENSEAPP_OTHER_TOOLS_PYTHON names no Python that has its program")

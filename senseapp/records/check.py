@@ -12,7 +12,7 @@ from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, MetricChange, metric_named
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.deployment import Median
+from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.spec import DataSpec, ModelSpec
 
 CONFIDENCE = 0.95
@@ -255,6 +255,7 @@ class CheckReport:
         findings: likely causes of a loss, in sentences.
         answers: differences by class and by picture; None where outputs are no answers.
         parting: where tensors part; None where none could be compared.
+        operators: what each kind of operator takes in both files; empty where one has no file or was not timed so.
         machine: processor and runtime.
         notes: further sentences.
     """
@@ -273,6 +274,7 @@ class CheckReport:
     findings: tuple[str, ...] = ()
     answers: ChangedAnswers | None = None
     parting: Parting | None = None
+    operators: tuple[OperatorShare, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

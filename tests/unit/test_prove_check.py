@@ -14,17 +14,20 @@ import safetensors.torch
 import torch
 from scipy.stats import beta
 
-from benchmarks.check_pairs import FAILS, PAIRS, SHORT, Pair, Workshop, check_pair
+from benchmarks.check_pairs import FAILS, OTHER_TOOLS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
+from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.check import check_files
 from senseapp.prove.check.limits import loss_bound, loss_limit, time_limit
 from senseapp.prove.check.sides import PROBABILITIES, SIGMOIDS, kind_of_outputs
 from senseapp.prove.judge import Judge, JudgingImages
-from senseapp.records.check import CheckSpec
+from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks import task_named
+from senseapp.views.report.check import build_check_page
+from senseapp.views.words.check import operator_rows
 from tests.cases import first_of
 
 CLASSIFICATION = task_named("classification")
@@ -37,6 +40,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return Workshop(tmp_path_factory.mktemp("pairs"))
 
 
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> DetectorWorkshop:
+    return DetectorWorkshop(tmp_path_factory.mktemp("detector pairs"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", first_of(SHORT, 4))
 def test_the_verdict_on_a_pair_made_elsewhere_is_right(shop: Workshop, name: str) -> None:
@@ -46,9 +54,26 @@ def test_the_verdict_on_a_pair_made_elsewhere_is_right(shop: Workshop, name: str
 
 @pytest.mark.wide
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.name not in SHORT], ids=lambda pair: pair.name)
-def test_the_verdict_on_every_pair_is_right(shop: Workshop, pair: Pair) -> None:
-    outcome = check_pair(pair, shop)
+def test_the_verdict_on_every_pair_is_right(shop: Workshop, detector: DetectorWorkshop, pair: Pair) -> None:
+    if pair.needs_other_tools and not OTHER_TOOLS:
+        pytest.skip("SENSEAPP_OTHER_TOOLS_PYTHON names no Python with nncf and onnxsim")
+    outcome = check_pair(pair, detector if pair.detects else shop)
     assert not outcome.wrong, outcome.said
+
+
+def test_a_report_says_where_the_time_goes_in_both_files(shop: Workshop) -> None:
+    outcome = check_pair(BY_NAME["static int8, QDQ, per channel"], shop, samples=40)
+    assert outcome.report is not None
+    found = {each.kind: each for each in outcome.report.operators}
+    assert found["Conv"].original_calls == found["Conv"].calls > 0
+    assert min(found["Conv"].original_seconds, found["Conv"].seconds) > 0
+    assert found["QuantizeLinear"].is_border
+    assert found["QuantizeLinear"].original_calls == 0 < found["QuantizeLinear"].calls
+    rows = operator_rows(outcome.report)
+    assert len(rows) == len(found)
+    assert any(row[0] == "QuantizeLinear (converts)" for row in rows)
+    assert "<h2>Where the time goes</h2>" in build_check_page(outcome.report)
+    assert loads(dumps(outcome.report), CheckReport) == outcome.report
 
 
 def spec_of(reference: Path | ModelSpec, candidate: Path | ModelSpec, **more: object) -> CheckSpec:

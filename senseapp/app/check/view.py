@@ -23,6 +23,7 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.check import (
     CHANGE_COLUMNS,
     LIMITS,
+    OPERATOR_COLUMNS,
     TENSOR_COLUMNS,
     bound_text,
     change_rows,
@@ -30,6 +31,7 @@ from senseapp.views.words.check import (
     limit_mark,
     markdown_summary,
     milliseconds,
+    operator_rows,
     ratio_text,
     tensor_rows,
     verdict,
@@ -97,6 +99,15 @@ def _report(report: CheckReport) -> None:
         st.markdown(md(":material/lightbulb: {}", finding))
     _downloads(report)
     _figures(report)
+    if report.operators:
+        with st.expander("Where the time goes"):
+            st.dataframe(
+                pd.DataFrame(operator_rows(report), columns=list(OPERATOR_COLUMNS)),
+                hide_index=True,
+                key="check.operators",
+                alt="What operators of each kind take in both files",
+                width="stretch",
+            )
     if report.parting is not None:
         st.markdown(md("### Where they part"))
         st.markdown(md("{}", report.parting.sentence))

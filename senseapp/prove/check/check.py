@@ -45,7 +45,7 @@ from senseapp.prove.check.sides import (
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
-from senseapp.records.deployment import Median
+from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.base import ratio, runtime_named, times
 from senseapp.tasks import Task, task_named
@@ -201,7 +201,16 @@ def _align(prepared: _Prepared, candidate: Side) -> None:
         task.check_output(after, count)
     except InvalidInput as error:
         raise NotComparable(f"{candidate.name} cannot be compared: {error}", candidate) from error
-    shapes = [tuple(task.output(each).shape) for each in (before, after)]
+    outputs = [task.output(each) for each in (before, after)]
+    if not task.one_tensor:
+        for counts, noun in (
+            ([task.num_outputs(each) for each in outputs], "class"),
+            ([each.shape[1] for each in outputs], "box"),
+        ):
+            if counts[0] != counts[1]:
+                told = f"{plural(counts[1], noun, noun + 'es')} in each image, the reference {counts[0]}"
+                raise NotComparable(f"{candidate.name} tells apart {told}.", candidate)
+    shapes = [tuple(each.shape) for each in outputs]
     if task.one_tensor and shapes[0][1:] != shapes[1][1:]:
         raise NotComparable(f"{candidate.name} {shape_problem(*shapes)}", candidate)
     like = kind_of_outputs(task, before)
@@ -283,6 +292,10 @@ class _Comparison:
                 findings = likely_causes(
                     judged, candidate.network, prepared.preprocessing, task=prepared.task, names=prepared.class_names
                 )
+        operators: tuple[OperatorShare, ...] = ()
+        progress("Timing operators")
+        with self.steps.trying("times of operators"):
+            operators = self._operators()
         parting = None
         with self.steps.trying("the comparison of tensors inside"):
             parting = self._parting()
@@ -301,6 +314,7 @@ class _Comparison:
             findings=findings,
             answers=answers,
             parting=parting,
+            operators=operators,
             notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *self.steps.notes))),
         )
 
@@ -365,6 +379,17 @@ class _Comparison:
             return times(networks, image.expand(size, *image.shape[1:]).contiguous()), notes
         finally:
             torch.set_num_threads(threads)
+
+    def _operators(self) -> tuple[OperatorShare, ...]:
+        """Return where the time of a call goes in both files; empty where one is no file of images of known size."""
+        timed = []
+        for side in (self.prepared.reference, self.candidate):
+            content = self._as_file(side)
+            if content is None or (side.file is not None and None in side.file.file.facts.image_shape):
+                return ()
+            batch = side.network.fixed_batch or self.spec.batch
+            timed.append(self.opener.runtime.operators(content, threads=self.spec.threads, batch=batch))
+        return operator_shares(*timed)
 
     def _as_file(self, side: Side) -> bytes | None:
         """Return the file of a side, made of its weights where it is none; None where that is not possible."""

@@ -14,7 +14,7 @@ import onnxruntime
 
 from senseapp.core.process import quiet
 from senseapp.runtimes.onnxruntime.bench import RUNS, Kernel, Profiler
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, RuntimeModel, machine
 
 _KERNEL = "_kernel_time"
 
@@ -44,7 +44,7 @@ def _kernels(content: bytes, threads: int, batch: int, share: float) -> list[Ker
 
 def _some(given: Any, batch: int) -> np.ndarray[Any, Any]:
     shape = [size if isinstance(size, int) else batch for size in given.shape]
-    kind = np.uint8 if "uint8" in given.type else np.float32
+    kind = INPUT_TYPES.get(given.type, np.float32)
     return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
 
 

@@ -59,7 +59,7 @@ class RuntimeModel(OnnxNetwork):
     @property
     def input_type(self) -> str:
         """Type of the numbers that it takes, as ``float32``."""
-        return np.dtype(_INPUT_TYPES.get(self._input.type, np.float32)).name
+        return np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -92,4 +92,4 @@ def machine() -> str:
     return f"{processor()}, onnxruntime {onnxruntime.__version__}"
 
 
-_INPUT_TYPES = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
+INPUT_TYPES = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}

@@ -17,12 +17,14 @@ from senseapp.views.report.tables import ReportTable, class_tables
 from senseapp.views.words.check import (
     CHANGE_COLUMNS,
     LIMITS,
+    OPERATOR_COLUMNS,
     PICTURE_COLUMNS,
     TENSOR_COLUMNS,
     change_rows,
     file_facts,
     limit_mark,
     measured_facts,
+    operator_rows,
     picture_row,
     verdict,
 )
@@ -51,6 +53,7 @@ def build_check_page(report: CheckReport, *, made_seconds: float | None = None) 
             "Measurement": measured_facts(report),
         },
         "changes": ReportTable(title="Metrics", columns=CHANGE_COLUMNS, rows=tuple(change_rows(report))),
+        "operators": ReportTable(title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report))),
         "tensors": _tensors(report),
         "tensor_columns": TENSOR_COLUMNS,
         "tensors_left_out": plural(_left_out(report), "earlier tensor") if _left_out(report) else "",

@@ -25,6 +25,7 @@ from senseapp.views.words import format as fmt
 LIMITS = {"comparable": "Both can be compared", "loss": "Loss", "time": "Time"}
 """Titles of conditions."""
 CHANGE_COLUMNS = ("Metric", "Reference", "Candidate", "Loss", "95 % interval")
+OPERATOR_COLUMNS = ("Operator", "Reference, ms", "Candidate, ms", "Reference, nodes", "Candidate, nodes")
 TENSOR_COLUMNS = ("Tensor", "Operator", "Shape", "Difference")
 PICTURE_COLUMNS = ("Picture", "Label", "Reference", "Candidate")
 _MOST_PICTURES = 12
@@ -119,6 +120,20 @@ def tensor_rows(tensors: Sequence[PartedTensor]) -> list[tuple[str, ...]]:
     ]
 
 
+def operator_rows(report: CheckReport) -> list[tuple[str, ...]]:
+    """Return a row per kind of operator: what all of that kind take in a call of each file; the slowest first."""
+    return [
+        (
+            each.kind + (" (converts)" if each.is_border else ""),
+            f"{1000 * each.original_seconds:.3f}",
+            f"{1000 * each.seconds:.3f}",
+            str(each.original_calls),
+            str(each.calls),
+        )
+        for each in report.operators
+    ]
+
+
 def picture_row(picture: ChangedPicture) -> tuple[str, ...]:
     """Return one picture that is answered differently."""
     if picture.caption:
@@ -157,6 +172,17 @@ def json_of(report: CheckReport) -> dict[str, object]:
         "file_bytes": {"reference": report.reference.file_bytes, "candidate": report.candidate.file_bytes},
         "parts_at": None if first is None else first.name,
         "parting": "" if report.parting is None else report.parting.sentence,
+        "operators": [
+            {
+                "kind": each.kind,
+                "reference_ms": 1000 * each.original_seconds,
+                "candidate_ms": 1000 * each.seconds,
+                "reference_nodes": each.original_calls,
+                "candidate_nodes": each.calls,
+                "converts": each.is_border,
+            }
+            for each in report.operators
+        ],
         "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
         "machine": report.machine,
     }
@@ -184,6 +210,12 @@ def markdown_summary(report: CheckReport) -> str:
             _table(("", "Reference", "Candidate"), list(_sides(report))),
             _table(CHANGE_COLUMNS, change_rows(report)),
             md("{}.", _capital(bound_text(report.bound))),
+        ]
+    if report.operators:
+        parts += [
+            md("<details><summary>Where the time goes</summary>"),
+            _table(OPERATOR_COLUMNS, operator_rows(report)),
+            md("</details>"),
         ]
     if report.parting is not None:
         parts.append(md("Inside: {}", report.parting.sentence))
