@@ -89,6 +89,7 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.slow_pictures
 	$(BIN)/python -m tests.soak.onnx
 	$(BIN)/python -m tests.soak.device_times
+	$(BIN)/python -m tests.soak.annotations
 	$(BIN)/python -m tests.soak.large_run_files
 	$(BIN)/python -m tests.soak.uploads
 	$(BIN)/python -m tests.soak.downloads

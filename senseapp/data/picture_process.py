@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import IO, Any
 
 from PIL import Image
 
+from senseapp.core.process import give_back_freed_memory
 from senseapp.data.bit_depth import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
@@ -36,6 +38,7 @@ _SMALL_PIXELS = 1_000_000  # is decoded without asking for room
 _BAND_BYTES = 4_000_000
 _KEPT = 1  # process that stays for the next pictures: to start one takes a fifth of a second
 _PIPE_BYTES = 1 << 20
+_IDLE_SECONDS = 1.0
 _TIME_IS_UP = tuple(-getattr(signal, name) for name in ("SIGPROF", "SIGALRM") if hasattr(signal, name))
 
 
@@ -200,6 +203,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Decode what comes, until nothing more does."""
     room = _Asking(requests, answers)
     while True:
+        _rest_until_asked(requests)
         try:
             asked = _read_line(requests)
             file = requests.read(asked["bytes"])
@@ -212,8 +216,16 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
                 _send(decoded, answers)
         except Unreadable as reason:
             _write_line(answers, {"unreadable": str(reason)})
+        file = b""
         answers.flush()
         _set_clock(0, 0)
+
+
+def _rest_until_asked(requests: IO[bytes]) -> None:
+    """Give freed memory back if nothing comes for a moment: this process stays, and a large file took up to a GB."""
+    with suppress(OSError, ValueError):  # no pipe, or a system that cannot wait for one
+        if not select.select([requests], [], [], _IDLE_SECONDS)[0]:
+            give_back_freed_memory()
 
 
 def _send(decoded: Decoded, answers: IO[bytes]) -> None:

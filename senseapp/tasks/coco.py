@@ -64,8 +64,9 @@ def find_coco(
     first: Sequence[str],
     class_number: Callable[[object], int],
 ) -> AnnotationFiles | None:
-    """Return what ``interpret`` makes of the first file that lists pictures which are there; None where none does.
+    """Return what ``interpret`` makes of the first file that lists pictures which are there.
 
+    Where no file does, nothing is ``parsed``, and the notes are those of the first that lists others; None without one.
     Files whose names have a part of ``first`` are read before others; of ones that a person chose, only that one.
 
     Raises:
@@ -77,6 +78,7 @@ def find_coco(
     else:
         ordered = sorted(paths, key=lambda path: (not any(part in path.casefold() for part in first), path))
     damaged: list[ValueError] = []
+    elsewhere: AnnotationFiles | None = None
     for path in ordered[:_MOST_FILES]:
         try:
             file = _read(listing, path, class_number)
@@ -86,9 +88,10 @@ def find_coco(
             continue
         if found is not None and (found.parsed or listing.chosen):
             return replace(found, choices=tuple(paths))
+        elsewhere = elsewhere or found
     if damaged:
         raise damaged[0]
-    return None
+    return elsewhere and AnnotationFiles(choices=tuple(paths), notes=elsewhere.notes)
 
 
 def _read(listing: Listing, path: str, class_number: Callable[[object], int]) -> CocoFile | None:
@@ -119,6 +122,8 @@ def parsed_json(content: bytes) -> Any:
         raise ValueError("nested too deeply for a COCO file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"no JSON ({str(error)[:120]})") from None
+    except ValueError:  # Python's limit on digits
+        raise ValueError("a number of thousands of digits") from None
 
 
 def _list_of(content: Mapping[str, Any], key: str) -> list[Any]:
@@ -146,7 +151,7 @@ def _pictures(values: list[Any]) -> dict[PictureId, CocoPicture]:
 
 def _id(value: object, key: str, what: str) -> PictureId:
     number = required(value, key, what)
-    if not isinstance(number, int | str):
+    if not isinstance(number, int | str) or isinstance(number, bool):
         raise ValueError(f"{what} whose {key} is neither a number nor a text")
     return number
 

@@ -35,6 +35,8 @@ from senseapp.tasks import (
 )
 from tests import toy_detection, toy_segmentation
 from tests.pictures import encoded, png, random_picture, write_folder, write_tar, write_zip
+from tests.soak.annotation_files import by_hand
+from tests.soak.annotations import outcome_of
 from tests.toy_detection import DETECTION
 from tests.toy_rectangles import CLASSES, SIDE, Scene, scene
 from tests.toy_segmentation import IGNORED, SEGMENTATION
@@ -499,6 +501,24 @@ def test_a_set_with_annotations_travels_to_other_processes(
     assert digest(other.labels) == digest(images.labels)
     assert torch.equal(other.batch(0, 2), images.batch(0, 2))
     assert type(other.labels) is type(images.labels)
+
+
+_QUICK = (
+    *("mask: a smaller one", "mask: 16 bits beyond 255", "mask: colours", "mask: 100,000 pixels a side"),
+    *("COCO for detection: a box of 401 digits", "COCO for detection: a box outside of its picture"),
+    *("COCO for detection: other pictures", "COCO for segmentation: a polygon of NaN"),
+    *("COCO for segmentation: 400,000 corners", "COCO for segmentation: 60,000 polygons"),
+    *("COCO for segmentation: a class that is true", "COCO for detection: a number of 100,000 digits"),
+    *("YOLO: 6 columns", "YOLO: NaN", "VOC: entities that grow", "VOC: an endless size"),
+)
+"""``tests.soak.annotations`` reads them all."""
+
+
+def test_hostile_annotations_are_refused_with_one_sentence(tmp_path: Path) -> None:
+    bad = {each.family: each for each in by_hand(_QUICK)}
+    assert bad.keys() == set(_QUICK)
+    outcomes = {name: outcome_of(each, write_zip(tmp_path / "a.zip", each.files)) for name, each in bad.items()}
+    assert not {name: outcome for name, outcome in outcomes.items() if outcome not in bad[name].allowed}
 
 
 def test_labels_of_folders_say_nothing_to_a_task_whose_pictures_are_annotated() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.core.process import measuring_environment
 from senseapp.data import decoding, reading
 from senseapp.data.archives import open_archive
 from senseapp.data.contents import Unreadable
@@ -19,7 +22,7 @@ from senseapp.data.geometry import EvalTransform
 from senseapp.data.picture_process import PictureDecoder, PictureDecoders, TooSlow
 from senseapp.data.reading import read_drawn, require_readable
 from senseapp.networks.loaded import Preprocessing
-from tests.pictures import png, write_zip
+from tests.pictures import encoded, png, write_zip
 from tests.soak.slow_pictures import SLOW_PICTURES
 
 BUDGET = PixelSemaphore(3_000_000)
@@ -103,6 +106,21 @@ def test_a_process_that_is_killed_costs_its_picture_and_the_next_one_is_decoded(
     assert kept.alive
     pool.rest(0)
     assert not kept.alive
+
+
+def test_a_process_with_nothing_to_do_gives_the_memory_of_a_large_picture_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in measuring_environment().items():  # as in the processes that have decoders
+        monkeypatch.setenv(name, value)
+    decoder = PictureDecoder()
+    process = psutil.Process(decoder._process.pid)
+    decoder.decode(png(), "RGB", BUDGET)
+    before = process.memory_info().rss
+    decoder.decode(encoded(Image.new("RGB", (6000, 6000))), "RGB", PixelSemaphore(50_000_000))
+    end = time.monotonic() + 60
+    while process.memory_info().rss > before + 30_000_000 and time.monotonic() < end:
+        time.sleep(0.1)
+    assert process.memory_info().rss <= before + 30_000_000  # the pixels alone have 108 MB
+    decoder.close()
 
 
 def test_a_jpeg_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

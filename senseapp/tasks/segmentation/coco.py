@@ -8,7 +8,6 @@ Source: https://cocodataset.org/#format-data; the text form of runs is that of `
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +19,10 @@ from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import AnnotationFiles, Listing, PictureGeometry
 from senseapp.tasks.coco import CocoFile, find_coco
 
-_MOST_OBJECTS = 5_000  # of one picture
-_MOST_CORNERS = 200_000  # of the polygons of one picture
+_MOST_OBJECTS = 5_000  # of one picture, as the next three
+_MOST_POLYGONS, _MOST_CORNERS = 20_000, 200_000
+_MOST_PIXELS = 1_000_000_000  # that are drawn; each of the three takes up to ten seconds of processor time
+_FARTHEST = 1e6  # pixels from the corner of a picture
 _FINER = 4  # in each direction, polygons are filled on a finer grid than that of the network's input
 _FIRST = ("instances", "stuff", "coco", "annotations", "segmentation", "masks")
 
@@ -57,7 +58,17 @@ class Shapes:
         width, height = geometry.size
         found = geometry.mask(np.full((height, width), self.rest, dtype=np.uint8), fill=VOID)
         inside = geometry.mask(np.ones((height, width), dtype=np.uint8), fill=0) > 0
-        for shape in sorted(map(_shape, self.shapes), key=lambda each: -each.area):
+        shapes = sorted(map(_shape, self.shapes), key=lambda each: -each.area)
+        corners = [len(polygon) for each in shapes for polygon in each.polygons]
+        if len(corners) > _MOST_POLYGONS or sum(corners) > _MOST_CORNERS:
+            raise ValueError(
+                f"{len(corners):,} polygons with {sum(corners):,} corners, and up to {_MOST_POLYGONS:,} with "
+                f"{_MOST_CORNERS:,} are taken"
+            )
+        left = _MOST_PIXELS
+        for shape in shapes:
+            if (left := left - _pixels(shape, geometry)) < 0:
+                raise ValueError(f"shapes of more than {_MOST_PIXELS:,} pixels, which are too many to draw")
             found[_covered(shape, geometry) & inside] = shape.label
         return found
 
@@ -82,7 +93,7 @@ def _shapes_of(file: CocoFile, listing: Listing) -> AnnotationFiles | None:
 
 
 def _class_number(value: object) -> int:
-    if not isinstance(value, int) or not 0 <= value < VOID:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < VOID:
         raise ValueError(f"class numbers are from 0 to {VOID - 1}, got {str(value)[:40]!r}")
     return value
 
@@ -103,15 +114,13 @@ def _shape(written: Mapping[str, Any]) -> Shape:
     if not isinstance(outline, list):
         raise ValueError("an object with no polygons and no runs of pixels")
     polygons = tuple(map(_polygon, outline))
-    if sum(map(len, polygons)) > _MOST_CORNERS:
-        raise ValueError(f"an object with more than {_MOST_CORNERS:,} corners")
     return Shape(label=label, area=sum(map(_area, polygons)), polygons=polygons)
 
 
 def _polygon(values: object) -> NDArray[np.float64]:
     if not isinstance(values, list) or len(values) < 6 or len(values) % 2:
         raise ValueError("a polygon needs x and y of three corners at least")
-    if not all(isinstance(each, int | float) and math.isfinite(each) and abs(each) < 1e6 for each in values):
+    if not all(isinstance(each, int | float) and abs(each) < _FARTHEST for each in values):  # NaN is not
         raise ValueError("a polygon with a corner that is no number")
     return np.asarray(values, dtype=np.float64).reshape(-1, 2)
 
@@ -159,6 +168,20 @@ def _decoded(text: str) -> list[int]:
 # ---- in the network's input
 
 
+def _pixels(shape: Shape, geometry: PictureGeometry) -> int:
+    """Return how many pixels are filled to draw an object."""
+    if shape.runs is not None:
+        return shape.size[0] * shape.size[1]
+    corners = (geometry.points(each) for each in shape.polygons)
+    return sum(int(_FINER**2 * np.prod(np.ptp(_window(each, geometry.output), axis=0))) for each in corners)
+
+
+def _window(polygon: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.int64]:
+    """Return the upper left and the lower right corner of the pixels of (width, height) around a polygon, (2, 2)."""
+    ends = np.array([np.floor(polygon.min(axis=0)), np.ceil(polygon.max(axis=0))])
+    return ends.clip(0, size).astype(np.int64)
+
+
 def _covered(shape: Shape, geometry: PictureGeometry) -> NDArray[np.bool_]:
     """Return which pixels of the network's input an object covers, (H, W)."""
     if shape.runs is None:
@@ -180,8 +203,7 @@ def _filled(polygons: Iterable[NDArray[np.float64]], size: tuple[int, int]) -> N
     width, height = size
     found = np.zeros((height, width), dtype=bool)
     for polygon in polygons:
-        low = np.floor(polygon.min(axis=0)).clip(0, (width, height)).astype(int)
-        high = np.ceil(polygon.max(axis=0)).clip(0, (width, height)).astype(int)
+        low, high = _window(polygon, size)
         across, down = (high - low).tolist()
         if not across or not down:
             continue

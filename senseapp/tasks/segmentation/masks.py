@@ -45,13 +45,13 @@ class MaskReader(AnnotationReader):
         if listing.chosen and not folder:
             return find_shapes(listing) or AnnotationFiles()
         pairs, others = _mask_files(listing.pictures, folder)
-        if not pairs and not folder:
-            found = find_shapes(listing)
-            if found is not None:
-                return found
+        found = find_shapes(listing) if not pairs and not folder else None
+        if found is not None and found.parsed:
+            return found
         choices = sorted({path.rpartition("/")[0] for path in others} - {""})
         choices += sorted(path for path in listing.others if path.casefold().endswith(".json"))
-        return AnnotationFiles(files=pairs, no_pictures=others, choices=tuple(choices))
+        notes = () if found is None else found.notes
+        return AnnotationFiles(files=pairs, no_pictures=others, choices=tuple(choices), notes=notes)
 
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""

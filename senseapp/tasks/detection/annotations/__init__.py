@@ -25,10 +25,11 @@ class BoxReader(AnnotationReader):
         whole = sorted(path for path in listing.others if path.casefold().endswith(".json"))
         if listing.chosen and listing.chosen not in whole:
             return self._of_files(listing, tuple(whole), within=listing.chosen)
-        found = find_boxes(listing)
-        if found is not None or listing.chosen:
-            return found or AnnotationFiles(choices=tuple(whole))
-        return self._of_files(listing, tuple(whole))
+        found = find_boxes(listing) or AnnotationFiles(choices=tuple(whole))
+        if found.parsed or listing.chosen:
+            return found
+        own = self._of_files(listing, tuple(whole))
+        return own if own.files else found
 
     def _of_files(self, listing: Listing, choices: tuple[str, ...], within: str = "") -> AnnotationFiles:
         """Return the file of each picture that has one of its own, below the folder ``within``."""

@@ -61,12 +61,24 @@ class PictureBoxes:
         )
 
     def in_pixels(self, size: tuple[int, int]) -> NDArray[np.float64]:
-        """Return the boxes in pixels of the stored picture; raises ValueError where it has another size."""
+        """Return the boxes in pixels of the stored picture.
+
+        Raises:
+            ValueError: the picture has another size, or a box lies outside of it.
+        """
         if self.size is not None and self.size != size:
             raise ValueError(
                 f"in {self.size[0]:,} × {self.size[1]:,} pixels, and the picture has {size[0]:,} × {size[1]:,}"
             )
-        return self.boxes * np.array([*size, *size]) if self.relative else self.boxes
+        boxes = self.boxes * np.array([*size, *size]) if self.relative else self.boxes
+        outside = np.any(boxes[:, 2:] < 0, axis=1) | np.any(boxes[:, :2] > size, axis=1)
+        if outside.any():
+            left, top, right, bottom = boxes[outside][0]
+            raise ValueError(
+                f"a box from ({left:.6g}, {top:.6g}) to ({right:.6g}, {bottom:.6g}), outside of the picture's "
+                f"{size[0]:,} × {size[1]:,} pixels"
+            )
+        return boxes
 
 
 def check_box(box: Sequence[float]) -> None:
@@ -80,8 +92,8 @@ def check_box(box: Sequence[float]) -> None:
 def class_number(value: object) -> int:
     """Return a class number; raises ValueError where it is none."""
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < MOST_CLASSES or number != int(number):
         raise ValueError(f"class numbers must be whole and below {MOST_CLASSES:,}, got {str(value)[:40]!r}")

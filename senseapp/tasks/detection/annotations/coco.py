@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from senseapp.core.texts import plural, printable
 from senseapp.tasks.annotations import AnnotationFiles, Listing
 from senseapp.tasks.coco import CocoFile, Written, find_coco, required
@@ -39,11 +41,11 @@ def _box(written: Written) -> tuple[list[float], int, bool]:
     """Return left, top, right and bottom of an object, its class, and whether it is a crowd."""
     box = required(written, "bbox", "an annotation")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_number(side) for side in box):
-        raise ValueError("a bbox must have four numbers: left, top, width and height")
+        raise ValueError("a bbox must have four numbers that are finite: left, top, width and height")
     left, top, width, height = map(float, box)
     label = class_number(required(written, "category_id", "an annotation"))
     return [left, top, left + width, top + height], label, bool(written.get("iscrowd", False))
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf

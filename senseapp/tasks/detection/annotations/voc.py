@@ -7,6 +7,7 @@ Source: Everingham et al. (2010), The Pascal Visual Object Classes challenge, an
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn
 from xml.parsers import expat
 
@@ -66,25 +67,28 @@ def read_voc(content: bytes) -> PictureBoxes:
         parser.Parse(content, True)
     except expat.ExpatError as error:
         raise ValueError(f"no XML ({error})") from None
-    boxes = [[_number(each, f"bndbox/{side}") for side in _CORNERS] for each in fields.objects]
+    boxes = [[_number(each, f"bndbox/{side}", "an object") for side in _CORNERS] for each in fields.objects]
     names = [each.get("name", "").strip() for each in fields.objects]
     if not all(0 < len(name) <= _LONGEST for name in names):
         raise ValueError("an object without a name")
     # Pixels are counted from 1, and both corners belong to the box.
     boxes = [[left - 1, top - 1, right, bottom] for left, top, right, bottom in boxes]
-    width, height = (int(_number(fields.size, key)) if fields.size else 0 for key in ("width", "height"))
+    width, height = (_number(fields.size, key, "a size") if fields.size else 0.0 for key in ("width", "height"))
+    if not (math.isfinite(width) and math.isfinite(height)):
+        raise ValueError("a size that is not finite")
     return PictureBoxes.of(
         boxes,
         names=names,
         crowd=[each.get("difficult", "").strip() == "1" for each in fields.objects],
-        size=(width, height) if width and height else None,
+        size=(int(width), int(height)) if width and height else None,
     )
 
 
-def _number(found: dict[str, str], key: str) -> float:
+def _number(found: dict[str, str], key: str, what: str) -> float:
+    name = key.rpartition("/")[2]
+    if key not in found:
+        raise ValueError(f"{what} without {name}")
     try:
         return float(found[key][:_LONGEST])
-    except KeyError:
-        raise ValueError(f"an object without {key.rpartition('/')[2]}") from None
     except ValueError:
-        raise ValueError(f"{key.rpartition('/')[2]} must be a number, got {found[key][:40]!r}") from None
+        raise ValueError(f"{name} must be a number, got {found[key][:40]!r}") from None
