@@ -205,20 +205,23 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     while True:
         _rest_until_asked(requests)
         try:
-            asked = _read_line(requests)
-            file = requests.read(asked["bytes"])
+            _decode_next(requests, answers, room)
         except EOFError:
             return
-        _set_clock(CPU_SECONDS, WALL_SECONDS)
-        try:
-            transform = asked["transform"] and EvalTransform(**asked["transform"])
-            with decoded_picture(file, asked["mode"], room, transform) as decoded:
-                _send(decoded, answers)
-        except Unreadable as reason:
-            _write_line(answers, {"unreadable": str(reason)})
-        file = b""
         answers.flush()
         _set_clock(0, 0)
+
+
+def _decode_next(requests: IO[bytes], answers: IO[bytes], room: _Asking) -> None:
+    asked = _read_line(requests)
+    file = requests.read(asked["bytes"])
+    _set_clock(CPU_SECONDS, WALL_SECONDS)
+    try:
+        transform = asked["transform"] and EvalTransform(**asked["transform"])
+        with decoded_picture(file, asked["mode"], room, transform) as decoded:
+            _send(decoded, answers)
+    except Unreadable as reason:
+        _write_line(answers, {"unreadable": str(reason)})
 
 
 def _rest_until_asked(requests: IO[bytes]) -> None:
