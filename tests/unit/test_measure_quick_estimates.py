@@ -86,7 +86,7 @@ def test_on_a_linear_network_estimates_are_measurements(
 def test_the_first_images_give_estimates_before_the_others() -> None:
     told: list[LayerMeasurement] = []
     model, images = Linear(), _images()
-    estimates = list(quick_scan(_sweep(model, micro_batch=4), told.append))
+    estimates = list(quick_scan(_sweep(model, micro_batch=4), told.extend))
     assert _by_key(estimates) == _by_key(list(quick_scan(_sweep(model, micro_batch=4))))
     first = TensorImages(images.images[:8], images.labels[:8])
     measured = _by_key(list(_sweep(model, images=first).measure()))
@@ -94,7 +94,7 @@ def test_the_first_images_give_estimates_before_the_others() -> None:
     assert {change.num_samples for item in told for change in item.changes} == {8}
     assert all(item.estimated for item in told)
     whole: list[LayerMeasurement] = []
-    list(quick_scan(_sweep(model, micro_batch=24), whole.append))
+    list(quick_scan(_sweep(model, micro_batch=24), whole.extend))
     assert not whole  # one pass holds all images
 
 
