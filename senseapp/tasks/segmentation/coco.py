@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.core.texts import plural
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import AnnotationFiles, Listing, PictureGeometry
 from senseapp.tasks.coco import CocoFile, find_coco
@@ -62,7 +63,7 @@ class Shapes:
         corners = [len(polygon) for each in shapes for polygon in each.polygons]
         if len(corners) > _MOST_POLYGONS or sum(corners) > _MOST_CORNERS:
             raise ValueError(
-                f"{len(corners):,} polygons with {sum(corners):,} corners, and up to {_MOST_POLYGONS:,} with "
+                f"{plural(len(corners), 'polygon')} with {sum(corners):,} corners, and up to {_MOST_POLYGONS:,} with "
                 f"{_MOST_CORNERS:,} are taken"
             )
         left = _MOST_PIXELS
@@ -171,7 +172,7 @@ def _decoded(text: str) -> list[int]:
 def _pixels(shape: Shape, geometry: PictureGeometry) -> int:
     """Return how many pixels are filled to draw an object."""
     if shape.runs is not None:
-        return shape.size[0] * shape.size[1]
+        return geometry.size[0] * geometry.size[1]  # others are refused
     corners = (geometry.points(each) for each in shape.polygons)
     return sum(int(_FINER**2 * np.prod(np.ptp(_window(each, geometry.output), axis=0))) for each in corners)
 
