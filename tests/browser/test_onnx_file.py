@@ -113,6 +113,7 @@ class YoloLike(nn.Module):
         return torch.cat([32 + 16 * rows[:, :4], (4 * rows[:, 4:]).sigmoid()], dim=1)
 
 
+@pytest.mark.wide
 def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> None:
     torch.manual_seed(0)
     path = write_export(tmp_path / "detector.onnx", YoloLike().eval(), side=64)

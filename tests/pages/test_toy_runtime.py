@@ -73,8 +73,7 @@ def deployed(service: Service, backend: Backend, run_id: str, kind: str) -> Cand
         pass
     delivery = service.work.outcome(task)
     assert delivery is not None
-    candidate = delivery.candidates[0]  # that was asked for; others of the same search follow
-    return candidate
+    return delivery.candidates[0]  # that was asked for; others of the same search follow
 
 
 def test_a_file_is_written_searched_measured_and_shown(

@@ -137,6 +137,7 @@ def zeros(network: str) -> dict[str, int]:
     return {layer.name: int((model.get_submodule(layer.name).weight == 0).sum()) for layer in profile(network).layers}
 
 
+@pytest.mark.wide
 @pytest.mark.peer
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("target", first_of(["fasterai-sparsifier", NNI2, "nni3", SPARSEML]))
@@ -147,6 +148,7 @@ def test_the_same_number_of_weights_is_zeroed(network, target, theirs):
     assert min(found.values()) > 10
 
 
+@pytest.mark.wide
 @pytest.mark.peer
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("target", ["fasterai-pruner", "torch-pruning"])

@@ -141,6 +141,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[
     return write
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_weights_of_one_architecture_are_compared_layer_by_layer(
     checkpoint: Callable[[Callable[[dict[str, torch.Tensor]], None]], Path],
