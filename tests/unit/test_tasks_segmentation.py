@@ -330,7 +330,7 @@ LEFT_OUT: list[tuple[dict[str, Any], str]] = [
     ({"segmentation": [[1, 2, 3]]}, "three corners at least"),
     ({"segmentation": [[1, 2, 3, 4, 5, None]]}, "a corner that is no number"),
     ({"segmentation": [[1e300, 2, 3, 4, 5, 6]]}, "a corner that is no number"),
-    ({"segmentation": [[0, 0, 1, 1] * 110_000]}, "corners, and up to 20,000 with 200,000 are taken"),
+    ({"segmentation": [[0, 0, 1, 1] * 110_000]}, "polygons with more than 200,000 corners"),
     ({"segmentation": RUNS | {"size": [SIDE, 2**40]}}, "not of the picture's 32 × 32 pixels"),
     ({"segmentation": RUNS | {"size": 7}}, "a size of two whole numbers"),
     ({"segmentation": RUNS | {"counts": [5, 6]}}, "runs of 11 pixels, and the picture has 1,024"),

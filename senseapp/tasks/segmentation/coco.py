@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.core.texts import plural
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import AnnotationFiles, Listing, PictureGeometry
 from senseapp.tasks.coco import CocoFile, find_coco
@@ -61,15 +60,14 @@ class Shapes:
         inside = geometry.mask(np.ones((height, width), dtype=np.uint8), fill=0) > 0
         shapes = sorted(map(_shape, self.shapes), key=lambda each: -each.area)
         corners = [len(polygon) for each in shapes for polygon in each.polygons]
-        if len(corners) > _MOST_POLYGONS or sum(corners) > _MOST_CORNERS:
-            raise ValueError(
-                f"{plural(len(corners), 'polygon')} with {sum(corners):,} corners, and up to {_MOST_POLYGONS:,} with "
-                f"{_MOST_CORNERS:,} are taken"
-            )
+        if len(corners) > _MOST_POLYGONS:
+            raise ValueError(f"more than {_MOST_POLYGONS:,} polygons")
+        if sum(corners) > _MOST_CORNERS:
+            raise ValueError(f"polygons with more than {_MOST_CORNERS:,} corners")
         left = _MOST_PIXELS
         for shape in shapes:
             if (left := left - _pixels(shape, geometry)) < 0:
-                raise ValueError(f"shapes of more than {_MOST_PIXELS:,} pixels, which are too many to draw")
+                raise ValueError(f"shapes of more than {_MOST_PIXELS:,} pixels")
             found[_covered(shape, geometry) & inside] = shape.label
         return found
 
