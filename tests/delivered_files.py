@@ -104,6 +104,8 @@ def filled(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     for module in found.modules():
         if isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1:
             module.groups = len(module.weight)  # one filter for each channel that is left
+        if isinstance(module, nn.LayerNorm):
+            module.normalized_shape = tuple(module.weight.shape)
     return found
 
 
