@@ -144,7 +144,7 @@ def upper_bound_of_mean(values: Sequence[float] | Floats, low: float, high: floa
         InvalidInput: no values, values outside the range, or a confidence outside 0.5 to 1.
 
     >>> round(upper_bound_of_mean([0.0] * 400, 0, 1), 4)
-    0.0092
+    0.0099
     """
     found = np.asarray(values, dtype=np.float64)
     _check(found.size, confidence)
