@@ -188,13 +188,19 @@ def test_a_failed_run_says_why_and_offers_its_settings_for_a_change(
     assert not app.exception
 
 
+def half_done(service: Service, gate: threading.Semaphore) -> str:
+    """Start a run, and return it once two of its layers are measured."""
+    run_id = service.start(RunSpec())
+    gate.release(2)
+    wait_until(lambda: service.snapshot(run_id).done == 2)
+    return run_id
+
+
 @slow
 def test_a_running_run_offers_its_first_file(
     app: AppTest, service: Service, backend: Backend, gate: threading.Semaphore
 ) -> None:
-    run_id = service.start(RunSpec())
-    gate.release(2)
-    wait_until(lambda: service.snapshot(run_id).done == 2)
+    run_id = half_done(service, gate)
     open_page(app, PAGE, run=run_id)
     assert not app.get("download_button")
     folder = backend.store.folder(run_id)
@@ -214,9 +220,7 @@ def test_a_running_run_offers_its_first_file(
 def test_a_first_file_that_loses_too_much_is_not_offered(
     app: AppTest, service: Service, backend: Backend, gate: threading.Semaphore
 ) -> None:
-    run_id = service.start(RunSpec())
-    gate.release(2)
-    wait_until(lambda: service.snapshot(run_id).done == 2)
+    run_id = half_done(service, gate)
     original = some_figures(0.0, 1.0, 4000)
     file = a_candidate("int8", size=1200, share=0.5, lost=0.3, metric="top1", original=original)
     backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
