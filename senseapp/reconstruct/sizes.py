@@ -27,6 +27,7 @@ from senseapp.solve.curves import weight_bytes
 _PASSES = 21
 _GZIP_LEVEL = 6  # of gzip; 9 takes five times as long for half a percent
 _TOLERANCE = 2.0**-22  # relative, two binary digits of float32: scaling a rounded weight rounds again
+_PEAKS = 6  # below the largest integer, of which one is that of some row; all of 4 bits
 _NUDGES = (0, 1, -1, 2, -2)  # of a scale, in units of its last place: the largest weight determines it up to rounding
 _FLOAT8_BITS = 8
 
@@ -243,7 +244,7 @@ def _scales(rows: Tensor, nearest: Callable[[Tensor], Tensor], peaks: range | tu
             found = _error(rows[left], scale, nearest)
             better = found < error[left]
             best[left[better]], error[left[better]] = scale[better], found[better]
-        if not bool((error <= _TOLERANCE).any()):  # no row is on a grid
+        if peak <= peaks[0] - _PEAKS and not bool((error <= _TOLERANCE).any()):  # no row is on a grid
             return None
     return best if bool((error <= _TOLERANCE).all()) else None
 

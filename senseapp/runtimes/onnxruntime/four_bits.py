@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-import torch
 from numpy.typing import NDArray
 from onnx import NodeProto, helper, numpy_helper
 from torch import Tensor
 
+from senseapp.reconstruct.sizes import IntegerWeight, as_integers
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
 BITS = 4
 _DOMAIN = "com.microsoft"
 _BLOCK = 32
 _ZERO = 8
-_LARGEST = 7
-_NEAR = 1e-3  # of a step
 
 
 def with_four_bits(network: bytes, nodes: Collection[str]) -> tuple[bytes, list[str]]:
@@ -37,44 +35,30 @@ def with_four_bits(network: bytes, nodes: Collection[str]) -> tuple[bytes, list[
     graph, stored = model.graph, {}
     for product in products(model):
         if product.node in nodes and product.kind != "Conv":
-            steps = _steps(product.matrix(product.values)[0])
-            if steps is not None:
-                stored[product.node] = product, *steps
+            found = as_integers(product.matrix(product.values)[0], bits=BITS, channel_axis=0)
+            if found is not None:
+                stored[product.node] = product, found
     if not stored:
         return network, []
-    gone = {product.weight for product, _, _ in stored.values()}
+    gone = {product.weight for product, _ in stored.values()}
     kept = [each for each in graph.initializer if each.name not in gone]
     before = list(graph.node)
     del graph.node[:], graph.initializer[:]
     graph.initializer.extend(kept)
     for node in before:
-        if (found := stored.get(node.name)) is None:
+        if node.name not in stored:
             graph.node.append(node)
             continue
-        product, values, scale = found
+        product, weight = stored[node.name]
         packed: dict[str, NDArray[Any]] = {
-            f"{product.weight}.q4": _packed(values),
-            f"{product.weight}.scales": _scales(values, scale),
+            f"{product.weight}.q4": _packed(weight.values),
+            f"{product.weight}.scales": _scales(weight),
         }
         graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in packed.items())
         graph.node.extend(_written(node, product, list(packed)))
     if all(each.domain != _DOMAIN for each in model.opset_import):
         model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     return bytes(model.SerializeToString()), list(stored)
-
-
-def _steps(weight: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return ``weight``, (N, K), as integers up to 7 and a scale for each row, (N, 1); None where it is no such."""
-    largest = weight.abs().amax(1, keepdim=True)
-    values, scale = torch.zeros_like(weight), torch.ones_like(largest)
-    done = largest == 0
-    for most in range(1, _LARGEST + 1):
-        tried = torch.where(done, scale, largest / most)
-        steps = weight / tried
-        fits = ~done & ((steps - steps.round()).abs().amax(1, keepdim=True) < _NEAR)
-        values, scale = torch.where(fits, steps.round(), values), torch.where(fits, tried, scale)
-        done = done | fits
-    return (values, scale) if bool(done.all()) else None
 
 
 def _packed(values: Tensor) -> NDArray[np.uint8]:
@@ -87,9 +71,10 @@ def _packed(values: Tensor) -> NDArray[np.uint8]:
     return np.bitwise_or(pairs[..., 0], np.left_shift(pairs[..., 1], BITS), dtype=np.uint8)
 
 
-def _scales(values: Tensor, scale: Tensor) -> NDArray[np.float32]:
+def _scales(weight: IntegerWeight) -> NDArray[np.float32]:
     """Return the scale of each block, (N, blocks)."""
-    return scale.expand(-1, -(-values.shape[1] // _BLOCK)).contiguous().numpy()
+    rows, width = weight.values.shape
+    return weight.scale.expand(rows, -(-width // _BLOCK)).contiguous().numpy()
 
 
 def _written(node: NodeProto, product: WeightedNode, packed: list[str]) -> list[NodeProto]:
