@@ -35,7 +35,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.proof_images import load_proof_images
 from senseapp.records.candidate import Candidate
 from senseapp.records.spec import DataSpec, ModelSpec
-from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION

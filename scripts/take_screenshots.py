@@ -26,9 +26,9 @@ from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 from scripts.ensure_browser import find_browser
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.server.backend import Backend
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.server.leaderboard import headline
-from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.views.report.document import build_report
 from senseapp.views.report.figures import ReportContents

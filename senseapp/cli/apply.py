@@ -22,7 +22,8 @@ from senseapp.metrics import MetricChange
 from senseapp.records.deployment import CHECKPOINT, ONNX, small_form
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import RepairStep, ValidationResult
-from senseapp.server.schedule_tasks import Verification, promised_after
+from senseapp.server.delivery_tasks import promised_after
+from senseapp.server.schedule_tasks import Verification
 from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"

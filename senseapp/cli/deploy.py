@@ -27,12 +27,14 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.records.calibration import CalibrationCheck
-from senseapp.records.candidate import Candidate
+from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
+from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
-from senseapp.server.schedule_tasks import DeliverTask, Int8Trial
+from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.tasks import TaskContext, open_evaluator
+from senseapp.server.timing_tasks import Int8Trial
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -114,7 +116,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write, measure, and print one JSON line."""
     folder = RunFolder(arguments.run_folder)
-    result = folder.load_result()
+    task = _task_of(arguments, folder.load_result())
+    with phases() as progress:
+        context = TaskContext(folder=folder, observer=ProgressObserver(progress))
+        evaluator = open_evaluator(context, task.other)
+        task = _with_tolerance(task, arguments, evaluator)
+        predicted = _predicted(evaluator, task.settings)
+        delivery = task.make(evaluator, context, others=False)
+        task.keep(folder, delivery)
+        further = _further(arguments, evaluator)
+    candidate, deployment = _file_of(task, delivery, folder)
+    files, notes = _written(arguments, candidate, deployment, folder, uploaded=evaluator.onnx is not None)
+    report = _report(candidate, deployment, files) | further | predicted
+    report |= promise_json(task.promise, folder.candidates())
+    report["notes"].extend(notes)
+    print(json.dumps(report, allow_nan=False))
+
+
+def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:
+    """Return what the options ask for, but for the tolerated loss, whose unit is that of the opened run's metric."""
     schedule = schedule_at(arguments.schedule, result) if arguments.schedule else None
     partner = partner_of(arguments, result)
     out: Path = arguments.out
@@ -123,70 +143,85 @@ def run(arguments: argparse.Namespace) -> None:
     suffix = RUNTIMES.named(arguments.runtime).suffix
     if out.suffix != suffix:
         raise InvalidSpec(f"The file's name ends in {suffix}, got {out.suffix or 'no suffix'!r}.")
+    return DeliverTask(
+        run_id="",
+        schedule=schedule,
+        adapting=arguments.adapt,
+        settings=_settings_of(arguments),
+        other=partner.compression if partner is not None else None,
+        rounds=1,
+    )
+
+
+def _settings_of(arguments: argparse.Namespace) -> DeploySettings:
     changed = arguments.max_changed
     settings = DeploySettings(
         kind=arguments.kind or ("mixed" if changed is None else "quickest"),
-        most_changed=DeploySettings().most_changed
-        if changed is None
-        else loss_from(changed, "agreement", flag="--max-changed"),
         most_time=arguments.time,
         threads=arguments.threads,
         batch=arguments.batch,
         reduce_range=arguments.reduce_range,
         runtime=arguments.runtime,
     )
-    task = DeliverTask(
-        run_id="",
-        schedule=schedule,
-        adapting=arguments.adapt,
-        settings=settings,
-        other=partner.compression if partner is not None else None,
-        rounds=1,
-    )
-    apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
+    if changed is None:
+        return settings
+    return replace(settings, most_changed=loss_from(changed, "agreement", flag="--max-changed"))
+
+
+def _with_tolerance(task: DeliverTask, arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> DeliverTask:
+    from senseapp.prove.recommend import judged_by  # torch loads here
+
+    metric = judged_by(evaluator)
+    if arguments.allowed is not None:
+        task = replace(task, allowed_drop=loss_from(arguments.allowed, metric, flag="--allowed"))
+    promise = promise_from(arguments, metric)
+    return task if promise is None else replace(task, allowed_drop=promise.most, promise=promise)
+
+
+def _further(arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> dict[str, Any]:
+    """Return what ``--calibration-check`` and ``--explain`` measure."""
     from senseapp.prove.calibration_check import check_calibration  # torch loads here
     from senseapp.prove.int8_files import explain
-    from senseapp.prove.recommend import judged_by
-    from senseapp.runtimes.base import runtime_named
 
-    with phases() as progress:
-        context = TaskContext(folder=folder, observer=ProgressObserver(progress))
-        evaluator = open_evaluator(context, task.other)
-        if arguments.allowed is not None:
-            allowed = loss_from(arguments.allowed, judged_by(evaluator), flag="--allowed")
-            task = replace(task, allowed_drop=allowed)
-        promise = promise_from(arguments, judged_by(evaluator))
-        if promise is not None:
-            task = replace(task, allowed_drop=promise.most, promise=promise)
-        runtime = evaluator.runtime(settings.runtime)
-        predicted = _predicted(evaluator, settings)
-        delivery = task.make(evaluator, context, others=False)
-        task.keep(folder, delivery)
-        check = check_calibration(evaluator, runtime) if arguments.calibration_check else None
-        roundings = explain(evaluator, apart, runtime=runtime) if arguments.explain else []
-    wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == (settings.kind == "float")]
+    runtime, found = evaluator.runtime(arguments.runtime), dict[str, Any]()
+    if arguments.calibration_check:
+        found["calibration"] = _checked(check_calibration(evaluator, runtime))
+    if arguments.explain:
+        apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
+        found["explained"] = [_explained(each) for each in explain(evaluator, apart, runtime=runtime)]
+    return found
+
+
+def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[Candidate, Deployment]:
+    """Return the file that was made; raises InvalidSpec where there is none, or none that keeps the promise."""
+    in_float = task.settings.kind == "float"
+    wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == in_float]
     if not wanted:
         raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
     (candidate,) = wanted
+    promise = task.promise
     if promise is not None and (missing := refusal(verdicts(folder.candidates(), promise)[candidate.file], promise)):
         raise InvalidSpec(f"No file was written. {missing}")
     assert candidate.deployment is not None
+    return candidate, candidate.deployment
+
+
+def _written(
+    arguments: argparse.Namespace, candidate: Candidate, deployment: Deployment, folder: RunFolder, *, uploaded: bool
+) -> tuple[list[Path], list[str]]:
+    """Write the file and what comes with it; return their paths, and what the report says of them."""
+    from senseapp.runtimes.base import runtime_named  # torch loads here
+
+    out: Path = arguments.out
     files = {out: folder.candidate_file(candidate).read_bytes()}
-    files[out.with_suffix(".README.txt")] = candidate.deployment.readme(out.name).encode()
-    is_edited = evaluator.onnx is not None
-    kit = runtime_named(settings.runtime).kit(out.name) if arguments.kit and not is_edited else {}
+    files[out.with_suffix(".README.txt")] = deployment.readme(out.name).encode()
+    kit = runtime_named(arguments.runtime).kit(out.name) if arguments.kit and not uploaded else {}
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         replace_file(path, content)
-    explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
-    checked = {"calibration": _checked(check)} if check is not None else {}
-    report = _report(candidate, candidate.deployment, files) | explained | checked | predicted
-    report |= promise_json(promise, folder.candidates())
-    if arguments.kit and not kit:
-        report["notes"].append(_NO_KIT)
-    print(json.dumps(report, allow_nan=False))
+    return list(files), [_NO_KIT] if arguments.kit and not kit else []
 
 
 def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from senseapp.records.candidate import offered, recommended
 from senseapp.records.promise import kept
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.outputs import write_target_file
-from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 

@@ -19,6 +19,7 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.check_jobs import CheckJobs, CheckObserver, PendingCheck
+from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
 from senseapp.server.leaderboard import Leaderboard, headline
@@ -28,7 +29,6 @@ from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
 from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
-from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.server.tasks import FinishedRunTask, RunTask, TaskContext

@@ -18,8 +18,8 @@ from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.leaderboard import headline
-from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.session import OpenSession
 from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext, evaluator_of
 from senseapp.server.time_estimate import recommendation_work, time_convolutions

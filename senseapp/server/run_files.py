@@ -13,8 +13,8 @@ from senseapp.records.deployment import CHECKPOINT
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.leaderboard import headline
-from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.store.run_file import ReadRunFile, read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore

@@ -1,25 +1,18 @@
-"""Tasks on schedules of a finished run: proof, file for a runtime, search, recommendation."""
+"""Tasks on schedules of a finished run: proof, and the search for the strongest one within a loss."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.codec import encode
 from senseapp.core.errors import NotFound
-from senseapp.core.files import replace_file
 from senseapp.descriptions import BudgetKind, CompressionConfig
-from senseapp.descriptions.runtimes import usual_runtime
-from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.deployment import MODEL_FILES, DeploySettings, LayerTimes
-from senseapp.records.probe import Int8Prediction
-from senseapp.records.promise import Promise, kept, sequence_after
-from senseapp.records.recommendation import Recommendation
+from senseapp.records.candidate import Delivery
+from senseapp.records.deployment import MODEL_FILES
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.server.tasks import (
     REPAIR,
@@ -34,16 +27,11 @@ from senseapp.server.tasks import (
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from senseapp.prove.deploy import Source
     from senseapp.prove.evaluator import ScheduleEvaluator
-    from senseapp.prove.prove import Promised, Proof
-    from senseapp.prove.recommend import Recommended
-    from senseapp.runtimes.base import Runtime
+    from senseapp.prove.prove import Proof
 
 ROUNDS = 3
 """Default limit on how often a proof solves a schedule."""
-MOST_CHANGED = 0.5
-"""Largest share of answers that a file in int8 may change, whatever the tolerated loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +62,7 @@ class Verification(FinishedRunTask[ValidationResult]):
     @property
     def key(self) -> str:
         """Names its files."""
-        return self._key(f" other={_settings_text(self.other)}" if self.other else "")
+        return self._key(f" other={settings_text(self.other)}" if self.other else "")
 
     @property
     def earlier_keys(self) -> tuple[str, ...]:
@@ -85,7 +73,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
         repair = REPAIR if self.repair else False
         rounds = "" if self.rounds == ROUNDS else f" rounds={self.rounds}"
-        return key_of(f"{_text_of(self.schedule)} repair={repair}{other}{adapting}{rounds}")
+        return key_of(f"{text_of(self.schedule)} repair={repair}{other}{adapting}{rounds}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model."""
@@ -137,7 +125,7 @@ _KEPT_TEXTS = 4
 _texts: tuple[tuple[Schedule, str], ...] = ()
 
 
-def _text_of(schedule: Schedule) -> str:
+def text_of(schedule: Schedule) -> str:
     """Return what keys hash of a schedule; kept for the last ones, as a page asks for a dozen keys of the same."""
     global _texts
     text = next((text for known, text in _texts if known is schedule), "")
@@ -158,215 +146,9 @@ def _written(schedule: Schedule) -> str:
     return json.dumps({"type": "Schedule", "version": 1, "data": asked}, allow_nan=False, separators=(",", ":"))
 
 
-def _settings_text(config: CompressionConfig) -> str:
+def settings_text(config: CompressionConfig) -> str:
     """Return what keys hash of how a second run compresses: the settings that differ from their defaults."""
     return json.dumps([config.kind, changed_fields(config)], sort_keys=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliverTask(FinishedRunTask[Delivery]):
-    """Files of one schedule, made from its proven weights; or, without one, of the original weights.
-
-    Attributes:
-        schedule: None for the original weights.
-        repair: whether proven weights may be repaired.
-        adapting: whether proven weights may be adapted.
-        allowed_drop: tolerated loss, in the unit of the model's main metric. If the proven weights lose more, adapted
-            ones are tried too, and the better are used. None tries nothing more.
-        promise: tested on held-out images in place of ``allowed_drop``; the file in int8 is made to pass it.
-        settings: of the file in int8; kind ``float`` makes none.
-        other: configuration of the second run's compression, for a schedule of two runs.
-    """
-
-    kind: ClassVar[type] = Delivery
-    keeps_model: ClassVar[bool] = True
-
-    schedule: Schedule | None = None
-    repair: bool = True
-    adapting: Adapting = "off"
-    allowed_drop: float | None = None
-    promise: Promise | None = None
-    settings: DeploySettings
-    other: CompressionConfig | None = None
-    rounds: int = ROUNDS
-
-    @property
-    def is_short(self) -> bool:
-        """Whether no weights are adapted, which takes minutes."""
-        return self.adapting == "off"
-
-    @property
-    def key(self) -> str:
-        """Names its files; hashes each field by its name, so that a new one with its default changes no key."""
-        return self._key(2, _settings_text(self.other)) if self.other else self._key(1, None)
-
-    @property
-    def earlier_keys(self) -> tuple[str, ...]:
-        """Keys that hashed the second run's settings as Python shows them."""
-        return tuple(self._key(1, text) for text in earlier_texts(self.other)) if self.other else ()
-
-    def _key(self, version: int, other: str | None) -> str:
-        settings = self.settings
-        asked = {
-            "version": version,
-            "schedule": None if self.schedule is None else _text_of(self.schedule),
-            "repair": self.repair and REPAIR,
-            "adapting": self.adapting,
-            "allowed_drop": self.allowed_drop,
-            "other": other,
-            "rounds": self.rounds,
-            "kind": settings.kind,
-            "most_changed": settings.most_changed if settings.kind == "quickest" else None,
-            "most_time": settings.most_time if settings.kind == "mixed" else None,
-            "calls": [settings.threads, settings.batch],
-            "reduce_range": settings.reduce_range,
-        }
-        if settings.runtime != usual_runtime():
-            asked["runtime"] = settings.runtime
-        if self.promise is not None:
-            asked["promise"] = encode(self.promise)["data"]
-        return key_of(f"deliver {json.dumps(asked, sort_keys=True)}")
-
-    def proof(self, adapting: Adapting) -> Verification:
-        """Return the task that proves the schedule with this adaptation."""
-        assert self.schedule is not None
-        return Verification(
-            run_id=self.run_id,
-            schedule=self.schedule,
-            repair=self.repair,
-            adapting=adapting,
-            other=self.other,
-            rounds=self.rounds,
-        )
-
-    def find_out(self, context: TaskContext) -> Delivery:
-        """Prove the schedule, write the files, measure them."""
-        return self.make(open_evaluator(context, self.other), context)
-
-    def make(self, evaluator: ScheduleEvaluator, context: TaskContext, *, others: bool = True) -> Delivery:
-        """Do the same with an open evaluator; with ``others`` come further files of the same search to choose from.
-
-        Not under a promise, where each would be a further test.
-        """
-        from senseapp.prove.deliver import runtime_candidates  # torch loads here
-        from senseapp.prove.deploy import original_source
-        from senseapp.prove.recommend import check_promise, likely_to_pass
-
-        runtime, candidates = evaluator.runtime(self.settings.runtime), tuple[Candidate, ...]()
-        if self.promise is not None:
-            check_promise(evaluator, self.promise)
-        if self.schedule is None:
-            source = original_source(evaluator, runtime)
-        else:
-            source, candidates = self._proven(evaluator, runtime, context)
-
-        def name_of(what: str) -> str:
-            return context.folder.deployed(key_of(f"{self.key} {what}"), runtime.description.suffix).name
-
-        settings, promised = self.settings, self._promised(context.folder.candidates())
-        if promised is not None and settings.kind == "quickest":
-            most = likely_to_pass(evaluator, promised)
-            settings = replace(settings, most_changed=min(settings.most_changed, most))
-        made = runtime_candidates(evaluator, source, settings, name_of, others=others and promised is None)
-        for candidate, deployed in made.made:
-            replace_file(context.folder.path / candidate.file, deployed.content)
-            if deployed.answers is not None:
-                context.folder.save_answers(candidate.file, deployed.answers)
-        return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
-
-    def _promised(self, candidates: Sequence[Candidate]) -> Promised | None:
-        """Return the promise with the tests that ``candidates`` were; None without one."""
-        return None if self.promise is None else promised_after(candidates, self.promise)
-
-    def _proven(
-        self, evaluator: ScheduleEvaluator, runtime: Runtime, context: TaskContext
-    ) -> tuple[Source, tuple[Candidate, ...]]:
-        """Return the proven network and the candidates of its weights; what was proven before is read again."""
-        from senseapp.prove.deploy import proven_source, stored_source
-        from senseapp.prove.prove import prove_within
-
-        folder, proof = context.folder, self.proof(self.adapting)
-        key = proof.kept_key(folder)
-        known, delivery = proof.outcome(folder), folder.load(Delivery, key)
-        if known is not None and delivery is not None and self._is_enough(delivery.candidates[0], folder.candidates()):
-            return stored_source(evaluator, runtime, known, folder.compressed_model(key)), delivery.candidates
-        assert self.schedule is not None
-        proven = prove_within(
-            evaluator,
-            self.schedule,
-            repair=self.repair,
-            rounds=self.rounds,
-            adapting=self.adapting,
-            allowed_drop=self.allowed_drop,
-            promised=self._promised(folder.candidates()),
-        )
-        proof = self.proof(proven.result.adapting)
-        proof.keep(folder, proof.written(evaluator, proven, context))
-        delivery = folder.load(Delivery, proof.key)
-        assert delivery is not None  # just written
-        return proven_source(evaluator, runtime, proven), delivery.candidates
-
-    def _is_enough(self, weights: Candidate, known: Sequence[Candidate]) -> bool:
-        """Return whether weights that were proven before need no adapting."""
-        if self.allowed_drop is None:
-            return True
-        if self.promise is None:
-            return weights.within(self.allowed_drop)
-        return self.adapting != "off" or weights in kept(known, self.promise)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimingTask(FinishedRunTask[LayerTimes]):
-    """Times of the layers of a run's network on this machine at the levels of its compression."""
-
-    kind: ClassVar[type] = LayerTimes
-
-    threads: int = 1
-    batch: int = 1
-    runtime: str = field(default_factory=usual_runtime)
-
-    @property
-    def key(self) -> str:
-        """Names its file."""
-        runtime = "" if self.runtime == usual_runtime() else f" runtime={self.runtime}"
-        return key_of(f"times threads={self.threads} batch={self.batch}{runtime}")
-
-    def find_out(self, context: TaskContext) -> LayerTimes:
-        """Write the network and time its layers."""
-        from senseapp.prove.timed import open_timed  # torch loads here
-
-        evaluator = open_evaluator(context)
-        with open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch) as network:
-            return network.times
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Int8Trial(FinishedRunTask[Int8Prediction]):
-    """Time of a run's network all in int8 on this machine, beside float, before a file is searched for."""
-
-    kind: ClassVar[type] = Int8Prediction
-
-    threads: int = 1
-    batch: int = 1
-    runtime: str = field(default_factory=usual_runtime)
-
-    @property
-    def key(self) -> str:
-        """Names its file."""
-        return key_of(f"int8 threads={self.threads} batch={self.batch} runtime={self.runtime}")
-
-    def find_out(self, context: TaskContext) -> Int8Prediction:
-        """Write the network in float and in int8, and run both in turns."""
-        return self.tried(open_evaluator(context))
-
-    def tried(self, evaluator: ScheduleEvaluator) -> Int8Prediction:
-        """Do the same with an open evaluator."""
-        from senseapp.prove.probe import try_int8  # torch loads here
-
-        runtime = evaluator.runtime(self.runtime)
-        network, few = evaluator.original_file(runtime), evaluator.reconstruction.calibration()[:1]
-        evaluator.progress("Timing the network in float and in int8")
-        return try_int8(runtime, network, few, threads=self.threads, batch=self.batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,93 +203,3 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
             repair=self.drop.repair,
             limits=self.drop.limits,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendationTask(FinishedRunTask[Recommendation]):
-    """The recommendation for a run; its proof is kept like any other.
-
-    ``allowed_drop`` is in the unit of the model's main metric; None: the loss that this metric tolerates. A ``promise``
-    takes its place.
-    """
-
-    kind: ClassVar[type] = Recommendation
-    keeps_model: ClassVar[bool] = True
-
-    allowed_drop: float | None = None
-    promise: Promise | None = None
-
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        promise = "" if self.promise is None else f" promise={json.dumps(encode(self.promise)['data'], sort_keys=True)}"
-        return key_of(f"recommendation allowed={self.allowed_drop} repair={REPAIR}{promise}")
-
-    def proof(self, found: Recommendation) -> Verification | None:
-        """Return the task whose outcome is the proof of the recommended schedule; None if there is none."""
-        if found.schedule is None or found.validation is None:
-            return None
-        return Verification(run_id=self.run_id, schedule=found.schedule, adapting=found.validation.adapting)
-
-    def find_out(self, context: TaskContext) -> Recommendation:
-        """Search on the images of the run; the file of the original weights in int8 comes first."""
-        evaluator = open_evaluator(context)
-        return self.search(evaluator, context)[0]
-
-    def search(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Recommendation, Recommended]:
-        """Do the same with an open evaluator; return the finished record, and what was found with its model."""
-        from senseapp.prove.recommend import recommend
-
-        self.keep_original(evaluator, context)
-        tests = None if self.promise is None else promised_after(context.folder.candidates(), self.promise)
-        found = recommend(evaluator, allowed_drop=self.allowed_drop, promised=tests)
-        return self.keep_scheduled(found, evaluator, context), found
-
-    def keep_original(self, evaluator: ScheduleEvaluator, context: TaskContext) -> None:
-        """Make and keep the file of the original weights in int8, which pays on most machines and takes seconds."""
-        from senseapp.prove.recommend import judged_by
-
-        allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
-        task = original_in_int8(self.run_id, allowed, self.promise)
-        if task.outcome(context.folder) is None:
-            task.keep(context.folder, task.make(evaluator, context))
-
-    def keep_scheduled(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
-        """Keep the proof of the found schedule, and its files; return the finished record.
-
-        A pruned schedule also gets a file in int8. On top of zeros or rounded weights, int8 would lose more than on the
-        original weights and be no smaller or faster, so it is made only on request.
-        """
-        record, proof = found.record, self.proof(found.record)
-        if proof is None or found.proven is None:
-            return record
-        validation = proof.written(evaluator, found.proven, context)
-        proof.keep(context.folder, validation)
-        record, schedule = replace(record, validation=validation), proof.schedule
-        settings = _quickest(record.allowed_drop)
-        task = DeliverTask(
-            run_id=self.run_id,
-            schedule=schedule,
-            adapting=validation.adapting,
-            promise=self.promise,
-            settings=settings if schedule.removes_channels else replace(settings, kind="float"),
-        )
-        task.keep(context.folder, task.make(evaluator, context))
-        return record
-
-
-def original_in_int8(run_id: str, allowed_drop: float, promise: Promise | None = None) -> DeliverTask:
-    """Return the task for the file of the original weights in int8 with a tolerated or promised loss."""
-    most = allowed_drop if promise is None else promise.most
-    return DeliverTask(run_id=run_id, settings=_quickest(most), promise=promise)
-
-
-def promised_after(candidates: Sequence[Candidate], promise: Promise) -> Promised:
-    """Return ``promise`` with the tests that ``candidates`` were, to which those of further schedules are added."""
-    from senseapp.prove.prove import Promised  # torch loads here
-
-    return Promised(promise=promise, tests=sequence_after(candidates, promise))
-
-
-def _quickest(allowed_drop: float) -> DeploySettings:
-    return DeploySettings(kind="quickest", most_changed=min(allowed_drop, MOST_CHANGED))

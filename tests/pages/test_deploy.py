@@ -16,8 +16,8 @@ from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.backend import Backend
+from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.layer_tasks import CalibrationTask
-from senseapp.server.schedule_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from senseapp.views.frames.files import deployment_frame

@@ -19,7 +19,7 @@ from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, TriedTarget, ValidationResult
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.views.report.document import build_report
 from senseapp.views.report.figures import ReportContents

@@ -13,8 +13,8 @@ from senseapp.records.probe import Int8Prediction, PartTime
 from senseapp.records.spec import ModelSpec
 from senseapp.server.backend import Backend
 from senseapp.server.inputs import Inputs
-from senseapp.server.schedule_tasks import Int8Trial
 from senseapp.server.service import Service
+from senseapp.server.timing_tasks import Int8Trial
 from tests.deployments import a_candidate, a_deployment, usual_figures
 from tests.pages.conftest import open_page
 from tests.pages.test_deploy import keep

@@ -25,7 +25,7 @@ from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.operations import OPERATIONS
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import DeliverTask
+from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.server.session import open_local_session
 from tests.pages.conftest import finish, open_page

@@ -14,7 +14,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.promise import Promise
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import DeliverTask, RecommendationTask
+from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from tests.deployments import a_judged_candidate, some_figures

@@ -17,7 +17,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ResourceBudget, Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import RecommendationTask
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.solve.trade_off import schedule_for
 from tests.deployments import a_candidate, some_figures

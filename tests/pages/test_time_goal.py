@@ -16,8 +16,8 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.file_requests import answer_here
 from senseapp.server.run_requests import ReadTimes
-from senseapp.server.schedule_tasks import TimingTask
 from senseapp.server.service import Service
+from senseapp.server.timing_tasks import TimingTask
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import NAMES
 from tests.pages.test_schedule import specs

@@ -24,8 +24,8 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import MILLISECONDS, DeploySettings
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
+from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.layer_tasks import AnswersTask
-from senseapp.server.schedule_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.server.session import open_local_session
 from tests.pages.conftest import finish, open_page

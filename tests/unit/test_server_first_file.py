@@ -10,8 +10,8 @@ from senseapp.records.candidate import Delivery
 from senseapp.records.measurement import RunResult
 from senseapp.server import execution
 from senseapp.server.backend import Backend
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.execution import Measurement
-from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.server.tasks import TaskContext

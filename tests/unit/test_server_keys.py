@@ -13,9 +13,11 @@ from senseapp.records.candidate import Delivery
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
+from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.layer_tasks import HistogramTask
-from senseapp.server.schedule_tasks import DeliverTask, TimingTask, Verification
+from senseapp.server.schedule_tasks import Verification
 from senseapp.server.tasks import FinishedRunTask, changed_fields, earlier_texts, key_fields
+from senseapp.server.timing_tasks import TimingTask
 from senseapp.store.run_folder import RunFolder
 
 SCHEDULE = Schedule(

@@ -14,7 +14,8 @@ from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import DeliverTask, Verification
+from senseapp.server.delivery_tasks import DeliverTask
+from senseapp.server.schedule_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 

@@ -26,11 +26,11 @@ from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.leaderboard import LeaderboardRow, best_file
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
-from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import LOCAL_OWNER, Service
 from senseapp.views.frames.comparison import small_bars
 

@@ -16,9 +16,9 @@ from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.finished_runs import TaskT
 from senseapp.server.leaderboard import headline
-from senseapp.server.schedule_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.views.report.figures import ReportContents
 from senseapp.views.words import format as fmt

@@ -35,8 +35,8 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, kept, shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
+from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
-from senseapp.server.schedule_tasks import RecommendationTask, original_in_int8
 from senseapp.views.charts.axes import PICK
 from senseapp.views.charts.savings import candidates_chart, recommended_chart
 from senseapp.views.frames.files import (

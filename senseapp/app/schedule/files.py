@@ -38,9 +38,11 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
+from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.layer_tasks import CalibrationTask
 from senseapp.server.outputs import GraphFiles
-from senseapp.server.schedule_tasks import MOST_CHANGED, DeliverTask, Int8Trial, Verification
+from senseapp.server.schedule_tasks import Verification
+from senseapp.server.timing_tasks import Int8Trial
 from senseapp.views.frames.files import border_share, deployment_frame, operators_frame, shown_metrics
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import download_stem

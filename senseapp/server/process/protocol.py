@@ -18,6 +18,7 @@ from senseapp.core.codec import decode, encode, register
 from senseapp.core.process import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.server.check_jobs import CheckTask
+from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
 from senseapp.server.execution import Measurement
 from senseapp.server.layer_tasks import (
     AnswersTask,
@@ -27,16 +28,10 @@ from senseapp.server.layer_tasks import (
     HistogramWall,
     LayerAnswers,
 )
-from senseapp.server.schedule_tasks import (
-    DeliverTask,
-    Int8Trial,
-    RecommendationTask,
-    StrongestSearch,
-    TimingTask,
-    Verification,
-)
+from senseapp.server.schedule_tasks import StrongestSearch, Verification
 from senseapp.server.session import open_local_session
 from senseapp.server.tasks import RunTask, TaskContext
+from senseapp.server.timing_tasks import Int8Trial, TimingTask
 from senseapp.store.run_folder import RunFolder
 
 _KINDS: dict[str, type[Any]] = {

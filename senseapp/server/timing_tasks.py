@@ -1,0 +1,73 @@
+"""Tasks that time the network of a finished run on this machine: its layers, and all of it in int8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from senseapp.descriptions.runtimes import usual_runtime
+from senseapp.records.deployment import LayerTimes
+from senseapp.records.probe import Int8Prediction
+from senseapp.server.tasks import (
+    FinishedRunTask,
+    TaskContext,
+    key_of,
+    open_evaluator,
+)
+
+if TYPE_CHECKING:
+    from senseapp.prove.evaluator import ScheduleEvaluator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingTask(FinishedRunTask[LayerTimes]):
+    """Times of the layers of a run's network on this machine at the levels of its compression."""
+
+    kind: ClassVar[type] = LayerTimes
+
+    threads: int = 1
+    batch: int = 1
+    runtime: str = field(default_factory=usual_runtime)
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        runtime = "" if self.runtime == usual_runtime() else f" runtime={self.runtime}"
+        return key_of(f"times threads={self.threads} batch={self.batch}{runtime}")
+
+    def find_out(self, context: TaskContext) -> LayerTimes:
+        """Write the network and time its layers."""
+        from senseapp.prove.timed import open_timed  # torch loads here
+
+        evaluator = open_evaluator(context)
+        with open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch) as network:
+            return network.times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int8Trial(FinishedRunTask[Int8Prediction]):
+    """Time of a run's network all in int8 on this machine, beside float, before a file is searched for."""
+
+    kind: ClassVar[type] = Int8Prediction
+
+    threads: int = 1
+    batch: int = 1
+    runtime: str = field(default_factory=usual_runtime)
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"int8 threads={self.threads} batch={self.batch} runtime={self.runtime}")
+
+    def find_out(self, context: TaskContext) -> Int8Prediction:
+        """Write the network in float and in int8, and run both in turns."""
+        return self.tried(open_evaluator(context))
+
+    def tried(self, evaluator: ScheduleEvaluator) -> Int8Prediction:
+        """Do the same with an open evaluator."""
+        from senseapp.prove.probe import try_int8  # torch loads here
+
+        runtime = evaluator.runtime(self.runtime)
+        network, few = evaluator.original_file(runtime), evaluator.reconstruction.calibration()[:1]
+        evaluator.progress("Timing the network in float and in int8")
+        return try_int8(runtime, network, few, threads=self.threads, batch=self.batch)
