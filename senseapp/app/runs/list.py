@@ -211,15 +211,15 @@ def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
-        "title": text("Run", width=180, pinned=True),
-        "compression": text("Compression", width=130),
-        "file": text("Best file, measured", width=230, help="Smallest file that was made within the usual loss."),
-        "headline": text("Layers measured alone", width=150),
-        "bars": st.column_config.BarChartColumn(
-            "Layers", width=80, help="What each layer loses alone at the usual level, in the order of the network."
-        ),
-        "state": text("State", width=66),
+        "title": text("Run", width=170, pinned=True),
+        "file": text("Best file, measured", width=350, help="Smallest file that was made within the usual loss."),
+        "state": text("State", width=82),
         "age": st.column_config.DatetimeColumn("Started", format="distance", width=100),
+        "compression": text("Compression", width=130),
+        "bars": st.column_config.BarChartColumn(
+            "Layers", width=64, help="What each layer loses alone at the usual level, in the order of the network."
+        ),
+        "headline": text("Layers measured alone", width=330),
         "size": number("Size", format="bytes", width=58, help="Of its files on this server's disk."),
         "tags": st.column_config.ListColumn("Tags", width=62),
         "model": text("Model", width=110),

@@ -248,7 +248,7 @@ def caveat_of_sides(sides: Sequence[Side]) -> str:
 
 
 _MOST_BARS = 30
-_COLUMNS = ("open", "title", "compression", "file", "headline", "bars", "state", "age", "size", "tags", "model")
+_COLUMNS = ("open", "title", "file", "state", "age", "compression", "bars", "headline", "size", "tags", "model")
 
 
 def runs_frame(
@@ -263,12 +263,12 @@ def runs_frame(
         (
             "Open",
             record.title,
-            compression_text(record.spec.sensitivity),
             known.get(record.run_id, ""),
-            record.headline or record.error or record.origin,
-            bars.get(record.run_id),
             STATES[record.state].label,
             pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
+            compression_text(record.spec.sensitivity),
+            bars.get(record.run_id),
+            record.headline or record.error or record.origin,
             record.num_bytes,
             [*record.tags, *(["shared"] if record.shared else [])],
             record.spec.model.title,
