@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -37,6 +37,7 @@ TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
 COMPARING_TURNS = 21
 """Where only the ratio of two times counts."""
+_OPENINGS, _TURNS_OF_OPENING = 5, 15  # where a ratio is to hold for files that are opened anew
 
 
 class RuntimeNetwork(ABC):
@@ -380,6 +381,22 @@ class Runtime(ABC):
         """Return the time of a file on ``images`` as a multiple of that of another, run in turns."""
         opened = [self.open(content, threads=threads) for content in (file, other)]
         return ratio(*self.times(opened, images, turns=COMPARING_TURNS)).value
+
+    def time_ratio_anew(self, file: bytes, other: bytes, images: Tensor, *, threads: int = 1) -> Median:
+        """Return the time of a file on ``images`` as a multiple of that of another, both opened anew several times.
+
+        Where memory lies and what else runs makes the same two files differ by some percent from one opening to the
+        next, far more than from turn to turn; so the interval reaches from the least to the largest median.
+        """
+        ratios: list[float] = []
+        medians: list[float] = []
+        for _ in range(_OPENINGS):
+            opened = [self.open(content, threads=threads) for content in (file, other)]
+            one, another = self.times(opened, images, turns=_TURNS_OF_OPENING)
+            ratios += [first / second for first, second in zip(one, another, strict=True)]
+            medians.append(ratio(one, another).value)
+        found = Median.of(ratios)
+        return replace(found, low=min(found.low, *medians), high=max(found.high, *medians))
 
     def time_layers(
         self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
