@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 from torch import Tensor
 
 from benchmarks.real.rows import Row
+from senseapp.prove.file_times import FileTimes
 from senseapp.prove.float_nodes import mixed
-from senseapp.prove.int8_files import SEARCH_TURNS, holds_time, is_quick_enough
 from senseapp.records.candidate import is_clearly_less
 from senseapp.records.deployment import Median
 from senseapp.runtimes.base import TURNS, ratio
@@ -44,6 +44,7 @@ class _Made:
         content: the float file.
         file: that of the search, which may take ``most`` times as long as ``all_int8``.
         in_time: whether the search found it to.
+        times: of files beside ``all_int8``, as the search has taken them.
         as_float: a file that is predicted to take about as long as the float file.
     """
 
@@ -53,6 +54,7 @@ class _Made:
     file: bytes
     most: float
     in_time: bool
+    times: FileTimes
     as_float: bytes
 
 
@@ -161,13 +163,14 @@ def _made(seed: int) -> _Made:
             own = sum(each[8.0 if name in inside else 32.0] for name, each in seconds.items())
             return own + times.between(inside)
 
+        kept = FileTimes(OPERATIONS, all_int8, image, threads=1)
         found = mixed(
             writer,
             screen=damage_of,
             damage_of=damage_of,
             seconds_of=seconds_of,
-            is_quick_enough=lambda file: is_quick_enough(_time(file, all_int8, image, SEARCH_TURNS), most),
-            holds_time=lambda file: holds_time(OPERATIONS.time_ratio_anew(file, all_int8, image), most),
+            is_quick_enough=lambda file: kept.seems_within(file, most),
+            holds_time=lambda file: kept.is_within(file, most),
             uses_time=True,
             progress=lambda _step: None,
         )
@@ -179,6 +182,7 @@ def _made(seed: int) -> _Made:
             file=found.content,
             most=most,
             in_time=found.in_time,
+            times=kept,
             as_float=writer.write(weights_only=as_float),
         )
 
@@ -189,7 +193,7 @@ def _time(file: bytes, reference: bytes, image: Tensor, turns: int) -> Median:
 
 
 def _said(made: _Made) -> _Said:
-    late = OPERATIONS.time_ratio_anew(made.file, made.all_int8, made.image).high > made.most
+    late = made.times.anew(made.file).high > made.most
     figures = {file: _time(file, made.content, made.image, TURNS) for file in (made.file, made.as_float)}
     return _Said(
         late=late or not made.in_time,

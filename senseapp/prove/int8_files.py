@@ -15,11 +15,12 @@ from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
 from senseapp.networks.network import in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.file_times import FileTimes
 from senseapp.prove.float_nodes import Mixed, first_quick, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.records.deployment import INT8_BITS, DeploySettings, Median
+from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import COMPARING_TURNS, TURNS, Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork, ratio
+from senseapp.runtimes.base import Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork
 
 _BITS = BitScale(noun="rounding", axis="Bits")
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
@@ -27,9 +28,6 @@ _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
-SEARCH_TURNS = 15
-"""How often a file runs for its time during a search."""
-_TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
 _OFTEN_LONGER = (
@@ -114,6 +112,7 @@ class Int8Search:
         self._fitted, self._others = (_in_calls(self._network, each) for each in _fitted_and_others(evaluator))
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
+        self._timing: dict[bytes, FileTimes] = {}  # by reference
         self._most = settings.most_time  # times all-int8's, that the file may take
 
     @property
@@ -158,7 +157,10 @@ class Int8Search:
             made["default"] = own.content
         if settings.kind == "mixed" and found.content != all_int8:
             steps.progress("Timing the file again")
-            found = replace(found, in_time=found.in_time and self._takes(found.content, all_int8).high <= self._most)
+            found = replace(
+                found,
+                in_time=found.in_time and self._times(all_int8).anew(self._placed(found.content)).high <= self._most,
+            )
         if self._by_answers and not self._pays(found.content):
             found = Mixed(content=network, in_float=(), gain={})  # float changes none, and takes no longer
         late = (*(() if found.in_time else (_OFTEN_LONGER,)), *found.notes)
@@ -197,36 +199,32 @@ class Int8Search:
             whole = quantizer.write(but=[*kept, *names])
             if self._damage_of(whole) < (1 - _WORTH_BYTES) * self._damage_of(found.content):
                 known.append(Variant(name="whole", content=whole, in_float=names, notes=(_WHOLE_WEIGHTS,)))
-        other, note = (self._content, _AS_FLOAT) if self._by_answers else (all_int8, _AS_QUICK)
+        other, note = (self._content, _AS_FLOAT) if self._by_answers else (self._placed(all_int8), _AS_QUICK)
 
-        def is_quick(group: tuple[str, ...]) -> bool:
-            file = quantizer.write(but=kept, weights_only=group)
-            return is_quick_enough(self._ratio(file, other, COMPARING_TURNS), 1.0)
-
-        place = first_quick(found.ladder, is_quick, self._steps.progress)
+        times = self._times(other)
+        place = first_quick(
+            found.ladder,
+            lambda group: times.seems_within(self._placed(quantizer.write(but=kept, weights_only=group)), 1.0),
+            self._steps.progress,
+        )
         for group in () if place is None else found.ladder[place : place + _QUICK_TRIED]:
             content = quantizer.write(but=kept, weights_only=group)
-            if self._holds_time(content, other, 1.0):
+            if times.is_within(self._placed(content), 1.0):
                 known.append(Variant(name="quick", content=content, in_float=group, notes=(note,)))
                 break
         return tuple(known)
 
-    def _ratio(self, content: bytes, other: bytes, turns: int) -> Median:
-        """Return the time of a file as a multiple of that of another, run in turns."""
-        file, reference = (
-            self._runtime.open(self._runtime.in_place(self._content, each), threads=self._settings.threads)
-            for each in (content, other)
-        )
-        return ratio(*self._runtime.times((file, reference), self._call, turns=turns))
+    def _times(self, reference: bytes) -> FileTimes:
+        """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""
+        known = self._timing.get(reference)
+        if known is None:
+            known = FileTimes(self._runtime, reference, self._call, threads=self._settings.threads)
+            self._timing[reference] = known
+        return known
 
-    def _holds_time(self, content: bytes, other: bytes, most: float) -> bool:
-        """Return whether a file takes at most ``most`` times as long as another, also when both are opened anew."""
-        return holds_time(self._takes(content, other), most)
-
-    def _takes(self, content: bytes, other: bytes) -> Median:
-        """Return the time of a file as a multiple of that of another, both opened anew several times."""
-        file, reference = (self._runtime.in_place(self._content, each) for each in (content, other))
-        return self._runtime.time_ratio_anew(file, reference, self._call, threads=self._settings.threads)
+    def _placed(self, content: bytes) -> bytes:
+        """Return an int8 file as it is delivered, and a float one as it is."""
+        return content if content == self._content else self._runtime.in_place(self._content, content)
 
     @cached_property
     def _call(self) -> Tensor:
@@ -241,7 +239,9 @@ class Int8Search:
         neither was timed against float.
         """
         changed = self._judged(content).share_changed
-        return changed <= self._settings.most_changed and self._holds_time(content, self._content, 1.0)
+        return changed <= self._settings.most_changed and self._times(self._content).is_within(
+            self._placed(content), 1.0
+        )
 
     def _notes(self, content: bytes, of_quantizer: tuple[str, ...], own: OwnInt8 | None) -> tuple[str, ...]:
         """Return sentences on how the file was made, and what it is compared with."""
@@ -276,8 +276,7 @@ class Int8Search:
         runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
         few = torch.cat(tuple(self._others))[:_SCREENING_IMAGES]
         screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
-        reference = original if self._by_answers else all_int8
-        quickest = runtime.open(runtime.in_place(self._content, reference), threads=settings.threads)
+        times = self._times(original if self._by_answers else self._placed(all_int8))
         self._most = most_time = 1.0 if self._by_answers else self._most_time(all_int8)
 
         def is_enough(content: bytes, damage: float) -> bool:
@@ -285,20 +284,15 @@ class Int8Search:
                 return self._judged(content).share_changed <= settings.most_changed
             return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
 
-        def time_of(content: bytes) -> Median:
-            file = runtime.in_place(self._content, content)
-            pair = (runtime.open(file, threads=settings.threads), quickest)
-            return ratio(*runtime.times(pair, self._call, turns=SEARCH_TURNS))
-
         return mixed(
             quantizer,
             always_float=kept,
             screen=lambda content: screen.judged(runtime.open(content)).damage,
             damage_of=self._damage_of,
             seconds_of=self._seconds(quantizer, all_int8),
-            is_quick_enough=lambda content: is_quick_enough(time_of(content), most_time),
+            is_quick_enough=lambda content: times.seems_within(self._placed(content), most_time),
             is_enough=is_enough,
-            holds_time=lambda content: self._holds_time(content, reference, most_time),
+            holds_time=lambda content: times.is_within(self._placed(content), most_time),
             uses_time=not self._by_answers,
             progress=self._steps.progress,
         )
@@ -308,7 +302,7 @@ class Int8Search:
 
         Where all-int8 takes longer than float, the file may take as long as that.
         """
-        float_time = 1 / self._ratio(all_int8, self._content, TURNS).value
+        float_time = self._times(self._placed(all_int8)).anew(self._content).value
         return min(self._settings.most_time, max(1.0, float_time))
 
     def _seconds(self, quantizer: Quantizer, int8: bytes) -> Callable[[Collection[str]], float]:
@@ -341,20 +335,6 @@ class Int8Search:
             judgement = self._judge.judged(self._runtime.open(content))
             self._last = content, judgement
         return judgement
-
-
-def is_quick_enough(time: Median, most: float) -> bool:
-    """Return whether a file seems to keep to the time ``most``, both to that of the same other file."""
-    return time.value <= _TIME_MARGIN * most
-
-
-def holds_time(time: Median, most: float) -> bool:
-    """Return whether a file keeps to the time ``most``, by a timing that is to hold when it is opened anew.
-
-    The whole interval lies below it, which is wide where a machine is busy or calls are short: there the medians of two
-    timings of one file differ by far more than on a quiet machine.
-    """
-    return is_quick_enough(time, most) and time.high <= most
 
 
 def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime: Runtime) -> list[LayerRounding]:

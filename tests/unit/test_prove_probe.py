@@ -19,7 +19,7 @@ from senseapp.prove import int8_files
 from senseapp.prove import probe as prove_probe
 from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
-from senseapp.prove.int8_files import Int8Search
+from senseapp.prove.file_times import FileTimes
 from senseapp.prove.probe import predict_int8, try_int8
 from senseapp.records.candidate import offered, recommended
 from senseapp.records.deployment import DeploySettings, Median, OperatorTime, operator_shares
@@ -309,8 +309,8 @@ def test_a_file_that_takes_longer_when_the_search_has_ended_is_said_to(
         return " ".join(candidate.deployment.notes)
 
     assert "took longer than was allowed" not in notes()
-    monkeypatch.setattr(Int8Search, "_takes", lambda *_: Median(value=1.2, low=1.1, high=1.31))
-    monkeypatch.setattr(int8_files, "holds_time", lambda *_: True)
+    monkeypatch.setattr(FileTimes, "anew", lambda *_: Median(value=1.3, low=1.3, high=1.31))
+    monkeypatch.setattr(FileTimes, "is_within", lambda *_: True)
     assert "took longer than was allowed" in notes()
 
 
