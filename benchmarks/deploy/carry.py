@@ -49,32 +49,34 @@ INTRO = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """One of our files and onnxruntime's own, on the images that chose and on others; times and bytes as ratios.
+class Measured:
+    """Our files and onnxruntime's own ("default"), on the images that chose and on others; by name.
 
     Attributes:
-        what: which of our files it is.
-        time: as a multiple of that of onnxruntime's own file.
-        time_of_float: as a multiple of that of the float file.
-        size: as a multiple of that of all-int8.
-        all_int8: our file all in int8, on the other images.
+        best: of our files, the one that does least harm on the images that choose, of those that are quick and small.
+        titles: which of our files it is.
+        times: as multiples of that of onnxruntime's own file.
+        times_of_float: as multiples of that of the float file.
+        sizes: as multiples of that of all-int8.
     """
 
-    what: str
-    chose: tuple[Judgement, Judgement]
-    others: tuple[Judgement, Judgement]
-    time: float
-    time_of_float: float
-    size: float
-    all_int8: Judgement
+    best: str
+    titles: dict[str, str]
+    chose: dict[str, Judgement]
+    others: dict[str, Judgement]
+    times: dict[str, float]
+    times_of_float: dict[str, float]
+    sizes: dict[str, float]
 
 
 def rows(*names: str) -> Iterator[Row]:
     """Yield gains on the images that chose and on other photographs, and what is left beside onnxruntime's own."""
     for name in names or NETWORKS:
-        found = _measured(name)
-        here, there = (1 - ours.damage / own.damage for ours, own in (found.chose, found.others))
-        ours, own = found.others
+        curves, others = _crops(_MADE_FROM, first=0, seed=0), _crops(_SCORED, first=1, seed=1)
+        found = measured(_network(name), name, curves, others)
+        best = found.best
+        here, there = (1 - each[best].damage / each["default"].damage for each in (found.chose, found.others))
+        ours, own, all_int8 = (found.others[each] for each in (best, "default", "int8"))
         yield Row(
             what=f"{name}: gain in KL on other photographs, on the images that chose",
             wanted=f"at most {100 * _MOST_LESS:.0f} % less",
@@ -84,20 +86,22 @@ def rows(*names: str) -> Iterator[Row]:
         yield Row(
             what=f"{name}: KL, disagreement and time on other photographs, as shares of onnxruntime's own best setting",
             wanted="≤ 0.10, ≤ 0.35, ≤ 1.0",
-            found=f"{ours.damage / own.damage:.2f}, {_share(ours, own):.2f}, {found.time:.2f} ({found.what}; "
-            f"{found.time_of_float:.2f} of float, {found.size:.2f} of the bytes of all-int8)",
-            holds=ours.damage <= 0.1 * own.damage and _share(ours, own) <= 0.35 and found.time <= 1,
+            found=f"{ours.damage / own.damage:.2f}, {share(ours, own):.2f}, {found.times[best]:.2f} "
+            f"({found.titles[best]}; {found.times_of_float[best]:.2f} of float, {found.sizes[best]:.2f} of the bytes "
+            "of all-int8)",
+            holds=ours.damage <= 0.1 * own.damage and share(ours, own) <= 0.35 and found.times[best] <= 1,
         )
         yield Row(
             what=f"{name}: agreement on other photographs, all in int8, and the file above",
             wanted="≥ 97 %, ≥ 99 %",
-            found=f"{100 * (1 - found.all_int8.share_changed):.1f} %, {100 * (1 - ours.share_changed):.1f} %; "
+            found=f"{100 * (1 - all_int8.share_changed):.1f} %, {100 * (1 - ours.share_changed):.1f} %; "
             f"onnxruntime's own {100 * (1 - own.share_changed):.1f} %",
-            holds=found.all_int8.share_changed <= 0.03 and ours.share_changed <= 0.01,
+            holds=all_int8.share_changed <= 0.03 and ours.share_changed <= 0.01,
         )
 
 
-def _share(ours: Judgement, own: Judgement) -> float:
+def share(ours: Judgement, own: Judgement) -> float:
+    """Return the answers that a file of ours changes, as a multiple of those that onnxruntime's own changes."""
     return ours.share_changed / own.share_changed if own.share_changed else float(ours.share_changed > 0)
 
 
@@ -117,16 +121,16 @@ def _crops(count: int, *, first: int, seed: int) -> Tensor:
     return tensors(count, halves, seed=seed, side=_SIDE)
 
 
-def _measured(name: str) -> _Measured:
-    network, curves, others = _network(name), _crops(_MADE_FROM, first=0, seed=0), _crops(_SCORED, first=1, seed=1)
+def measured(network: nn.Module, title: str, curves: Tensor, others: Tensor) -> Measured:
+    """Return what a search on ``curves`` offers, with ``others`` to measure it on, both (N, C, H, W)."""
     profile = MeasurementContext.prepare(network, TensorImages(curves[:2]), task=CLASSIFICATION).profile
-    profile = replace(profile, title=name)
+    profile = replace(profile, title=title)
     spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8.0,)))
     result = RunResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=(), num_samples=len(curves))
     size = curves.shape[1:]
-    prepared = Preprocessing(input_shape=(size[0], size[1], size[2]), mean=(0.5,) * 3, std=(0.5,) * 3)
+    prepared = Preprocessing(input_shape=(size[0], size[1], size[2]), mean=(0.5,) * size[0], std=(0.5,) * size[0])
     model = LoadedModel(
-        module=network, title=name, preprocessing=prepared, num_classes=profile.num_classes, pretrained=True
+        module=network, title=title, preprocessing=prepared, num_classes=profile.num_classes, pretrained=True
     )
     images = ProofImages(curves=TensorImages(curves), proof=TensorImages(others), note="")
     evaluator = ScheduleEvaluator.open(result, model=model, images=images)
@@ -134,27 +138,30 @@ def _measured(name: str) -> _Measured:
     layers = OPERATIONS.layers_of_nodes(content, {layer.name for layer in profile.layers})
     search = Int8Search(evaluator, OPERATIONS, content, {}, DeploySettings(), OptionalSteps(Progress()))
     found = search.found({"original": content, "file": content}, layers)
-    ours = {"the file asked for": found.files["file"]} | {each.notes[0]: each.content for each in found.variants}
+    titles = {"file": "the file asked for"} | {each.name: each.notes[0] for each in found.variants}
+    ours = {"file": found.files["file"]} | {each.name: each.content for each in found.variants}
     files = {each: found.files[each] for each in ("original", "default", "int8")} | ours
     opened = [OPERATIONS.open(each, threads=1) for each in files.values()]
     spent = dict(zip(files, OPERATIONS.times(opened, others[:1], turns=TURNS), strict=True))
-    times = {each: ratio(spent[each], spent["default"]).value for each in files}
+    times, of_float = (
+        {each: ratio(spent[each], spent[reference]).value for each in files} for reference in ("default", "original")
+    )
 
     def judged(batches: list[Tensor]) -> dict[str, Judgement]:
         reference = OPERATIONS.open(content)
         judge = Judge(CLASSIFICATION, JudgingImages.of_batches(batches), reference, num_outputs=profile.num_classes)
         return {each: judge.judged(OPERATIONS.open(file)) for each, file in files.items() if each != "original"}
 
-    chose, other = judged(search.judging), judged(list(others.split(28)))
-    small = [each for each in ours if len(files[each]) <= _MOST_BYTES * len(files["int8"])]
+    chose = judged(search.judging)
+    sizes = {each: len(file) / len(files["int8"]) for each, file in files.items()}
+    small = [each for each in ours if sizes[each] <= _MOST_BYTES]
     quick = [each for each in small if times[each] <= 1] or small
-    best = min(quick, key=lambda each: chose[each].damage)
-    return _Measured(
-        what=best,
-        chose=(chose[best], chose["default"]),
-        others=(other[best], other["default"]),
-        time=times[best],
-        time_of_float=ratio(spent[best], spent["original"]).value,
-        size=len(files[best]) / len(files["int8"]),
-        all_int8=other["int8"],
+    return Measured(
+        best=min(quick, key=lambda each: chose[each].damage),
+        titles=titles,
+        chose=chose,
+        others=judged(list(others.split(28))),
+        times=times,
+        times_of_float=of_float,
+        sizes=sizes,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,11 +15,12 @@ from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
 from senseapp.networks.network import in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.file_times import FileTimes
 from senseapp.prove.float_nodes import Mixed, first_quick, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.records.deployment import INT8_BITS, DeploySettings, Median
+from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import COMPARING_TURNS, TURNS, Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork, ratio
+from senseapp.runtimes.base import Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork
 
 _BITS = BitScale(noun="rounding", axis="Bits")
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
@@ -26,15 +28,14 @@ _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
-_SEARCH_TURNS = 15
-TIME_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
 _OFTEN_LONGER = (
-    "Timed again, the file took longer than was allowed: this machine is busy, or its times vary. Make the file again "
-    "on a quiet machine."
+    "Timed again, the file took longer than was allowed at some times: this machine is busy, or its times vary. Make "
+    "the file again on a quiet machine."
 )
 _REASONS = 3
+_QUICK_TRIED = 4  # files as quick as another, each with fewer nodes in float, until one holds that time
 _MUCH_LOST = 0.5  # of the values of a part of a tensor
 _WORTH_BYTES = 0.2  # of the damage that is left, which weights in 32 bits must take away
 _ALL_INT8 = "All of it is in int8."
@@ -111,6 +112,8 @@ class Int8Search:
         self._fitted, self._others = (_in_calls(self._network, each) for each in _fitted_and_others(evaluator))
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
+        self._timing: dict[bytes, FileTimes] = {}  # by reference
+        self._most = settings.most_time  # times all-int8's, that the file may take
 
     @property
     def judging(self) -> list[Tensor]:
@@ -152,6 +155,12 @@ class Int8Search:
             if self._damage_of(own.content) < self._damage_of(found.content) and not kept:
                 found = replace(found, content=own.content, in_float=(), in_time=True)
             made["default"] = own.content
+        if settings.kind == "mixed" and found.content != all_int8:
+            steps.progress("Timing the file again")
+            found = replace(
+                found,
+                in_time=found.in_time and self._times(all_int8).anew(self._placed(found.content)).high <= self._most,
+            )
         if self._by_answers and not self._pays(found.content):
             found = Mixed(content=network, in_float=(), gain={})  # float changes none, and takes no longer
         late = (*(() if found.in_time else (_OFTEN_LONGER,)), *found.notes)
@@ -190,37 +199,49 @@ class Int8Search:
             whole = quantizer.write(but=[*kept, *names])
             if self._damage_of(whole) < (1 - _WORTH_BYTES) * self._damage_of(found.content):
                 known.append(Variant(name="whole", content=whole, in_float=names, notes=(_WHOLE_WEIGHTS,)))
-        other, note = (self._content, _AS_FLOAT) if self._by_answers else (all_int8, _AS_QUICK)
+        other, note = (self._content, _AS_FLOAT) if self._by_answers else (self._placed(all_int8), _AS_QUICK)
 
-        def is_quick(group: tuple[str, ...]) -> bool:
-            return self._ratio(quantizer.write(but=kept, weights_only=group), other, COMPARING_TURNS) <= TIME_MARGIN
-
-        place = first_quick(found.ladder, is_quick, self._steps.progress)
-        if place is not None:
-            group = found.ladder[place]
+        times = self._times(other)
+        place = first_quick(
+            found.ladder,
+            lambda group: times.seems_within(self._placed(quantizer.write(but=kept, weights_only=group)), 1.0),
+            self._steps.progress,
+        )
+        for group in () if place is None else found.ladder[place : place + _QUICK_TRIED]:
             content = quantizer.write(but=kept, weights_only=group)
-            known.append(Variant(name="quick", content=content, in_float=group, notes=(note,)))
+            if times.is_within(self._placed(content), 1.0):
+                known.append(Variant(name="quick", content=content, in_float=group, notes=(note,)))
+                break
         return tuple(known)
 
-    def _ratio(self, content: bytes, other: bytes, turns: int) -> float:
-        """Return the time of a file as a multiple of that of another, run in turns."""
-        file, reference = (
-            self._runtime.open(self._runtime.in_place(self._content, each), threads=self._settings.threads)
-            for each in (content, other)
-        )
-        return ratio(*self._runtime.times((file, reference), self._others[0][:1], turns=turns)).value
+    def _times(self, reference: bytes) -> FileTimes:
+        """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""
+        known = self._timing.get(reference)
+        if known is None:
+            known = FileTimes(self._runtime, reference, self._call, threads=self._settings.threads)
+            self._timing[reference] = known
+        return known
+
+    def _placed(self, content: bytes) -> bytes:
+        """Return an int8 file as it is delivered, and a float one as it is."""
+        return content if content == self._content else self._runtime.in_place(self._content, content)
+
+    @cached_property
+    def _call(self) -> Tensor:
+        """The images of one call, as times are taken."""
+        part = self._others[0]
+        return part if self._network.fixed_batch else part[:1].expand(self._settings.batch, *part.shape[1:])
 
     def _pays(self, content: bytes) -> bool:
-        """Return whether a file changes as few answers as allowed and is quicker than the float file, run in turns.
+        """Return whether a file changes as few answers as allowed and is quicker than the float file.
 
         The search accepts all of it in int8 where that changes few enough, and the runtime's own file by its damage:
         neither was timed against float.
         """
-        if self._judged(content).share_changed > self._settings.most_changed:
-            return False
-        file, part, settings = self._runtime.in_place(self._content, content), self._others[0], self._settings
-        image = part if self._network.fixed_batch else part[:1].expand(settings.batch, *part.shape[1:])
-        return self._runtime.time_ratio(file, self._content, image, threads=settings.threads) < 1
+        changed = self._judged(content).share_changed
+        return changed <= self._settings.most_changed and self._times(self._content).is_within(
+            self._placed(content), 1.0
+        )
 
     def _notes(self, content: bytes, of_quantizer: tuple[str, ...], own: OwnInt8 | None) -> tuple[str, ...]:
         """Return sentences on how the file was made, and what it is compared with."""
@@ -255,20 +276,13 @@ class Int8Search:
         runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
         few = torch.cat(tuple(self._others))[:_SCREENING_IMAGES]
         screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
-        quickest = runtime.open(
-            original if self._by_answers else runtime.in_place(self._content, all_int8), threads=settings.threads
-        )
-        most_time = 1.0 if self._by_answers else self._most_time(all_int8)
+        times = self._times(original if self._by_answers else self._placed(all_int8))
+        self._most = most_time = 1.0 if self._by_answers else self._most_time(all_int8)
 
         def is_enough(content: bytes, damage: float) -> bool:
             if self._by_answers:
                 return self._judged(content).share_changed <= settings.most_changed
             return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
-
-        def time_of(content: bytes, turns: int) -> Median:
-            file = runtime.in_place(self._content, content)
-            pair = (runtime.open(file, threads=settings.threads), quickest)
-            return ratio(*runtime.times(pair, few[:1], turns=turns))
 
         return mixed(
             quantizer,
@@ -276,9 +290,9 @@ class Int8Search:
             screen=lambda content: screen.judged(runtime.open(content)).damage,
             damage_of=self._damage_of,
             seconds_of=self._seconds(quantizer, all_int8),
-            is_quick_enough=lambda content: time_of(content, _SEARCH_TURNS).value <= TIME_MARGIN * most_time,
+            is_quick_enough=lambda content: times.seems_within(self._placed(content), most_time),
             is_enough=is_enough,
-            holds_time=lambda content: time_of(content, TURNS).value <= TIME_MARGIN * most_time,
+            holds_time=lambda content: times.is_within(self._placed(content), most_time),
             uses_time=not self._by_answers,
             progress=self._steps.progress,
         )
@@ -288,7 +302,7 @@ class Int8Search:
 
         Where all-int8 takes longer than float, the file may take as long as that.
         """
-        float_time = 1 / self._ratio(all_int8, self._content, TURNS)
+        float_time = self._times(self._placed(all_int8)).anew(self._content).value
         return min(self._settings.most_time, max(1.0, float_time))
 
     def _seconds(self, quantizer: Quantizer, int8: bytes) -> Callable[[Collection[str]], float]:

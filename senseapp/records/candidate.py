@@ -18,7 +18,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, Deployment, RuntimeFigures
+from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, Deployment, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.records.promise import CONFIDENCE, Promise, bound_text, kept
 from senseapp.records.schedule import Delivered, Schedule
@@ -152,8 +152,8 @@ class Candidate:
 
     @property
     def is_faster(self) -> bool:
-        """Whether a call takes less time than the original's, beyond what chance explains."""
-        return self.figures.time_ratio.high < 1
+        """Whether a call takes less time than the original's, beyond what chance and another opening explain."""
+        return is_clearly_less(self.figures.time_ratio)
 
     @property
     def pays(self) -> bool:
@@ -266,6 +266,15 @@ class Candidate:
         if kept and self.form == "onnx":  # a file of a search for int8 that computes nothing in int8
             in_float = ", weights in 8 bits"
         return f"{self.title}{in_float}{how}"
+
+
+def is_clearly_less(time: Median) -> bool:
+    """Return whether a file is quicker than another, given its time to that of the other.
+
+    Within one opening of both files, the interval tells a difference from chance; from one opening to the next, the
+    times of the same two files differ by some percent.
+    """
+    return time.high < 1 and time.value <= 1 - _SAME_TIME
 
 
 def judged_by(changes: Iterable[MetricChange]) -> str:

@@ -113,6 +113,8 @@ def test_times_that_cannot_be_told_from_the_originals_are_not_called_faster() ->
     one = a_candidate(share=0.99)
     assert not one.is_faster
     assert replace(one, figures=replace(one.figures, time_ratio=Median(value=0.9, low=0.85, high=0.95))).is_faster
+    barely = Median(value=0.985, low=0.98, high=0.99)  # told from the original's in one opening, not in the next
+    assert not replace(one, figures=replace(one.figures, time_ratio=barely)).is_faster
 
 
 def test_a_file_of_a_search_that_computes_in_float_says_that_its_weights_have_8_bits() -> None:

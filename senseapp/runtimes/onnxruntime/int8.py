@@ -72,7 +72,7 @@ class Int8Writer(Quantizer):
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.network, self.reduce_range, self._path = network, reduce_range, Path(self._folder.name) / "float.onnx"
-        self.any_order, self._in_float = any_order, frozenset(in_float)
+        self.any_order, self.in_float = any_order, frozenset(in_float)
         self._calibration = calibration
         self._rounding = rounding
         self._all: tuple[bytes, PartlyInt8] | None = None
@@ -109,12 +109,13 @@ class Int8Writer(Quantizer):
             }
             self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
         int8, parts = self._all
-        in_float = self._in_float.union(but)
+        in_float = self.in_float.union(but)
         return parts.content(in_float, weights_only) if in_float or weights_only or self._rounding else int8
 
     def nodes(self, content: bytes) -> list[Int8Node]:
         """Return the nodes of a file that compute on int8 values, in order, with those that read them."""
-        graph, names = onnx.load_from_string(content).graph, int8_nodes(content)
+        graph = onnx.load_from_string(content).graph
+        names = [name for name in int8_nodes(content) if name not in self.in_float]
         by_name, known = {node.name: node for node in graph.node}, set(names)
         constants = {each.name for each in graph.initializer if len(each.dims) > 1}
         weights = {

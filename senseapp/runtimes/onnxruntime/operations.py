@@ -24,6 +24,7 @@ from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 from senseapp.runtimes.base import (
+    COMPARING_TURNS,
     Exporter,
     Fitting,
     OwnInt8,
@@ -32,6 +33,7 @@ from senseapp.runtimes.base import (
     Quantizer,
     Runtime,
     RuntimeNetwork,
+    ratio,
 )
 from senseapp.runtimes.onnx_network import OnnxNetwork
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
@@ -56,6 +58,15 @@ _EQUALISED = (
     "Channels of activations are scaled to more equal ranges, and the weights around them inversely: measured, "
     "onnxruntime's own int8 file does less harm so, and in float the network does the same."
 )
+
+
+_UNWEIGHTED = (
+    "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
+    "norms, softmax, GELU, additions) was measured to do more harm, and to take no less time."
+)
+_NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})
+"""Nodes that the quantizer rounds the inputs and outputs of, and that compute in float all the same."""
+_MUCH_LESS = 0.7  # of the damage
 
 
 class OnnxRuntime(Runtime):
@@ -194,6 +205,10 @@ class OnnxRuntime(Runtime):
                     progress=steps.progress,
                 )
         with self._writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
+            unweighted = frozenset[str]()
+            with steps.trying("what has no weights in float"):
+                unweighted = self._better_unweighted(writer, fitting)
+            writer.in_float |= unweighted
             rounding = None
             with steps.trying("ranges and weights fitted to the images"):
                 rounding = chosen_rounding(
@@ -203,8 +218,30 @@ class OnnxRuntime(Runtime):
                     steps=steps,
                 )
             writer.rounding = rounding
-            writer.notes = (*writer.notes, *((_EQUALISED,) if network != content else ()))
+            made = ((_EQUALISED, network != content), (_UNWEIGHTED, bool(unweighted)))
+            writer.notes = (*writer.notes, *(note for note, holds in made if holds))
             yield writer
+
+    def _better_unweighted(self, writer: Int8Writer, fitting: Fitting) -> frozenset[str]:
+        """Return the nodes without weights of a network with layer norms or GELU, where int8 harms and saves no time.
+
+        Such a network adds to one tensor all along, which is rounded each time, and its norms and GELU compute in float
+        between roundings.
+        """
+        operators = {node.op_type for node in onnx.load_from_string(writer.network).graph.node}
+        all_int8 = writer.write()
+        rest = frozenset(node.name for node in writer.nodes(all_int8) if not node.has_weights)
+        if not operators & _NO_INTEGERS or not rest:
+            return frozenset()
+        fitting.steps.progress("Trying what has no weights in float")
+        fewer = writer.write(but=rest)
+        damages = [fitting.damage_of(self._model(file, simulated=True)) for file in (fewer, all_int8)]
+        if damages[0] > _MUCH_LESS * damages[1]:
+            return frozenset()
+        opened = [self._model(file, threads=1) for file in (fewer, all_int8)]
+        images = fitting.batches[0] if opened[0].fixed_batch else fitting.batches[0][:1]
+        quicker = ratio(*self.times(opened, images, turns=COMPARING_TURNS)).value <= 1
+        return rest if quicker else frozenset()
 
     def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
         """Return the best file of ``quantize_static``."""

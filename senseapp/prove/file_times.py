@@ -1,0 +1,67 @@
+"""Whether files keep to a time beside a reference file, on a machine that other programs use too."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from senseapp.records.deployment import Median
+from senseapp.runtimes.base import Runtime, quick_seconds, ratio
+
+_TURNS = 15  # of a timing
+_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
+_OPENINGS, _MORE_OPENINGS = 5, 5  # of a file, for a timing that is to hold; the latter wait for a calm moment
+_CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
+_BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
+
+
+class FileTimes:
+    """Times of files as multiples of that of ``reference``, run in turns on the images ``call``, (N, C, H, W).
+
+    Where another program keeps the other thread of a core busy, all calls take half as long again, and int8 suffers
+    more than float: the same two files differ by up to 9 % less than in a calm moment, for seconds on end, and within
+    such a moment medians hardly vary (``benchmarks/deploy/margin.py``). So the least time of the reference is
+    remembered, and a timing in which it takes much longer is not relied on.
+    """
+
+    def __init__(self, runtime: Runtime, reference: bytes, call: Tensor, *, threads: int | None = None) -> None:
+        self._runtime, self._reference, self._call, self._threads = runtime, reference, call, threads
+        self._opened = runtime.open(reference, threads=threads)
+        self._least = float("inf")
+
+    def seems_within(self, file: bytes, most: float) -> bool:
+        """Return whether one timing finds that a file takes at most ``most`` times as long as the reference."""
+        opened = self._runtime.open(file, threads=self._threads)
+        seconds, reference = self._runtime.times((opened, self._opened), self._call, turns=_TURNS)
+        return ratio(seconds, reference).value <= (_MARGIN if self._is_calm(reference) else _BUSY_MARGIN) * most
+
+    def is_within(self, file: bytes, most: float) -> bool:
+        """Return whether a file takes at most ``most`` times as long, also when it is opened anew."""
+        found = self.anew(file)
+        return found.value <= _MARGIN * most and found.high <= most
+
+    def anew(self, file: bytes) -> Median:
+        """Return the time of a file as a multiple of the reference's, both opened anew several times.
+
+        The median is of calm moments where there are any, and the interval reaches from the least to the largest median
+        of all openings: where memory lies makes a difference, too. Without a calm moment it is wider.
+        """
+        timings: list[tuple[list[float], list[float]]] = []
+        for count in range(_OPENINGS + _MORE_OPENINGS):
+            if count >= _OPENINGS and any(self._is_calm(reference) for _, reference in timings):
+                break
+            opened = [self._runtime.open(content, threads=self._threads) for content in (file, self._reference)]
+            seconds, reference = self._runtime.times(opened, self._call, turns=_TURNS)
+            self._is_calm(reference)  # the least time may be of this one
+            timings.append((seconds, reference))
+        calm = [each for each in timings if self._is_calm(each[1])]
+        pooled = [[second for each in calm or timings for second in each[side]] for side in (0, 1)]
+        found, medians = ratio(*pooled), [ratio(*each).value for each in timings]
+        wider = 1.0 if calm else _MARGIN / _BUSY_MARGIN
+        low, high = min(found.low, *medians), max(found.high, *medians)
+        return Median(value=found.value, low=low / wider, high=high * wider)
+
+    def _is_calm(self, reference: list[float]) -> bool:
+        """Return whether the reference takes hardly longer than it ever did."""
+        seconds = quick_seconds(reference)
+        self._least = min(self._least, seconds)
+        return seconds <= _CALM * self._least

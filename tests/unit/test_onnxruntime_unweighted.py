@@ -1,0 +1,81 @@
+"""What has no weights stays in float in networks with layer norms, where int8 harms it and saves no time."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from senseapp.networks.network import Network
+from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.base import Fitting
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+
+WIDTH, LOUD = 16, 60.0
+IMAGES = torch.randn(24, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Stream(nn.Module):
+    """Blocks that add to one tensor, of which one channel is much larger than all others, as in trained ViTs."""
+
+    def __init__(self, norm: type[nn.Module]) -> None:
+        """Without layer norms it has ReLU in place of GELU."""
+        super().__init__()
+        self.first = nn.Linear(48, WIDTH)
+        self.norms = nn.ModuleList(norm(WIDTH) for _ in range(3))
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.last = nn.Linear(WIDTH, 4)
+        self.activation = nn.functional.gelu if norm is nn.LayerNorm else nn.functional.relu
+        with torch.no_grad():
+            self.first.bias[0] = LOUD
+
+    def forward(self, images: Tensor) -> Tensor:
+        stream = self.first(images.flatten(1))
+        for norm, block in zip(self.norms, self.blocks, strict=True):
+            stream = stream + self.activation(block(norm(stream)))
+        return self.last(stream * torch.tensor([0.0] + [1.0] * (WIDTH - 1)))
+
+
+@cache
+def exported(norm: type[nn.Module]) -> bytes:
+    torch.manual_seed(0)
+    return onnx_model(Stream(norm).eval(), IMAGES[:2])
+
+
+def fitting_of(content: bytes) -> Fitting:
+    expected = RuntimeModel(content).run(IMAGES[12:])
+
+    def damage_of(network: Network) -> float:
+        found = network.run(IMAGES[12:])
+        assert isinstance(found, Tensor)
+        assert isinstance(expected, Tensor)
+        return float((found - expected).square().mean())
+
+    return Fitting(batches=[IMAGES[:12]], damage_of=damage_of, damages_of=lambda network: [damage_of(network)])
+
+
+def rounded(content: bytes) -> set[str]:
+    """Return the kinds of the nodes whose outputs are rounded."""
+    graph = onnx.load_from_string(content).graph
+    makers = {name: node.op_type for node in graph.node for name in node.output}
+    return {makers.get(node.input[0], "") for node in graph.node if node.op_type == "QuantizeLinear"}
+
+
+@pytest.mark.parametrize(("norm", "saves_time"), [(nn.LayerNorm, True), (nn.LayerNorm, False), (nn.Identity, True)])
+def test_what_has_no_weights_stays_in_float(
+    monkeypatch: pytest.MonkeyPatch, norm: type[nn.Module], saves_time: bool
+) -> None:
+    content = exported(norm)
+    monkeypatch.setattr(OnnxRuntime, "times", lambda _self, opened, _images, **_: [[1.0], [1.1 if saves_time else 0.9]])
+    fitting = fitting_of(content)
+    with OPERATIONS.fitted_quantizer(content, fitting) as quantizer:
+        file = quantizer.write()
+        stays = "Add" not in rounded(file)
+        assert stays == (norm is nn.LayerNorm and saves_time)
+        assert {node.name for node in quantizer.nodes(file)} >= {f"node_linear_{place}" for place in range(1, 5)}
+        assert any("Only convolutions and matrix products" in note for note in quantizer.notes) == stays
+        assert all(node.has_weights for node in quantizer.nodes(file)) == stays

@@ -1,0 +1,84 @@
+"""Whether files keep to a time, on a made-up machine with calm and busy moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from senseapp.networks.network import Network
+from senseapp.prove.file_times import FileTimes
+from senseapp.records.deployment import Median
+from senseapp.runtimes.base import ratio
+from tests.toy_runtime import ToyRuntime
+
+CALM, BUSY = (1.1, 1.0), (1.5, 1.5)
+"""Seconds of a file and of the reference: when another program runs, both take longer, the reference more so."""
+
+
+@dataclass
+class SharedMachine(ToyRuntime):
+    """The two files take what its moments say, one after the other, and the last of them ever after."""
+
+    moments: Sequence[tuple[float, float]]
+    _now: Iterator[tuple[float, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._now = iter(self.moments)
+
+    def open(self, content: bytes, *, threads: int | None = None) -> bytes:  # type: ignore[override]
+        return content
+
+    def times(self, networks: Sequence[Network], images: Tensor, *, turns: int = 41) -> list[list[float]]:
+        return [[seconds] * turns for seconds in next(self._now, self.moments[-1])]
+
+
+def times(*moments: tuple[float, float]) -> FileTimes:
+    return FileTimes(SharedMachine(moments), b"reference", torch.zeros(1, 1))
+
+
+def test_a_ratio_to_rely_on_is_of_calm_moments() -> None:
+    found = times(BUSY, BUSY, CALM, BUSY, CALM).anew(b"file")
+    assert found.value == pytest.approx(1.1)
+    assert (found.low, found.high) == (1.0, pytest.approx(1.1))
+
+
+def test_a_calm_moment_is_waited_for_when_one_is_known_to_exist() -> None:
+    known = times(CALM, *[BUSY] * 7, CALM)
+    assert known.seems_within(b"file", 1.2)
+    assert known.anew(b"file").value == pytest.approx(1.1)
+
+
+def test_without_a_calm_moment_the_interval_is_wider() -> None:
+    known = times(CALM, BUSY)
+    assert known.seems_within(b"file", 1.2)
+    assert known.anew(b"file").high == pytest.approx(0.97 / 0.91)
+
+
+@pytest.mark.parametrize(("most", "seems", "holds"), [(1.2, True, True), (1.12, False, False), (1.05, False, False)])
+def test_a_busy_moment_hides_no_time(most: float, seems: bool, holds: bool) -> None:
+    """In the busy moment alone the file seems as quick as the reference."""
+    known = times(CALM, BUSY, *[BUSY] * 4, CALM)
+    assert known.seems_within(b"file", most) is seems
+    assert known.seems_within(b"file", 1.05) is False
+    assert known.is_within(b"file", most) is holds
+
+
+def test_a_file_is_within_a_time_in_every_opening() -> None:
+    assert times(CALM).is_within(b"file", 1.2)
+    assert not times(CALM, CALM, (1.25, 1.0), CALM).is_within(b"file", 1.2)
+    assert not times((1.19, 1.0)).is_within(b"file", 1.2)  # within, but by too little
+
+
+def test_the_interval_of_a_ratio_includes_that_of_the_quickest_calls() -> None:
+    """1 s of waiting, in four calls of five, hides that the file takes half as long again."""
+    waits = [1.0 if turn % 5 else 0.0 for turn in range(40)]
+    file, other = [0.3 + wait for wait in waits], [0.2 + wait for wait in waits]
+    found = ratio(file, other)
+    assert found.value == pytest.approx(1.3 / 1.2)
+    assert found.high == pytest.approx(1.5)
+    assert ratio(other, file).low == pytest.approx(1 / 1.5)
+    assert ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]) == Median(value=2, low=2, high=2)
