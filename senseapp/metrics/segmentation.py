@@ -100,7 +100,8 @@ def check_masks(targets: Tensor, num_images: int, num_classes: int) -> None:
     if len(targets) != num_images or targets.ndim != 3:
         raise InvalidInput(f"{num_images} images need as many masks (H, W), got shape {tuple(targets.shape)}.")
     num_known, highest = 0, -1
-    for part in targets.split(_COMPARED_TOGETHER):  # choosing pixels takes 24 bytes for each
+    for start in range(0, len(targets), _COMPARED_TOGETHER):  # choosing pixels takes 24 bytes for each
+        part = targets[start : start + _COMPARED_TOGETHER]
         known = part[part != VOID]
         num_known += known.numel()
         highest = max(highest, int(known.max()) if known.numel() else -1)
