@@ -146,13 +146,13 @@ def _follows(sweep: Sweep) -> bool:
 def main() -> None:
     """Measure and write rows of ``RESULTS.md``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*", choices=[*CASES, []], default=list(CASES))
+    parser.add_argument("networks", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--layers", type=int, help="about how many, spread over the network; default: all")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     importlib.import_module("senseapp.metrics.intervals")  # with scipy, a second once
-    for name in asked.networks:
+    for name in asked.networks or CASES:
         row = measured(name, asked.images, asked.layers)
         print(row, flush=True)
         write_row(TITLE, HEAD, row)

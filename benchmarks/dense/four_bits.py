@@ -147,9 +147,7 @@ def rows(title: str, case: Case, bits: float) -> list[str]:
     for metric in case.metrics:
         changes = [each[metric] for each in found]
         share = changes[3].delta / changes[0].delta if changes[0].delta > 0 else 1.0
-        lost = " | ".join(
-            f"{100 * each.delta:.2f} ({100 * each.ci_low:.2f} to {100 * each.ci_high:.2f})" for each in changes
-        )
+        lost = " | ".join(map(_points, changes))
         lines.append(
             f"| {title}, {bits:g} bits | {metric} | {changes[0].baseline:.3f} | {lost} | {share:.2f} | "
             f"{'yes' if share <= 0.5 else 'no'} |"

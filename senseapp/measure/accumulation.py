@@ -16,7 +16,7 @@ from senseapp.records.measurement import LayerMeasurement, RecordedOutputs, Stat
 
 Key = tuple[str, float]
 _MOST_RECORDED_IMAGES = 256  # whose outputs are recorded for the joint damage of layers
-_COMPARED_BYTES = 64 * 2**20  # of one side; float64 copies and intermediates of metrics take about ten times that
+_COMPARED_BYTES = 8 * 2**20  # of one side; float64 copies and intermediates of metrics take about ten times that
 _MOST_RECORDED = 1_000_000  # numbers, over all measurements: 2 MB, and a few ms for each round of the solver
 
 

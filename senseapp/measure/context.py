@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,16 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.data.images import ImageSet
-from senseapp.measure.plan import Layout, choose_layout, lay_out, micro_batches, precision_context
-from senseapp.measure.prefix import Prefix, ReplayMismatch
+from senseapp.measure.plan import (
+    Layout,
+    choose_layout,
+    lay_out,
+    memory_bytes,
+    micro_batches,
+    precision_context,
+    recorded_bytes,
+)
+from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.measure.replay import (
     DIFFERS,
     Replay,
@@ -26,7 +35,7 @@ from senseapp.measure.replay import (
     replayed,
     same,
 )
-from senseapp.metrics.predictions import Predictions, equal, joined, stored
+from senseapp.metrics.predictions import Gathered, Predictions, equal, joined, stored
 from senseapp.networks.network import Abilities, abilities_of, images_per_pass
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
@@ -49,6 +58,12 @@ def to_device(batch: Tensor, device: torch.device) -> Tensor:
 PREDICTION_BYTES = 448 * 2**20
 """Most bytes of the uncompressed model's predictions, over all images of a run."""
 _LEAST_PREDICTION_BYTES = 2**16  # of one image
+_MOST_ACTIVATION_BYTES = 2 * 2**30  # of the images measured together; an eighth of the memory where that is less
+# Of dense networks, whose references may take PREDICTION_BYTES: more images together than take about a second save
+# little, as a layer is compressed once for them; a pass over one large image fills the caches.
+_DENSE_ACTIVATION_BYTES = 96 * 2**20
+_DENSE_MACS = 2e10
+_DENSE_OUTPUT_BYTES = 32 * 2**20  # of a pass
 
 
 def prediction_bytes(num_images: int) -> int:
@@ -148,6 +163,36 @@ class MeasurementContext:
         """Return the model's raw output for images (N, C, H, W), in this layout and precision."""
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):
             return self.model(self._arrange(batch))
+
+    def bytes_per_image(self, positions: Sequence[int]) -> int:
+        """Return the most bytes that one image and its outputs take that are kept to continue at ``positions``."""
+        input_bytes: int = 4 * self.images.batch(0, 1)[0].numel()
+        return prefix_bytes_per_image(self.trace, list(positions)) + input_bytes
+
+    def activation_bytes(self, positions: Sequence[int]) -> int:
+        """Return the most bytes of images and kept outputs that are measured together."""
+        most = min(_MOST_ACTIVATION_BYTES, memory_bytes(self.device) // 8)
+        if not self._is_dense:
+            return most
+        enough = math.ceil(_DENSE_MACS * self.trace.batch_size / max(1, self.trace.macs))
+        return min(most, max(_DENSE_ACTIVATION_BYTES, enough * self.bytes_per_image(positions)))
+
+    def recorded_bytes(self, positions: Sequence[int]) -> int:
+        """Return the most bytes of outputs that are kept besides; of two kinds, each."""
+        most = recorded_bytes(self.device)
+        return min(most, self.activation_bytes(positions) // 2) if self._is_dense else most
+
+    def most_in_pass(self, most: int) -> int:
+        """Return at most how many of ``most`` images one pass takes."""
+        if not self._is_dense:
+            return most
+        largest = max((call.output_bytes for call in self.trace.calls), default=1) // self.trace.batch_size
+        return max(1, min(most, _DENSE_OUTPUT_BYTES // max(1, largest)))
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether it answers for pixels or boxes, on a processor: references alone then take much of the memory."""
+        return self.device.type == "cpu" and not self.task.one_tensor
 
     @property
     def _sample(self) -> Tensor:
@@ -254,8 +299,11 @@ class MeasurementContext:
     def baseline(self, start: int = 0) -> Predictions:
         """Return the predictions of all images from ``start`` on, and time the passes."""
         spans = micro_batches(start, len(self.images), self.layout.micro_batch)
+        gathered = Gathered(len(self.images) - start)
         with self._timed(len(self.images) - start):
-            return joined([self.outputs(low, high) for low, high in spans])
+            for low, high in spans:
+                gathered.add(self.outputs(low, high))
+        return gathered.predictions
 
     def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Predictions, list[Prefix]]:
         """Return :meth:`baseline`, and prefixes of all images with the recorded outputs of ``calls``."""
@@ -306,10 +354,12 @@ class MeasurementContext:
         self.seconds_per_image = (time.perf_counter() - started) / num_images
 
     def _gather(self, run: Callable[[_PartT], Any], parts: Sequence[_PartT]) -> Predictions:
-        with torch.inference_mode(), precision_context(self.layout.precision, self.device):
-            outputs = [self.read(run(part)) for part in parts]
-        # Stored outside inference mode, so that later code may use the result freely.
-        return joined([stored(output) for output in outputs])
+        outputs = []
+        for part in parts:
+            with torch.inference_mode(), precision_context(self.layout.precision, self.device):
+                output = self.read(run(part))
+            outputs.append(stored(output))  # outside inference mode, so that later code may use the result freely
+        return joined(outputs)
 
     def _arrange(self, batch: Tensor) -> Tensor:
         batch = to_device(batch, self.device)

@@ -14,7 +14,7 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.data_flow import UnchangedCalls, unchanged_calls
 from senseapp.measure.level_batching import LevelBatch
-from senseapp.measure.plan import PlannedTarget, recorded_bytes, representative_positions
+from senseapp.measure.plan import PlannedTarget, representative_positions
 from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
 from senseapp.measure.replay import Replay, plain_note
 from senseapp.metrics.predictions import Predictions
@@ -129,9 +129,12 @@ class Measurer:
     def _flow_of(self, span: Span) -> UnchangedCalls:
         if not self._follows_flow or self.context.replay_obstacle:
             return UnchangedCalls()
-        context = self.context
+        context, positions = self.context, [item.position for item in self.planned]
         return unchanged_calls(
-            context.trace, self.planned, num_images=span[1] - span[0], budget_bytes=recorded_bytes(context.device)
+            context.trace,
+            self.planned,
+            num_images=span[1] - span[0],
+            budget_bytes=context.recorded_bytes(positions),
         )
 
     def _grouped(self, jobs: Iterable[MeasurementJob]) -> Iterator[list[MeasurementJob]]:

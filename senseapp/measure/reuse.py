@@ -22,7 +22,7 @@ from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import PerImage
 
-_BATCH = 64  # images that are hashed at once
+_BATCH = 8  # images that are hashed at once, as float32
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
 """Settings that select which numbers a run has without changing them; the images and the device itself are separate
 parts of the key."""

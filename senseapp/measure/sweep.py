@@ -25,12 +25,10 @@ from senseapp.measure.plan import (
     chunk_spans,
     memory_bytes,
     plan_targets,
-    recorded_bytes,
     representative_positions,
     usual_layout,
 )
 from senseapp.measure.precision import choose_precision
-from senseapp.measure.prefix import prefix_bytes_per_image
 from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
@@ -44,7 +42,6 @@ from senseapp.tasks import Task
 CALIBRATION_IMAGES = 64  # for ranges of inputs and adaptation
 _SETTLE_FROM = 64  # images before the first look whether ranks have settled
 _MOST_IN_ONE_PASS = 256  # images, where the run sets no limit
-_MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations; an eighth of the memory where that is less
 _NOTABLE_BYTES = 100_000_000  # of outputs: more than that is said in the notes
 
 
@@ -139,7 +136,8 @@ class Sweep:
         metrics = task.layer_metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
         notes: list[str] = list(images.notes)
-        most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images), images_per_pass(context.model) or len(images))
+        usual_most = spec.batch_size or context.most_in_pass(_MOST_IN_ONE_PASS)
+        most = min(usual_most, len(images), images_per_pass(context.model) or len(images))
         precision = "bf16" if spec.precision == "bf16" else "fp32"
         if layout is not None:
             context.take(layout)
@@ -198,7 +196,7 @@ class Sweep:
         return chunk_spans(
             len(self.context.images),
             bytes_per_image=self.bytes_per_image(),
-            budget_bytes=min(_MOST_PREFIX_BYTES, memory_bytes(self.context.device) // 8),
+            budget_bytes=self.context.activation_bytes(self._positions),
             micro_batch=self.context.layout.micro_batch,
             settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
             most=self.span_images,
@@ -208,13 +206,15 @@ class Sweep:
         """Return how many bytes of the baseline's outputs may be recorded besides the prefixes."""
         if self.spec.mode == "quick":  # estimates need no prefix
             return 0
-        return recorded_bytes(self.context.device)
+        return self.context.recorded_bytes(self._positions)
 
     def bytes_per_image(self) -> int:
         """Return the most bytes that one image and its kept outputs take."""
-        positions = [item.position for item in self.planned]
-        input_bytes: int = 4 * self.context.images.batch(0, 1)[0].numel()
-        return prefix_bytes_per_image(self.context.trace, positions) + input_bytes
+        return self.context.bytes_per_image(self._positions)
+
+    @property
+    def _positions(self) -> list[int]:
+        return [item.position for item in self.planned]
 
     def complete_baseline(self) -> None:
         """Measure the uncompressed model on the images that it has not run on yet."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 if TYPE_CHECKING:
     from torch import Tensor
 
+_LOOKED_AT_TOGETHER = 64  # images
 _OBJECT_BYTES = 64  # of a Python object in a column, at least
 
 
@@ -100,6 +101,34 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     return Columns(parts={name: _joined_part([each.parts[name] for each in columns]) for name in first.parts})
 
 
+class Gathered:
+    """Predictions of ``count`` images, added batch by batch: :func:`joined` without holding any of them twice."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._held, self._parts = count, 0, dict[str, Any]()
+
+    def add(self, predictions: Predictions) -> None:
+        """Add the predictions of the next images."""
+        for name, part in _named(predictions).items():
+            if isinstance(part, tuple):
+                self._parts[name] = self._parts.get(name, ()) + part
+                continue
+            if name not in self._parts:
+                self._parts[name] = part.new_empty((self._count, *part.shape[1:]))
+            self._parts[name][self._held : self._held + len(part)] = part
+        self._held += len(predictions)
+
+    @property
+    def predictions(self) -> Predictions:
+        """Of all images so far."""
+        parts = {name: part[: self._held] for name, part in self._parts.items()}
+        return parts[""] if "" in parts else Columns(parts=parts)
+
+
+def _named(predictions: Predictions) -> Mapping[str, Any]:
+    return predictions.parts if isinstance(predictions, Columns) else {"": predictions}
+
+
 def _joined_part(parts: list[Any]) -> Any:
     import torch
 
@@ -156,6 +185,7 @@ def num_not_finite(predictions: Predictions) -> int:
         if isinstance(part, tuple):
             finite = [all(bool(each.isfinite().all()) for each in _tensors_in(one)) for one in part]
             bad |= ~torch.tensor(finite, dtype=torch.bool)
-        else:
-            bad |= ~part.isfinite().reshape(len(part), -1).all(dim=1).cpu()
+        else:  # in parts, as it takes as much memory again
+            rows = [each.isfinite().reshape(len(each), -1).all(1).cpu() for each in part.split(_LOOKED_AT_TOGETHER)]
+            bad |= ~torch.cat(rows)
     return int(bad.sum())

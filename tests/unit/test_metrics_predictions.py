@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.predictions import (
     Columns,
+    Gathered,
     equal,
     joined,
     mapped,
@@ -43,7 +44,10 @@ def columns(num_images: int, *, seed: int = 0) -> Columns:
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_parts_that_are_joined_are_cut_again_to_the_same(sizes: list[int]) -> None:
     parts = [columns(size, seed=number) for number, size in enumerate(sizes)]
-    whole = joined(parts)
+    whole, gathered = joined(parts), Gathered(sum(sizes) + 1)
+    for part in parts:
+        gathered.add(part)
+    assert equal(gathered.predictions, whole)
     assert len(whole) == sum(sizes)
     start = 0
     for part in parts:

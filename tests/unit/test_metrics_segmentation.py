@@ -170,6 +170,17 @@ def test_masks_that_do_not_belong_to_the_model_are_refused() -> None:
             SEGMENTATION.check_targets(targets, COUNT, 2)
 
 
+def test_the_last_of_many_masks_is_checked_too() -> None:
+    targets = torch.full((19, 4, 4), VOID, dtype=torch.uint8)
+    targets[-1, -1, -1] = 2
+    SEGMENTATION.check_targets(targets, 19, 3)
+    with pytest.raises(InvalidInput, match="got 2"):
+        SEGMENTATION.check_targets(targets, 19, 2)
+    targets[-1, -1, -1] = 0
+    with pytest.raises(InvalidInput, match="only 0 and 255"):
+        SEGMENTATION.check_targets(targets, 19, 2)
+
+
 def test_moments_without_any_known_pixel_say_nothing() -> None:
     before, after = damaged()
     void = torch.full_like(masks(), VOID)

@@ -111,6 +111,26 @@ def test_voc_files_beside_pictures(tmp_path: Path) -> None:
     assert target["crowd"].tolist() == [False, True]
 
 
+_FLAT = VOC.replace(b"<ymin>1</ymin><xmax>5</xmax><ymax>6</ymax>", b"<ymin>7</ymin><xmax>5</xmax><ymax>6</ymax>")
+_WRITTEN = json.loads(coco())["annotations"][0]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a.json": coco(annotations=[_WRITTEN, _WRITTEN | {"bbox": [10, 8, 20, 0]}])},
+        {"data.yaml": b"names: [cat, traffic light]", "a.txt": b"1 0.25 0.35 0.25 0.3\n0 0.5 0.5 0 0.2\n"},
+        {"a.xml": _FLAT},
+    ],
+    ids=["COCO", "YOLO", "VOC"],
+)
+def test_a_box_of_no_area_is_left_out_with_words(files: Mapping[str, bytes], tmp_path: Path) -> None:
+    images = load({"a.png": picture(), **files}, tmp_path, fit="stretch")
+    (target,) = images.labels
+    np.testing.assert_allclose(target["boxes"], [BOX], atol=1e-4)
+    assert "1 box left out: no area, or less than a pixel of the network's input." in images.notes
+
+
 def test_classes_by_number_where_the_model_has_no_names() -> None:
     target = {
         "boxes": torch.zeros(2, 4),

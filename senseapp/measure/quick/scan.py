@@ -35,7 +35,7 @@ from senseapp.measure.quick.recorder import Recorder
 from senseapp.measure.quick.responses import ChannelResponses, Key, Responses, WeightResponses
 from senseapp.measure.quick.true_passes import correct_by_true_passes
 from senseapp.metrics import METRICS
-from senseapp.metrics.predictions import Predictions, joined, stored
+from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
@@ -48,6 +48,8 @@ _DIRECTIONS = 2  # random signs at the output: each is one backward pass
 # About twenty seconds on two cores. Estimates agree best with measurements on the same images.
 _MOST_MACS = 4e12
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
+_DRAWN = 512  # directions in all, where images are few and cost little
+_MOST_DRAW_MACS = 2e12  # half of what images may cost
 _GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
 _GRAPH_SHARE = 16  # of a card's memory, one part in n: five times as fast as with 3 · 2²⁸ bytes on an H200
 
@@ -191,27 +193,51 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
-    outputs: list[Predictions] = []
-    num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
+    outputs = Gathered(stop)
+    num_batches, draws = -(-stop // _graph_batch(sweep, recorder.norms)), _num_draws(sweep, stop)
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
-        signs = torch.randint(0, 2, (high - low, *shape), generator=generator, dtype=torch.int8) * 2 - 1
-        output, found = _scan_batch(sweep, responses, recorder, signs, low)
-        outputs.append(output)
+        signs = torch.randint(0, 2, (high - low, draws, *shape), generator=generator, dtype=torch.int8) * 2 - 1
+        drawn = [_scan_batch(sweep, responses, recorder, each, low) for each in signs.unbind(1)]
+        outputs.add(drawn[0][0])
+        found = _mean([changes for _, changes in drawn])
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
         if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has no baseline to compare with yet
-            yield _joined(task, parts, outputs), False
+            yield _joined(task, parts, outputs.predictions), False
     if not len(sweep.baseline.outputs):  # the scan is also the baseline of a quick run
-        sweep.baseline.outputs = joined(outputs)
-    yield _joined(task, parts, outputs), True
+        sweep.baseline.outputs = outputs.predictions
+    yield _joined(task, parts, outputs.predictions), True
 
 
-def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: list[Predictions]) -> dict[Key, Changes]:
+def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: Predictions) -> dict[Key, Changes]:
     """Return the finite changes of all batches joined, with divergences limited to the largest possible."""
-    most = task.largest_divergence(joined(outputs))
+    most = task.largest_divergence(outputs)
     whole = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
     for changes in whole.values():
         changes[task.divergence] = torch.minimum(changes[task.divergence], most)
     return {key: changes for key, changes in whole.items() if all(v.isfinite().all() for v in changes.values())}
+
+
+def _mean(drawn: Sequence[dict[Key, Changes]]) -> dict[Key, Changes]:
+    """Return the mean of each image's changes over several draws of directions."""
+    if len(drawn) == 1:
+        return drawn[0]
+    return {
+        key: {name: torch.stack([each[key][name] for each in drawn]).mean(0) for name in changes}
+        for key, changes in drawn[0].items()
+    }
+
+
+def _num_draws(sweep: Sweep, num_images: int) -> int:
+    """Return how often directions are drawn for each image.
+
+    The directions of pixels or boxes stand for thousands of numbers, so that one draw leaves the estimate of an image
+    uncertain by about its own size: few images need several. Those of class scores are nearly complete.
+    """
+    if sweep.context.task.one_tensor:
+        return 1
+    macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
+    affordable = int(_MOST_DRAW_MACS / max(1, macs * _passes(sweep) * num_images))
+    return max(1, min(-(-_DRAWN // num_images), affordable))
 
 
 def _num_images(sweep: Sweep) -> int:

@@ -22,7 +22,8 @@ def fit_classes(
     """Return annotations with the model's class numbers; objects of other classes are left out, and said.
 
     Args:
-        targets: of each image ``boxes``, ``labels``, ``crowd`` and ``names``, as :class:`BoxReader` places them.
+        targets: of each image ``boxes``, ``labels``, ``crowd``, ``names`` and ``left_out``, as :class:`BoxReader`
+            places them.
         names: of the numbers in ``labels``; empty where the file has none or writes names itself.
         output_names: of the model's classes; empty where unknown.
         num_outputs: of the model, a background included.
@@ -38,6 +39,10 @@ def fit_classes(
         kept = found >= 0
         lost += int((~kept).sum())
         fitted.append({"boxes": each["boxes"][kept], "labels": found[kept], "crowd": each["crowd"][kept]})
+    unseen = sum(each.get("left_out", 0) for each in targets)
+    if unseen:
+        left = f"{plural(unseen, 'box', 'boxes')} left out: no area, or less than a pixel of the network's input."
+        notes = (*notes, left)
     if lost:
         notes = (*notes, f"{plural(lost, 'object')} of classes that the model does not know left out.")
     known = {number: names[label] for label, number in meaning.items() if label < len(names) and names[label]}

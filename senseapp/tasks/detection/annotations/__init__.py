@@ -16,7 +16,10 @@ _LEAST_SIDE = 1.0  # pixel of the network's input that is left of a box; of smal
 
 @dataclass(frozen=True, kw_only=True)
 class BoxReader(AnnotationReader):
-    """Reads boxes; targets are dictionaries of ``boxes`` (n, 4), ``labels``, ``crowd`` and ``names`` (n,)."""
+    """Reads boxes; targets are dictionaries of ``boxes`` (n, 4), ``labels``, ``crowd`` and ``names`` (n,).
+
+    ``left_out`` is the number of boxes of the picture that are too small to be seen.
+    """
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""
@@ -65,6 +68,7 @@ class BoxReader(AnnotationReader):
             "labels": torch.from_numpy(annotation.labels[kept]),
             "crowd": torch.from_numpy(annotation.crowd[kept]),
             "names": named,
+            "left_out": len(boxes) - len(kept),
         }
 
 
