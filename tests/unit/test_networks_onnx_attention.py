@@ -48,6 +48,8 @@ class Attention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
         self.shared_key, self.shared_value = (nn.Linear(WIDTH, WIDTH // HEADS) for _ in range(2))
         self.bias = nn.Parameter(torch.randn(1, HEADS, 16, 16))
+        self.table = nn.Parameter(torch.randn(31, HEADS))
+        self.register_buffer("places", torch.arange(16)[:, None] - torch.arange(16) + 15)
         self.mixing = nn.Conv2d(HEADS, HEADS, 1)
         self.norm = nn.LayerNorm(WIDTH)
         self.head_norm = nn.LayerNorm(WIDTH // HEADS)
@@ -75,6 +77,8 @@ class Attention(nn.Module):
         scores = query @ key.transpose(-2, -1) * WIDTH**-0.5
         if self.style == "bias of each head":
             scores = scores + self.bias
+        if self.style == "table of places":
+            scores = scores + self.table[self.places.view(-1)].view(16, 16, -1).permute(2, 0, 1)[None]
         if self.style == "mixed heads":
             scores = self.mixing(scores)
         scores = scores.sigmoid() if self.style == "no softmax" else scores.softmax(-1)
@@ -105,6 +109,7 @@ KNOWN = {
     "split": ("attn.qkv",),
     "three layers": ("attn.query", "attn.key", "attn.value"),
     "in the batch": ("attn.query", "attn.key", "attn.value"),
+    "table of places": ("attn.query", "attn.key", "attn.value"),
     "bias of each head": ("attn.query", "attn.key", "attn.value"),
     "norm of each head": ("attn.query", "attn.key", "attn.value"),
 }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.networks.onnx.channel_paths import (
+    UNIT,
     Arrival,
     ChannelPaths,
     NotFollowed,
@@ -106,7 +107,7 @@ def _scaled(slot: Slot, places: Sequence[int], num_heads: int, gone: int) -> Slo
         return Fixed([fewer(each) if place in places else each for place, each in enumerate(slot.value)])
     assert isinstance(slot, Counted)
     numbers = [fewer(each) if place in places else each for place, each in enumerate(slot.numbers)]
-    return replace(slot, numbers=tuple(numbers))
+    return replace(slot, numbers=tuple(numbers), unit=fewer(slot.unit) if UNIT in places else slot.unit)
 
 
 def attention_in(model: nn.Module, trace: CallTrace) -> tuple[list[GraphAttention], dict[str, str]]:
@@ -155,8 +156,9 @@ class _Search:
                 continue
             try:
                 found.append(self._attention(scores, values))
-            except NotFollowed as error:
-                whys |= dict.fromkeys((self.paths.name(scores), self.paths.name(values)), str(error))
+            except Exception as error:  # a step may refuse numbers in place of activations in any way
+                why = str(error) if isinstance(error, NotFollowed) else _UNKNOWN
+                whys |= dict.fromkeys((self.paths.name(scores), self.paths.name(values)), why)
         found = _apart(found)
         known = {name for attention in found for name in attention.products}
         reasons: dict[str, str] = {}

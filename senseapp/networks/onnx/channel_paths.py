@@ -20,6 +20,9 @@ _ONE_BY_ONE = frozenset(
     {"Identity", "Cast", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Erf", "Gelu", "Elu", "HardSigmoid", "HardSwish"}
 )
 _WITH_CONSTANTS = frozenset({"Add", "Sub", "Mul", "Div"})
+UNIT = -1
+"""In place of a position among numbers: the length of an axis for one image, by which images are counted."""
+
 _MOVING = frozenset({"Transpose", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
 
 
@@ -144,7 +147,7 @@ class ChannelPaths:
             case "Softmax":
                 self._require_even(step, given, range(_keyword(module, "axis") % given.ndim, given.ndim))
             case "Reshape":
-                self._note_target(step, made, passage)
+                self._note_target(step, given, made, passage)
             case "Split" | "Slice" | "Gather":
                 self._note_parts(step, given, passage)
             case op if op in _WITH_CONSTANTS:
@@ -180,11 +183,11 @@ class ChannelPaths:
                     )
                 )
 
-    def _note_target(self, step: Step, made: Tensor, passage: Passage) -> None:
+    def _note_target(self, step: Step, given: Tensor, made: Tensor, passage: Passage) -> None:
         axes = [axis for axis in range(made.ndim) if along(made, axis) is not None]
         if len(axes) != 1:
             raise NotFollowed(f"“{self.name(step)}” (Reshape) mixes its heads")
-        self._note_sizes(step, {1: axes}, made, passage)
+        self._note_sizes(step, {1: axes}, given, passage)
 
     def _note_parts(self, step: Step, given: Tensor, passage: Passage) -> None:
         """Note the lengths of a Split and the ends of a Slice along an axis of heads."""
@@ -217,6 +220,10 @@ class ChannelPaths:
             own = slot.value if isinstance(slot, Fixed) else slot.numbers
             lengths = {place: each.factor if isinstance(each, PerImage) else each for place, each in enumerate(own)}
             changing = tuple(place for place in entries if lengths[place] not in (0, -1))
+            counts_heads = isinstance(slot, Counted) and slot.index == 0 and along(numbers, slot.axis) is not None
+            if counts_heads and isinstance(slot, Counted):
+                lengths[UNIT] = slot.unit
+                changing = (*changing, UNIT)
             if any(lengths[place] % count for place in changing):
                 raise NotFollowed(f"“{self.name(step)}” ({module.op}) does not count heads")
             if changing:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from senseapp.networks.onnx.graph import Constant, Graph, Node
 from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.modules import PerImage
+from senseapp.networks.onnx.modules import Counted, PerImage
 
 Facts = Sequence[tuple[int, Values]]
 
@@ -70,7 +70,7 @@ def _unshaped(name: str, makers: Mapping[str, Node]) -> str:
 
 
 def _following(before: str, after: str, facts: Facts) -> list[int] | None:
-    """Return a target that copies the first lengths, the batch's among them; None where no length can be copied.
+    """Return a target that copies the first lengths, the batch's among them; None where it depends on the batch.
 
     What follows is one row, or ends with the channels that the input ends with, or is fixed.
     """
@@ -79,11 +79,11 @@ def _following(before: str, after: str, facts: Facts) -> list[int] | None:
     kept = 0
     while kept < min(len(old), len(new)) and all(a[kept : kept + 1] == b[kept : kept + 1] for a, b in shapes):
         kept += 1
-    kept = min(kept, len(new) - 1)
+    kept = max(0, min(kept, len(new) - 1))
     rest = new[kept:]
-    if kept < 1 or 0 in old or any(each[kept:] != rest for _, each in shapes):
+    ends_alike = len(old) > kept and len(new) > 0 and old[-1] == new[-1]
+    if not rest or 0 in old or not (kept or ends_alike) or any(each[kept:] != rest for _, each in shapes):
         return None
-    ends_alike = len(old) > kept and old[-1] == new[-1]
     return [*[0] * kept, *rest[:-1], -1 if len(rest) == 1 or ends_alike else rest[-1]]
 
 
@@ -127,6 +127,22 @@ class Growing:
             return None
         scalar = known[0][1].ndim == 0
         return Growth(numbers=numbers, scalar=scalar, source=source[0], axis=source[1], unit=source[2])
+
+    def target(self, node: Node) -> Counted | None:
+        """Return the target of a Reshape that moves images to or from the first axis, and leaves channels the last one.
+
+        The number of images is counted, so that channels get the −1 and there may be fewer of them.
+        """
+        shapes = [(count, values[node.inputs[0]].shape, values[node.outputs[0]].shape) for count, values in self.facts]
+        first, old, new = shapes[0]
+        if len(shapes) < 2 or not (len(old) > 1 and len(new) > 1) or old[-1] != new[-1] or 0 in old:
+            return None
+        before, after = [axis[0] // first for axis in (old, new)]
+        grows = all((a[0], b[0]) == (before * count, after * count) for count, a, b in shapes)
+        fixed = all((a[1:], b[1:]) == (old[1:], new[1:]) for _, a, b in shapes)
+        if not (grows and fixed) or old[0] == new[0]:
+            return None
+        return Counted(numbers=(PerImage(after), *new[1:-1], -1), scalar=False, index=0, axis=0, unit=before)
 
     def _numbers(self, known: Sequence[tuple[int, Tensor]]) -> tuple[int | PerImage, ...] | None:
         columns = zip(*([int(number) for number in each.reshape(-1).tolist()] for _, each in known), strict=True)
