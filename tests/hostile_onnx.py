@@ -129,6 +129,16 @@ def _many_large_constants(count: int) -> bytes:
     return file_of([*nodes, *sums], {"s": shape}, outputs=[f"a{count - 1}"], shape=(1, 1, 1, 1))
 
 
+def _many_products(count: int) -> bytes:
+    """Return a graph that multiplies the same known tensors again and again, each time a little differently."""
+    nodes = [
+        *(node("ConstantOfShape", "s", "a"), node("ConstantOfShape", "t", "b")),
+        *(node("Gemm", "a b", f"p{index}", alpha=1 + index / count) for index in range(count)),
+        *(node("Add", f"{'x' if not index else f'z{index - 1}'} p{index}", f"z{index}") for index in range(count)),
+    ]
+    return file_of(nodes, {"s": np.array([1, 1 << 22]), "t": np.array([1 << 22, 1])}, outputs=[f"z{count - 1}"])
+
+
 def _one(value: int) -> TensorProto:
     return numpy_helper.from_array(np.array([value], np.float32))
 
@@ -206,6 +216,7 @@ BY_HAND: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: _huge(node("OneHot", "i d v", "z"), i=np.arange(9), d=np.int64(10**12), v=np.array([0.0, 1.0])), ""),
     "10^12 by doubling": (lambda: _doubled(40), "elements"),
     "gigabytes of known numbers": (lambda: _many_large_constants(200), "known numbers"),
+    "hours of known products": (lambda: _many_products(20_000), "computes with"),
     "a branch without a body": (lambda: file_of([helper.make_node("If", ["x"], ["y"])], {}), "If"),
     "loop without end": (lambda: _loop("Loop"), "“forever” \\(Loop\\)"),
     "scan": (lambda: _loop("Scan"), "“forever” \\(Scan\\)"),

@@ -123,7 +123,7 @@ def test_the_wiring_is_checked_without_computing_a_layer(monkeypatch: pytest.Mon
     trace = watched_pass(model, x)
     layers = profile_model(model, x, trace=trace).layers
     graph = ChannelGraph(model, x)
-    groups, _ = channel_groups(graph, [layer.name for layer in layers], {}, set())
+    groups, _ = channel_groups(graph, [layer.name for layer in layers], {}, {}, set())
 
     def refuse(*_arguments: object) -> Tensor:
         raise AssertionError("a convolution was computed")

@@ -19,7 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.networks.onnx import edit
 from senseapp.networks.onnx.change import GraphEdit
+from senseapp.networks.onnx.check import Differs, check, first_unlike
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.edit import network_in, with_weights
 from senseapp.networks.onnx.open import open_onnx
@@ -82,6 +84,38 @@ def test_an_unchanged_network_gives_the_uploaded_bytes() -> None:
     found = with_weights(opened, copy.deepcopy(opened.network))
     assert found.content == opened.content
     assert found.difference.sentences == ("The file is the uploaded one, byte for byte.",)
+
+
+def test_a_network_that_amplifies_rounding_is_compared_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differs(*_arguments: object, **_named: object) -> None:
+        raise Differs("A last bit in another place is another number of any size.")
+
+    monkeypatch.setattr(edit, "check", differs)
+    nodes = [node("Conv", "x w", "c", **SAME), node("Mul", "c large", "m"), node("Sin", "m", "y")]
+    stored = {"w": np.zeros((4, 3, 3, 3), np.float32), "large": np.array(1e8, np.float32)}
+    opened = open_onnx(file_of(nodes, stored))
+    changed = copy.deepcopy(opened.network)
+    with torch.no_grad():
+        changed.get_submodule("c").weight.normal_(generator=torch.Generator().manual_seed(0))
+    found = with_weights(opened, changed)
+    after = onnx.load_from_string(found.content)
+    same_but_for(opened.content, found.content, {"w"})
+    inputs = {"x": torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
+    assert first_unlike(changed, after, inputs, batch=1, tolerance=1e-5) == ""
+    assert first_unlike(changed, onnx.load_from_string(opened.content), inputs, batch=1, tolerance=1e-5) == "c"
+    monkeypatch.setattr(edit, "first_unlike", lambda *_arguments, **_named: "c")
+    with pytest.raises(InvalidSpec, match="cannot be edited: A last bit"):
+        with_weights(opened, changed)
+
+
+def test_a_sigmoid_far_from_the_middle_is_equal_within_the_rounding_of_its_range() -> None:
+    nodes = [node("Conv", "x w", "c", **SAME), node("Sub", "c far", "m"), node("Sigmoid", "m", "y")]
+    content = file_of(nodes, {"w": weights(4, 3, 3, 3), "far": np.array(40.0, np.float32)})
+    images = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    opened = open_onnx(content)
+    [known] = by_onnxruntime(content, images)
+    assert known.max() < 1e-7
+    assert check(opened.network, onnx.load_from_string(content), {"x": images}, batch=1) == 0.0
 
 
 def test_one_changed_weight_changes_the_numbers_of_one_tensor() -> None:

@@ -1,4 +1,4 @@
-"""Coupled channel groups and attention heads: layers that lose output channels together, and in which units."""
+"""Coupled channel groups: layers that lose output channels together, and in which units."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Protocol
 
-import torch
 from torch import nn
 
-from senseapp.compat.timm_internals import head_layout, nothing_between
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, why_untraceable
 from senseapp.networks.profile import CONVOLUTIONS
 
 _LAYERS_PER_SENTENCE = 20
+
+
+class Heads(Protocol):
+    """The heads of one attention."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of what changes with their number besides the layers around."""
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of the modules in whose own code are their products of activations."""
+
+    def remove(self, model: nn.Module, heads: Sequence[int]) -> None:
+        """Remove ``heads`` from :attr:`modules` of ``model``; layers are pruned as channels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +39,14 @@ class ChannelGroup:
         cuts: everything that shrinks when all of the root's channels are removed, the root first.
         units: the smallest sets of root channels that can be removed: one channel, one channel of each convolution
             group, or one attention head.
-        attention: name of the attention module whose heads the units are; empty for plain channels.
+        heads: the attention whose heads the units are; None for plain channels.
     """
 
     graph: ChannelGraph
     cuts: tuple[Cut, ...]
     units: tuple[tuple[int, ...], ...]
     members: tuple[str, ...]
-    attention: str = ""
+    heads: Heads | None = None
 
     def channels(self, units: Sequence[int]) -> frozenset[int]:
         """Return the root channels of these units."""
@@ -54,8 +67,8 @@ def modules_of(group: ChannelGroup) -> tuple[str, ...]:
     """Return the names of all modules that change when ``group`` shrinks."""
     owners = [group.graph.owner(cut) for cut in group.cuts]
     names = dict.fromkeys(group.graph.names[owner] for owner in owners if owner is not None)
-    if group.attention:
-        names[group.attention] = None
+    if group.heads is not None:
+        names.update(dict.fromkeys(group.heads.modules))
     return tuple(names)
 
 
@@ -63,13 +76,15 @@ def channel_groups(
     graph: ChannelGraph,
     layers: Sequence[str],
     blocked: Mapping[str, str],
+    kept: Mapping[str, str],
     claimed: set[str],
     progress: Callable[[str], None] = lambda _sentence: None,
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
     """Return the groups of ``layers`` (in execution order), and why each layer without a group has none.
 
-    Groups that contain a module of ``blocked``, which must keep its shape for the given reason, are left out. The
-    output channels of ``claimed`` layers belong to groups of another kind.
+    Groups that contain a module of ``blocked``, which must keep its shape for the given reason, are left out, as are
+    those with output channels of a module of ``kept``. The output channels of ``claimed`` layers belong to groups of
+    another kind.
     """
     groups: list[ChannelGroup] = []
     reasons: dict[str, str] = {}
@@ -85,7 +100,7 @@ def channel_groups(
             producing = (cut for cut in cuts if is_layer(cut.module) and graph.is_out_cut(cut))
             producers = {graph.names[cut.layer] for cut in producing}
             members = tuple(member for member in layers if member in producers)
-            _require_free(graph, cuts, members, blocked, taken)
+            _require_free(graph, cuts, members, blocked, kept, taken)
             groups.append(ChannelGroup(graph=graph, cuts=cuts, units=_units(graph, cuts), members=members))
             taken.update(members)
         except Exception as error:  # a failure inside torch-pruning concerns this group only
@@ -115,7 +130,12 @@ def _is_partial(graph: ChannelGraph, cut: Cut) -> bool:
 
 
 def _require_free(
-    graph: ChannelGraph, cuts: Sequence[Cut], members: Sequence[str], blocked: Mapping[str, str], taken: set[str]
+    graph: ChannelGraph,
+    cuts: Sequence[Cut],
+    members: Sequence[str],
+    blocked: Mapping[str, str],
+    kept: Mapping[str, str],
+    taken: set[str],
 ) -> None:
     """Raise Untraceable if anything that would shrink must keep its shape."""
     if any(graph.reaches_output(cut) for cut in cuts):
@@ -127,9 +147,11 @@ def _require_free(
                 "Its channels run through nn.MultiheadAttention, whose width is at once that of its input, its heads "
                 "and its output, so that channels cannot go without mixing heads."
             )
-        if owner is not None and (name := graph.names[owner]) in blocked:
+        name = None if owner is None else graph.names[owner]
+        reasons = {**blocked, **kept} if is_layer(cut.module) and graph.is_out_cut(cut) else blocked
+        if name is not None and name in reasons:
             raise Untraceable(
-                f"It is coupled with {name or 'the network itself'}, which cannot shrink: {blocked[name]}"
+                f"It is coupled with {name or 'the network itself'}, which cannot shrink: {reasons[name]}"
             )
     if shared := taken.intersection(members):
         raise Untraceable(f"It shares only some of its channels with {min(shared)}, so it cannot be measured apart.")
@@ -179,43 +201,3 @@ def _require_even(graph: ChannelGraph, cut: Cut, positions: Sequence[int]) -> No
         offsets[group].add(offset)
     if any(group != offsets[0] for group in offsets):
         raise Untraceable("Its channels do not fall evenly into the groups of a convolution or norm that reads them.")
-
-
-def head_groups(graph: ChannelGraph) -> list[ChannelGroup]:
-    """Return one group per attention module of a known class: its query, key and value layer, and its heads."""
-    found = []
-    for name, module in graph.model.named_modules():
-        known = head_layout(module) is not None and nothing_between(module) and int(module.num_heads) > 1
-        if known and module.qkv in graph and module.proj in graph:
-            found.append(_head_group(graph, name, module))
-    return found
-
-
-def _head_group(graph: ChannelGraph, name: str, module: Any) -> ChannelGroup:
-    num_heads, width = int(module.num_heads), module.proj.in_features
-    head_dim = width // num_heads
-    channels = tuple(range(width))
-    return ChannelGroup(
-        graph=graph,
-        cuts=(
-            graph.cut(module.proj, channels, channels, outputs=False),
-            graph.cut(module.qkv, tuple(range(3 * width)), channels * 3, outputs=True),
-        ),
-        units=tuple(tuple(range(head * head_dim, (head + 1) * head_dim)) for head in range(num_heads)),
-        members=(f"{name}.qkv" if name else "qkv",),
-        attention=name,
-    )
-
-
-def remove_heads(module: nn.Module, heads: Sequence[int], num_heads: int) -> None:
-    """Remove ``heads`` from an attention module's per-head tables; its layers are pruned as channels."""
-    layout = head_layout(module)
-    assert layout is not None
-    keep = [head for head in range(num_heads) if head not in set(heads)]
-    for name in layout.widths:
-        setattr(module, name, getattr(module, name) // num_heads * len(keep))
-    for name, axis in layout.tables.items():
-        table = module.get_parameter(name)
-        index = torch.tensor(keep, device=table.device)
-        setattr(module, name, nn.Parameter(table.index_select(axis, index), requires_grad=table.requires_grad))
-    module.num_heads = len(keep)  # type: ignore[assignment]

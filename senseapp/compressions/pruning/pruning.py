@@ -128,7 +128,7 @@ class PruningCompressor:
         group = self._groups[target.layer]
         count = num_zeroed(level, len(group.units))
         if count == 0:
-            what = "heads" if group.attention else "steps of channels"
+            what = "heads" if group.heads is not None else "steps of channels"
             raise MeasurementFailed(
                 f"The layer has only {len(group.units)} {what}, and {100 * level:g} % of them is less than one; choose "
                 f"a level of at least {100 / len(group.units):.3g} %."
@@ -193,8 +193,8 @@ def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGr
 
 
 def _macs_of_heads(group: ChannelGroup, other_macs: Mapping[str, int]) -> int:
-    """Return the activation products of all heads of an attention module; all heads have equally many."""
-    return other_macs.get(group.attention, 0) if group.attention else 0
+    """Return the activation products of all heads of an attention; all heads have equally many."""
+    return sum(other_macs.get(name, 0) for name in group.heads.products) if group.heads is not None else 0
 
 
 def savings(

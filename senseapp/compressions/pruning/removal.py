@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import restored
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found
-from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, modules_of, positions_of, remove_heads
+from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, modules_of, positions_of
 from senseapp.core.errors import first_line_of
 from senseapp.networks.trace import CallTrace, tensors_in
 
@@ -24,8 +24,8 @@ def remove_units(removals: Iterable[Removal]) -> None:
     """
     positions: dict[tuple[object, object], tuple[ChannelGraph, Cut, set[int]]] = {}
     for group, units in removals:
-        if group.attention:
-            remove_heads(group.graph.model.get_submodule(group.attention), units, len(group.units))
+        if group.heads is not None:
+            group.heads.remove(group.graph.model, units)
         for cut in group.cuts:
             axis = cut.dependency.target, cut.dependency.handler
             _, _, taken = positions.setdefault(axis, (group.graph, cut, set()))

@@ -18,11 +18,12 @@ from senseapp.compat.torch_pruning_internals import group_of
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import find_weights
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found, mixes_neighbours, why_untraceable
-from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups, is_layer, positions_of
+from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, is_layer, positions_of
+from senseapp.compressions.pruning.heads import head_groups
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed, first_line_of
-from senseapp.networks.onnx.attention import attention_layers
+from senseapp.networks.onnx.attention import GraphAttention, attention_in
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile
@@ -59,8 +60,9 @@ def find_groups(
     reasons: dict[str, str] = {}
     try:
         reasons |= _fixed_layers(model, profiles)
+        attentions, kept = attention_in(model, trace)
         graph = ChannelGraph(model, example, widest=_most_numbers(trace))
-        groups = _candidates(graph, profiles, reasons, progress)
+        groups = _candidates(graph, profiles, reasons, attentions, kept, progress)
         progress("Checking which channels can be removed")
         for check in (_miswired, unshrinkable):
             wrong = check(graph, groups, example, trace, seed)
@@ -74,20 +76,29 @@ def find_groups(
 
 
 def _candidates(
-    graph: ChannelGraph, profiles: Mapping[str, LayerProfile], reasons: dict[str, str], progress: Callable[[str], None]
+    graph: ChannelGraph,
+    profiles: Mapping[str, LayerProfile],
+    reasons: dict[str, str],
+    attentions: Sequence[GraphAttention],
+    kept: Mapping[str, str],
+    progress: Callable[[str], None],
 ) -> list[ChannelGroup]:
-    """Return torch-pruning's groups, and add to ``reasons`` why other layers are in none."""
+    """Return groups of heads and torch-pruning's groups, and add to ``reasons`` why other layers are in none.
+
+    The output channels of layers in ``kept`` cannot go, for the reason there.
+    """
     for name in profiles.keys() - reasons.keys():
         module = graph.model.get_submodule(name)
         if mixes_neighbours(module):
             reasons[name] = "It has a single channel: it convolves along the channels of its input."
         elif module not in graph:
             reasons[name] = "torch-pruning sees no call of this layer that the model's output depends on."
-    heads = [group for group in head_groups(graph) if not reasons.keys() & set(group.members)]
+    kept = {name: why for name, why in kept.items() if name in profiles and name not in reasons}
+    heads = [group for group in head_groups(graph, attentions) if not (reasons | kept).keys() & set(group.members)]
     taken = {member for group in heads for member in group.members}
-    free = [name for name in profiles if name not in reasons]
-    channels, left_out = channel_groups(graph, free, reasons, taken, progress)
-    reasons |= left_out
+    free = [name for name in profiles if name not in reasons and name not in kept]
+    channels, left_out = channel_groups(graph, free, reasons, kept, taken, progress)
+    reasons |= kept | left_out
     return [*heads, *channels]
 
 
@@ -117,7 +128,6 @@ def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dic
     for name, weight in weights.items():
         if len(weight.target.modules) > 1:
             reasons[name] = "Its weight is shared with another layer, so neither can lose channels by itself."
-    reasons |= {name: reason for name, reason in attention_layers(model).items() if name in profiles}
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             for layer in (layer for layer in profiles if layer == name or layer.startswith(f"{name}.")):

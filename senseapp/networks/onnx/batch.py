@@ -15,7 +15,7 @@ from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.graph import Constant, Graph, Node
-from senseapp.networks.onnx.infer import Values, advance, start
+from senseapp.networks.onnx.infer import Folding, Values, advance, start
 
 Shape = Sequence[int]
 _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "PRelu", "Sum", "Mean"})
@@ -35,9 +35,10 @@ def freed(graph: Graph, reference: Values, shapes: Mapping[str, tuple[int, ...]]
     batch = reference[first].shape[0]
     freeing = _Freeing(batch=batch, reference=reference, values=start(graph, shapes), constants=dict(graph.constants))
     nodes: list[Node] = []
+    folding = Folding()
     for node in graph.nodes:
         followed = freeing.followed(node)
-        advance(followed, freeing.values)
+        advance(followed, freeing.values, folding)
         nodes.extend(followed)
     ratio = shapes[first][0] / batch
     for name in graph.outputs:

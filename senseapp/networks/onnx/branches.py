@@ -13,7 +13,7 @@ from typing import Any
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.graph import Body, Constant, Graph, Node
-from senseapp.networks.onnx.infer import USUAL_SIZES, Values, advance, batch_of, input_shapes, start
+from senseapp.networks.onnx.infer import USUAL_SIZES, Folding, Values, advance, batch_of, input_shapes, start
 
 _BRANCHES = ("else_branch", "then_branch")  # by the condition
 
@@ -58,7 +58,7 @@ class _Taking:
     constants: dict[str, Constant] = field(init=False)
     names: _Fresh = field(init=False)  # of values
     labels: _Fresh = field(init=False)  # of nodes
-    known: int = 0
+    folding: Folding = field(default_factory=Folding)
     taken: int = 0
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class _Taking:
         """Add what follows from shapes; behind what is not read nothing does."""
         if all(name in self.values for name in node.inputs if name):
             try:
-                self.known = advance([node], self.values, self.known)
+                advance([node], self.values, self.folding)
             except UnsupportedModel:
                 return
 

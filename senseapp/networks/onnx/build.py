@@ -267,6 +267,8 @@ class _Builder:
         if not name:
             return Fixed(None)
         if position in operator.numbers:
+            if node.op == "Reshape" and (target := self.growing.target(node)) is not None:
+                return target
             if constant is not None:
                 return Fixed(constant.value.tolist())
             return self._counted(name, tensors) or Read(self._position(name, tensors))

@@ -22,6 +22,8 @@ from senseapp.networks.onnx.read import DEFAULT_DOMAINS, read_by
 TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
 _TIMES_OWN_ROUNDING = 4.0  # that of a file which amplifies rounding, by onnxruntime's own two ways to compute it
+_UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
+_ROUNDING_OF_RANGE = 2.0**-21  # onnxruntime approximates a sigmoid with such an error, also where all of it is smaller
 _AT_ONCE = 64  # values that are compared in one run
 
 Array = npt.NDArray[Any]
@@ -53,7 +55,10 @@ def check(
         outputs = network(*[inputs[name] for name in network.input_names])
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     theirs = by_onnxruntime(model, names, inputs, batch=batch)
-    worst = max(_difference(mine, theirs[name]) for mine, name in zip(outputs, names, strict=True))
+    least = _rounding_of(model)
+    worst = max(
+        _difference(mine, theirs[name], least.get(name, 0.0)) for mine, name in zip(outputs, names, strict=True)
+    )
     if worst <= tolerance or worst <= _TIMES_OWN_ROUNDING * _own_rounding(model, inputs, theirs, batch=batch):
         return worst
     node = _first_that_differs(network, model, inputs, batch=batch, tolerance=tolerance)
@@ -95,7 +100,15 @@ def rounds(graph: Graph) -> bool:
     return any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes)
 
 
-def _difference(mine: Tensor, theirs: Array) -> float:
+def _rounding_of(model: ModelProto) -> dict[str, float]:
+    """Return by which absolute difference values from 0 to 1 count as equal, by their names."""
+    return {
+        name: _ROUNDING_OF_RANGE for node in model.graph.node if node.op_type in _UNIT_RANGE for name in node.output
+    }
+
+
+def _difference(mine: Tensor, theirs: Array, least: float = 0.0) -> float:
+    """Return the largest difference relative to the largest number; differences up to ``least`` are none."""
     if tuple(mine.shape) != theirs.shape:
         return float("inf")
     ours = mine.detach().double().cpu().numpy()
@@ -105,6 +118,7 @@ def _difference(mine: Tensor, theirs: Array) -> float:
     largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
     with np.errstate(invalid="ignore"):
         apart = np.where((ours == known) | (np.isnan(ours) & np.isnan(known)), 0.0, np.abs(ours - known))
+        apart = np.where(apart <= least, 0.0, apart)
     return float(np.nan_to_num(apart, nan=np.inf).max() / max(float(largest), 1e-30))
 
 
@@ -174,13 +188,43 @@ def _first_that_differs(
     makers: dict[str, onnx.NodeProto] = {
         name: node for node in model.graph.node for name in node.output if name in computed
     }
-    names = list(makers)
+    names, least = list(makers), _rounding_of(model)
     for first in range(0, len(names), _AT_ONCE):
         some = names[first : first + _AT_ONCE]
         with torch.no_grad():
             mine = network.values(some, *[inputs[name] for name in network.input_names])
         theirs = by_onnxruntime(model, some, inputs, batch=batch)
         for name in some:
-            if name in mine and isinstance(mine[name], Tensor) and _difference(mine[name], theirs[name]) > tolerance:
+            own = mine.get(name)
+            if isinstance(own, Tensor) and _difference(own, theirs[name], least.get(name, 0.0)) > tolerance:
                 return makers[name]
     return None
+
+
+def first_unlike(
+    network: OnnxNetwork, model: ModelProto, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float
+) -> str:
+    """Return the first value that a step computes differently from the values that onnxruntime computes before it.
+
+    Empty where there is none: outputs that differ all the same are rounding, which the network amplifies. Arguments are
+    those of :func:`check`, for one run of onnxruntime.
+    """
+    made, least = {name for node in model.graph.node for name in node.output if name}, _rounding_of(model)
+    values: dict[str, Any] = {name: inputs[name] for name in network.input_names}
+    values |= {each.name: getattr(each.holder, each.attribute) for each in network.stored}
+    for first in range(0, len(network.steps), _AT_ONCE):
+        steps = network.steps[first : first + _AT_ONCE]
+        theirs = by_onnxruntime(
+            model, [name for step in steps for name in step.outputs if name in made], inputs, batch=batch
+        )
+        for step in steps:
+            with torch.no_grad():
+                results = getattr(step.holder, step.attribute)(*[values[name] for name in step.inputs])
+            results = results if isinstance(results, tuple) else (results,)
+            for name, mine in zip(step.outputs, results, strict=False):
+                if name in theirs and _difference(mine, theirs[name], least.get(name, 0.0)) > tolerance:
+                    return name
+                values[name] = torch.from_numpy(theirs[name]).to(mine.dtype) if name in theirs else mine
+            for name in step.done:
+                values.pop(name, None)
+    return ""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.networks.onnx.build import ReadAt, StoredAs
 from senseapp.networks.onnx.change import Array, GraphEdit
-from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, check, rounds, sample_inputs
+from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, Differs, check, first_unlike, rounds, sample_inputs
 from senseapp.networks.onnx.difference import OnnxDifference, difference
 from senseapp.networks.onnx.infer import input_shapes
 from senseapp.networks.onnx.modules import OnnxNetwork
@@ -135,7 +135,7 @@ class _Writing:
 
     def _add(self, name: str, value: Tensor) -> None:
         """Let the nodes that read a parameter read a tensor of its own."""
-        readers = self.opened.readers.get(name, ())
+        readers = self.opened.readers.get(name) or self._readers_of_stored(name)
         if not readers:
             raise InvalidSpec(f"“{name}” is computed by the file's graph, so other numbers of it cannot be written.")
         before = self.before[name]
@@ -151,6 +151,19 @@ class _Writing:
             new = self._name_of(name)
             self.edit.added[new] = array
             self.edit.rewired.setdefault(each.output, {})[each.position] = new
+
+    def _readers_of_stored(self, name: str) -> tuple[ReadAt, ...]:
+        """Return where nodes of the file read a tensor that no layer holds, such as a table of attention heads."""
+        network = self.opened.network
+        paths = {module: path for path, module in network.named_modules()}
+        values = {f"{paths[each.holder]}.{each.attribute}".removeprefix("."): each.name for each in network.stored}
+        shape = tuple(self.before[name].shape)
+        return tuple(
+            ReadAt(output=node.output[0], position=position, transposed=False, shape=shape)
+            for node in onnx.load_from_string(self.opened.content).graph.node
+            for position, read in enumerate(node.input)
+            if read and read == values.get(name)
+        )
 
     def _type_of(self, name: str) -> Any:
         """Return the type that new numbers of a parameter are stored in: that of the tensor that it came from."""
@@ -222,11 +235,19 @@ def in_type_of(tensor: TensorProto, value: Tensor) -> Array:
 
 
 def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
-    """Raise InvalidSpec unless onnxruntime computes from ``content`` what ``network`` does."""
+    """Raise InvalidSpec unless onnxruntime computes from ``content`` what ``network`` does.
+
+    A network that amplifies rounding, as many do on noise once they have lost much, is compared step by step.
+    """
     try:
         graph, model = normalise(content, in_runtime=opened.in_runtime)
         inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))
         tolerance = TOLERANCE_OF_ROUNDED if rounds(graph) else _TOLERANCE
-        check(network, model, inputs, batch=opened.input_shape[0], tolerance=tolerance)
+        batch = opened.input_shape[0]
+        try:
+            check(network, model, inputs, batch=batch, tolerance=tolerance)
+        except Differs:
+            if first_unlike(network, model, inputs, batch=batch, tolerance=tolerance):
+                raise
     except SenseError as error:
         raise InvalidSpec(f"The uploaded file cannot be edited: {error}") from error

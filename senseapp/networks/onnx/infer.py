@@ -6,7 +6,8 @@ the target of a Reshape, is a real tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +19,54 @@ from senseapp.networks.onnx.operators.elementwise import dtype_of
 
 Values = dict[str, Tensor]
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
+_WORK = 1 << 31  # elements that are read to compute them; some seconds
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
+_PRODUCTS_PER_ELEMENT = 16  # multiply-accumulates in the time of reading one element
 USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
+
+
+@dataclass(slots=True)
+class Folding:
+    """What computing the values of a graph has taken that no image changes: their elements, and elements read."""
+
+    known: int = 0
+    work: float = 0.0
+
+    def spend(self, node: Node, given: Sequence[Value]) -> None:
+        """Add what ``node`` reads; raises InvalidCheckpoint where that is out of proportion."""
+        read = [each for each in given if each is not None]
+        if any(each.is_meta for each in read):
+            return
+        self.work += sum(each.numel() for each in read) + _products(node, read) / _PRODUCTS_PER_ELEMENT
+        if self.work > _WORK:
+            raise InvalidCheckpoint(
+                f"Up to node “{node.name}” ({node.op}) the graph computes with {self.work:.1e} numbers that no image "
+                "changes, more than any network needs."
+            )
+
+    def keep(self, node: Node, results: Iterable[object]) -> None:
+        """Add what ``node`` has computed; raises InvalidCheckpoint where that is larger than any memory."""
+        self.known += sum(each.numel() for each in results if isinstance(each, Tensor) and not each.is_meta)
+        if self.known > _KNOWN:
+            raise InvalidCheckpoint(
+                f"Up to node “{node.name}” ({node.op}) the graph computes {self.known:.1e} known numbers that no image "
+                "changes, more than any network needs."
+            )
+
+
+def _products(node: Node, given: Sequence[Tensor]) -> int:
+    """Return about how many multiply-accumulates a product of known tensors takes, at most."""
+    if len(given) < 2 or node.op not in _PRODUCTS:
+        return 0
+    one, other = given[:2]
+    if "Conv" in node.op:
+        shared = list(other.shape[1:2])
+    elif node.op == "Einsum":
+        shared = sorted(set(one.shape) & set(other.shape))[-1:]
+    else:
+        shared = list(one.shape[:1] if node.attributes.get("transA") else one.shape[-1:])
+    products: int = one.numel() * other.numel() // max([1, *shared])
+    return products
 
 
 def start(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
@@ -42,30 +90,24 @@ def arguments(node: Node, values: Mapping[str, Tensor]) -> list[Value]:
     return [values[name] if name else None for name in node.inputs]
 
 
-def advance(nodes: Iterable[Node], values: Values, known: int = 0) -> int:
+def advance(nodes: Iterable[Node], values: Values, folding: Folding) -> None:
     """Add to ``values`` what ``nodes`` compute, in order.
 
     Args:
         nodes: in topological order.
         values: of what they read.
-        known: elements of known values that were computed before.
-
-    Returns ``known`` with those that are computed here.
+        folding: what known values have taken so far.
 
     Raises:
         UnsupportedModel: an operator that is not read, or that cannot take its inputs; the message names the node.
-        InvalidCheckpoint: values are larger than any memory.
+        InvalidCheckpoint: values are larger than any memory, or take longer than any network needs.
     """
     for node in nodes:
-        results = evaluate(node, arguments(node, values))
+        given = arguments(node, values)
+        folding.spend(node, given)
+        results = evaluate(node, given)
         values.update({name: each for name, each in zip(node.outputs, results, strict=False) if name})
-        known += sum(each.numel() for each in results if isinstance(each, Tensor) and not each.is_meta)
-        if known > _KNOWN:
-            raise InvalidCheckpoint(
-                f"Up to node “{node.name}” ({node.op}) the graph computes {known:.1e} known numbers that no image "
-                "changes, more than any network needs."
-            )
-    return known
+        folding.keep(node, results)
 
 
 def infer(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
@@ -76,7 +118,7 @@ def infer(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
         InvalidCheckpoint: a value is larger than any memory.
     """
     values = start(graph, shapes)
-    advance(graph.nodes, values)
+    advance(graph.nodes, values, Folding())
     absent = next((name for name in graph.outputs if name not in values), None)
     if absent is not None:
         raise InvalidCheckpoint(f"The output “{absent}” is computed by no node of the file.")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from senseapp.networks.onnx.graph import Constant, Graph, Node
 from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.modules import PerImage
+from senseapp.networks.onnx.modules import Counted, PerImage
 
 Facts = Sequence[tuple[int, Values]]
 
@@ -39,16 +39,21 @@ def _same(values: Sequence[Tensor]) -> Tensor | None:
 
 
 def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
-    """Give Reshape a constant target with −1 for the batch, and drop what only computed numbers for it.
+    """Give Reshape a constant target that holds for any batch, and drop what only computed numbers for it.
 
-    One that flattens each image gets 0 for the batch and −1 for the rest, which also holds with fewer channels.
+    Where the first lengths stay, they are copied (0); channels get −1, so that there may be fewer of them. A reshape of
+    a reshape is one.
     """
-    constants = dict(graph.constants)
+    constants, makers = dict(graph.constants), graph.producers()
     nodes = []
     for node in graph.nodes:
         if node.op == "Reshape":
-            known = node.inputs[1] in constants
-            target = [0, -1] if _flattens(node, facts) else None if known else _target(node.outputs[0], facts)
+            source = _unshaped(node.inputs[0], makers)
+            target = _following(source, node.outputs[0], facts)
+            if target is not None:
+                node = replace(node, inputs=(source, *node.inputs[1:]))
+            if target is None and node.inputs[1] not in constants:
+                target = _target(node.outputs[0], facts)
             if target is not None:
                 name = f"{node.name} target"
                 constants[name] = Constant(value=torch.tensor(target, dtype=torch.int64))
@@ -57,10 +62,29 @@ def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, nodes=tuple(nodes), constants=constants).needed_for(graph.outputs)
 
 
-def _flattens(node: Node, facts: Facts) -> bool:
-    """Return whether a Reshape makes one row of each image, whatever their number."""
-    shapes = [(values[node.inputs[0]].shape, values[node.outputs[0]].shape) for _, values in facts]
-    return all(len(new) == 2 and old[:1] == new[:1] for old, new in shapes)
+def _unshaped(name: str, makers: Mapping[str, Node]) -> str:
+    """Return the value that ``name`` is a reshape of."""
+    while name in makers and makers[name].op in ("Reshape", "Flatten"):
+        name = makers[name].inputs[0]
+    return name
+
+
+def _following(before: str, after: str, facts: Facts) -> list[int] | None:
+    """Return a target that copies the first lengths, the batch's among them; None where it depends on the batch.
+
+    What follows is one row, or ends with the channels that the input ends with, or is fixed.
+    """
+    shapes = [(list(values[before].shape), list(values[after].shape)) for _, values in facts]
+    old, new = shapes[0]
+    kept = 0
+    while kept < min(len(old), len(new)) and all(a[kept : kept + 1] == b[kept : kept + 1] for a, b in shapes):
+        kept += 1
+    kept = max(0, min(kept, len(new) - 1))
+    rest = new[kept:]
+    ends_alike = len(old) > kept and len(new) > 0 and old[-1] == new[-1]
+    if not rest or 0 in old or not (kept or ends_alike) or any(each[kept:] != rest for _, each in shapes):
+        return None
+    return [*[0] * kept, *rest[:-1], -1 if len(rest) == 1 or ends_alike else rest[-1]]
 
 
 def _target(name: str, facts: Facts) -> list[int] | None:
@@ -103,6 +127,22 @@ class Growing:
             return None
         scalar = known[0][1].ndim == 0
         return Growth(numbers=numbers, scalar=scalar, source=source[0], axis=source[1], unit=source[2])
+
+    def target(self, node: Node) -> Counted | None:
+        """Return the target of a Reshape that moves images to or from the first axis, and leaves channels the last one.
+
+        The number of images is counted, so that channels get the −1 and there may be fewer of them.
+        """
+        shapes = [(count, values[node.inputs[0]].shape, values[node.outputs[0]].shape) for count, values in self.facts]
+        first, old, new = shapes[0]
+        if len(shapes) < 2 or not (len(old) > 1 and len(new) > 1) or old[-1] != new[-1] or 0 in old:
+            return None
+        before, after = [axis[0] // first for axis in (old, new)]
+        grows = all((a[0], b[0]) == (before * count, after * count) for count, a, b in shapes)
+        fixed = all((a[1:], b[1:]) == (old[1:], new[1:]) for _, a, b in shapes)
+        if not (grows and fixed) or old[0] == new[0]:
+            return None
+        return Counted(numbers=(PerImage(after), *new[1:-1], -1), scalar=False, index=0, axis=0, unit=before)
 
     def _numbers(self, known: Sequence[tuple[int, Tensor]]) -> tuple[int | PerImage, ...] | None:
         columns = zip(*([int(number) for number in each.reshape(-1).tolist()] for _, each in known), strict=True)

@@ -16,6 +16,7 @@ from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.onnx.branches import with_branches_taken
 from senseapp.networks.onnx.evaluate import TooLarge, evaluate
 from senseapp.networks.onnx.graph import Body, Constant, Graph, GraphInput, Node
+from senseapp.networks.onnx.infer import Folding
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, TABLE
 from senseapp.networks.onnx.read import DEFAULT_DOMAINS, label, opset_of, read_by, read_model
@@ -239,12 +240,12 @@ def folded(graph: Graph) -> Graph:
     Two nodes that transpose one initializer yield one constant, so that a weight shared by several nodes stays one.
 
     Raises:
-        InvalidCheckpoint: a constant would have more elements than any network needs.
+        InvalidCheckpoint: a constant would have more elements than any network needs, or take longer.
     """
     constants = _with_held(graph)
     renamed: dict[str, str] = {}
     computed: dict[object, tuple[str, ...]] = {}
-    left, budget = [], _FOLDED_IN_ALL
+    left, budget, folding = [], _FOLDED_IN_ALL, Folding()
     for node in graph.nodes:
         node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
         if not _is_constant(node, constants):
@@ -257,6 +258,7 @@ def folded(graph: Graph) -> Graph:
         if node.op == "Identity":
             renamed[node.outputs[0]] = node.inputs[0]
             continue
+        folding.spend(node, [constants[name].value if name else None for name in node.inputs])
         results = _computed(node, constants, min(budget, _FOLDED))
         if results is None:
             left.append(node)

@@ -10,16 +10,17 @@ import torch
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.networks.onnx.change import GraphEdit
+from senseapp.networks.onnx.change import Array, GraphEdit
 from senseapp.networks.onnx.check import sample_inputs
 from senseapp.networks.onnx.infer import input_shapes
-from senseapp.networks.onnx.modules import OnnxNetwork
+from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import tensor_in
 from senseapp.networks.profile import CONVOLUTIONS
 
 Shape = tuple[int, ...]
+Numbers = Sequence[int]
 
 
 def shrunk(dims: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
@@ -52,11 +53,19 @@ def follow_shapes(edit: GraphEdit, opened: OpenedOnnx, network: OnnxNetwork) -> 
     for node in graph.node:
         for name in node.input:
             readers[name] = readers.get(name, 0) + 1
+    parts = _changed_parts(opened.network, network)
     for node in graph.node:
         output = next(iter(node.output), "")
-        if node.op_type != "Reshape" or before.get(output) == after.get(output):
-            continue
-        _change_target(edit, node, before[output], after[output], constants, readers)
+        if output in parts:
+            _change_parts(edit, node, parts[output], constants, readers)
+        elif (
+            node.op_type == "Reshape" and output not in before and before.get(node.input[0]) != after.get(node.input[0])
+        ):
+            _flatten_whole(edit, node, constants, readers)
+        elif node.op_type == "Reshape" and before.get(output) != after.get(output):
+            _change_target(edit, node, before[output], after[output], constants, readers)
+        elif node.op_type == "Gather" and before.get(output) != after.get(output):
+            _change_indices(edit, node, after[output], constants, readers)
 
 
 def _change_target(
@@ -80,11 +89,68 @@ def _change_target(
             target[axis] = new
     if np.array_equal(target, numpy_helper.to_array(stored)):
         return
+    _store(edit, node, 1, target, readers)
+
+
+def _flatten_whole(
+    edit: GraphEdit, node: NodeProto, constants: Mapping[str, TensorProto], readers: Mapping[str, int]
+) -> None:
+    """Let a Reshape to one row, which the network does together with the next one, make a row of any length."""
+    stored = constants.get(node.input[1])
+    if stored is not None and list(stored.dims) == [1] and numpy_helper.to_array(stored).item() > 0:
+        _store(edit, node, 1, np.array([-1], np.int64), readers)
+
+
+def _change_parts(
+    edit: GraphEdit,
+    node: NodeProto,
+    parts: Mapping[int, tuple[Numbers, Numbers]],
+    constants: Mapping[str, TensorProto],
+    readers: Mapping[str, int],
+) -> None:
+    """Let a Split or Slice take the parts of an axis with fewer channels; numbers that the graph computes follow."""
+    for position, (old, new) in parts.items():
+        stored = constants.get(node.input[position])
+        if stored is None:
+            continue
+        if numpy_helper.to_array(stored).tolist() != list(old):
+            raise InvalidSpec(f"The numbers by which “{node.name}” ({node.op_type}) cuts channels cannot be changed.")
+        _store(edit, node, position, np.array(new, numpy_helper.to_array(stored).dtype), readers)
+
+
+def _changed_parts(before: OnnxNetwork, after: OnnxNetwork) -> dict[str, dict[int, tuple[Numbers, Numbers]]]:
+    """Return, by first output of each Split and Slice, which constant numbers differ, by their position."""
+    found: dict[str, dict[int, tuple[Numbers, Numbers]]] = {}
+    for old, new in zip(before.steps, after.steps, strict=True):
+        one, other = (getattr(step.holder, step.attribute) for step in (old, new))
+        if isinstance(one, Operation) and one.op in ("Split", "Slice"):
+            for position, (mine, theirs) in enumerate(zip(one.slots, other.slots, strict=True)):
+                if mine != theirs and isinstance(mine, Fixed) and isinstance(theirs, Fixed):
+                    found.setdefault(old.outputs[0], {})[position] = mine.value, theirs.value
+    return found
+
+
+def _change_indices(
+    edit: GraphEdit, node: NodeProto, after: Shape, constants: Mapping[str, TensorProto], readers: Mapping[str, int]
+) -> None:
+    """Let a Gather that takes all elements of a row in order, as exports of ``as_strided`` do, take fewer."""
+    stored = constants.get(node.input[1])
+    if stored is None:
+        return
+    indices = numpy_helper.to_array(stored)
+    if np.array_equal(indices.ravel(), np.arange(indices.size)) and indices.ndim == len(after):
+        _store(edit, node, 1, np.arange(np.prod(after), dtype=indices.dtype).reshape(after), readers)
+
+
+def _store(edit: GraphEdit, node: NodeProto, position: int, numbers: Array, readers: Mapping[str, int]) -> None:
+    """Let ``node`` read other numbers, of its own where others read the stored ones."""
+    name = node.input[position]
     if readers[name] == 1:
-        edit.values[name] = target
+        edit.values[name] = numbers
     else:
-        edit.added[f"{node.output[0]} shape"] = target
-        edit.rewired.setdefault(node.output[0], {})[1] = f"{node.output[0]} shape"
+        own = f"{node.output[0]} {'shape' if node.op_type == 'Reshape' else f'input {position}'}"
+        edit.added[own] = numbers
+        edit.rewired.setdefault(node.output[0], {})[position] = own
 
 
 def _change_groups(edit: GraphEdit, opened: OpenedOnnx, network: OnnxNetwork) -> None:

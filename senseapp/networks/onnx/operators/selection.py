@@ -33,7 +33,7 @@ def _slice(
         starts, ends, range(len(starts)) if axes is None else axes, steps or [1] * len(starts), strict=True
     ):
         if step > 0:
-            cuts[axis] = slice(start, end, step)
+            cuts[axis] = slice(*slice(start, end, step).indices(x.shape[axis]))  # none counts from the end
         else:  # torch has no negative steps
             taken = range(*slice(start, end, step).indices(x.shape[axis]))
             x = x.index_select(axis, torch.tensor(list(taken), dtype=torch.int64, device=x.device))
