@@ -17,10 +17,10 @@ _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was fou
 class FileTimes:
     """Times of files as multiples of that of ``reference``, run in turns on the images ``call``, (N, C, H, W).
 
-    Where another program keeps the other thread of a core busy, all calls take half as long again, and int8 suffers
-    more than float: the same two files differ by up to 9 % less than in a calm moment, for seconds on end, and within
-    such a moment medians hardly vary (``benchmarks/deploy/margin.py``). So the least time of the reference is
-    remembered, and a timing in which it takes much longer is not relied on.
+    In busy moments of a shared machine, which last for seconds, all calls were seen to take half as long again, and
+    int8 to suffer more than float: the same two files differed by up to 9 % less than in a calm moment, while medians
+    within the moment hardly varied (``benchmarks/deploy/margin.py``). So the least time of the reference is remembered,
+    and a timing in which it takes much longer is not relied on.
     """
 
     def __init__(self, runtime: Runtime, reference: bytes, call: Tensor, *, threads: int | None = None) -> None:
