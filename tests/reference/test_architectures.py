@@ -159,7 +159,7 @@ def test_replayed_pruning_equals_whole_passes(network: Network) -> None:
 
 def _some(groups: list[ChannelGroup]) -> list[ChannelGroup]:
     """Return a few groups of plain channels spread over the depth of the network."""
-    plain = [group for group in groups if not group.attention]
+    plain = [group for group in groups if not group.heads]
     return plain[:: max(len(plain) // FEW, 1)][:FEW]
 
 

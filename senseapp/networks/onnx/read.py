@@ -201,7 +201,7 @@ def _check_domains(model: ModelProto, known: frozenset[str]) -> None:
         if node.domain not in known:
             kind = UnreadNode if node.domain in _RUNTIME_DOMAINS else UnsupportedModel
             raise kind(
-                f"{label(node).capitalize()} is an operator of the domain “{node.domain}”, which only its own runtime "
+                f"The {label(node)} is an operator of the domain “{node.domain}”, which only its own runtime "
                 "can compute. Export with standard ONNX operators."
             )
 
