@@ -19,6 +19,7 @@ arXiv 1801.05787, equation 6, for pruning by Fisher information.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +50,8 @@ _DIRECTIONS = 2  # random signs at the output: each is one backward pass
 _MOST_MACS = 4e12
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
 _DRAWN = 512  # directions in all, where images are few and cost little
-_MOST_DRAW_MACS = 2e12  # half of what images may cost
+_MOST_DRAW_MACS = 1e12  # a quarter of what images may cost
+_MACS_PER_OUTPUT = 4000  # a number of the output costs as much, measured at 21 × 520 × 520 of them
 _GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
 _GRAPH_SHARE = 16  # of a card's memory, one part in n: five times as fast as with 3 · 2²⁸ bytes on an H200
 
@@ -188,18 +190,22 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
     stop = _num_images(sweep)
-    # Drawn image by image in order, so that the batch size, which depends on timing, has no effect.
-    generator = torch.Generator().manual_seed(sweep.spec.seed)
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]
+    # Each draws image by image in order, so that the batch size, which depends on timing, has no effect.
+    generators = _generators(sweep.spec.seed, _num_draws(sweep, stop, shape))
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
     outputs = Gathered(stop)
-    num_batches, draws = -(-stop // _graph_batch(sweep, recorder.norms)), _num_draws(sweep, stop)
+    num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
-        signs = torch.randint(0, 2, (high - low, draws, *shape), generator=generator, dtype=torch.int8) * 2 - 1
-        drawn = [_scan_batch(sweep, responses, recorder, each, low) for each in signs.unbind(1)]
-        outputs.add(drawn[0][0])
-        found = _mean([changes for _, changes in drawn])
+        drawn: list[dict[Key, Changes]] = []
+        for generator in generators:
+            signs = torch.randint(0, 2, (high - low, *shape), generator=generator, dtype=torch.int8) * 2 - 1
+            output, changes = _scan_batch(sweep, responses, recorder, signs, low)
+            if not drawn:
+                outputs.add(output)
+            drawn.append(changes)
+        found = _mean(drawn)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
         if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has no baseline to compare with yet
             yield _joined(task, parts, outputs.predictions), False
@@ -227,16 +233,25 @@ def _mean(drawn: Sequence[dict[Key, Changes]]) -> dict[Key, Changes]:
     }
 
 
-def _num_draws(sweep: Sweep, num_images: int) -> int:
-    """Return how often directions are drawn for each image.
+def _generators(seed: int, count: int) -> list[torch.Generator]:
+    """Return generators of independent numbers; the first is that of ``seed`` itself."""
+    first = torch.Generator().manual_seed(seed)
+    others = torch.randint(2**62, (count - 1,), generator=torch.Generator().manual_seed(seed))
+    return [first, *(torch.Generator().manual_seed(int(other)) for other in others)]
+
+
+def _num_draws(sweep: Sweep, num_images: int, shape: Sequence[int]) -> int:
+    """Return how often directions, of an output of ``shape``, are drawn for each image.
 
     The directions of pixels or boxes stand for thousands of numbers, so that one draw leaves the estimate of an image
-    uncertain by about its own size: few images need several. Those of class scores are nearly complete.
+    uncertain by about its own size: few images need several. Those of class scores are nearly complete, and estimates
+    that measurements replace need no more.
     """
-    if sweep.context.task.one_tensor:
+    if sweep.context.task.one_tensor or sweep.spec.mode != "quick":
         return 1
     macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
-    affordable = int(_MOST_DRAW_MACS / max(1, macs * _passes(sweep) * num_images))
+    cost = macs * _passes(sweep) + _MACS_PER_OUTPUT * math.prod(shape)
+    affordable = int(_MOST_DRAW_MACS / (cost * num_images))
     return max(1, min(-(-_DRAWN // num_images), affordable))
 
 
