@@ -26,6 +26,7 @@ from senseapp.core.errors import SenseError, first_line_of
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import get
 from senseapp.measure.sweep import Sweep
+from senseapp.metrics import MetricChange
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.profile import compressible_weights
 from senseapp.records.measurement import LayerMeasurement, Status
@@ -89,8 +90,10 @@ def _holds(stored: Tensor, weight: Tensor) -> bool:
     return bool((alike.abs() > 1 - 1e-6).all())
 
 
-def apart(ours: Measured, theirs: Measured, layers: Mapping[str, str]) -> Iterator[tuple[float, str, float, str]]:
-    """Yield the relative difference of each figure of each layer and level that both have, and whose it is."""
+def twins(
+    ours: Measured, theirs: Measured, layers: Mapping[str, str]
+) -> Iterator[tuple[str, float, MetricChange, MetricChange]]:
+    """Yield layer, level and both figures of each metric that both have measured."""
     for (layer, level), one in ours.items():
         other = theirs.get((layers.get(layer, ""), level))
         if other is None or one.status is not Status.MEASURED or other.status is not Status.MEASURED:
@@ -98,8 +101,14 @@ def apart(ours: Measured, theirs: Measured, layers: Mapping[str, str]) -> Iterat
         for change in one.changes:
             twin = other.change(change.metric)
             if twin is not None:
-                largest = max(abs(change.value), abs(twin.value), _SMALLEST.get(change.metric, 0.0))
-                yield abs(change.value - twin.value) / largest if largest else 0.0, layer, level, change.metric
+                yield layer, level, change, twin
+
+
+def apart(ours: Measured, theirs: Measured, layers: Mapping[str, str]) -> Iterator[tuple[float, str, float, str]]:
+    """Yield the relative difference of each figure of each layer and level that both have, and whose it is."""
+    for layer, level, change, twin in twins(ours, theirs, layers):
+        largest = max(abs(change.value), abs(twin.value), _SMALLEST.get(change.metric, 0.0))
+        yield abs(change.value - twin.value) / largest if largest else 0.0, layer, level, change.metric
 
 
 def largest_of(ours: Measured) -> dict[str, float]:
@@ -114,14 +123,9 @@ def largest_of(ours: Measured) -> dict[str, float]:
 def apart_of_largest(ours: Measured, theirs: Measured, layers: Mapping[str, str]) -> float:
     """Return the largest difference of a figure, as a share of the largest figure of its metric."""
     found, scale = 0.0, largest_of(ours)
-    for (layer, level), one in ours.items():
-        other = theirs.get((layers.get(layer, ""), level))
-        if other is None or one.status is not Status.MEASURED or other.status is not Status.MEASURED:
-            continue
-        for change in one.changes:
-            twin = other.change(change.metric)
-            if twin is not None and scale[change.metric]:
-                found = max(found, abs(change.value - twin.value) / scale[change.metric])
+    for _layer, _level, change, twin in twins(ours, theirs, layers):
+        if scale[change.metric]:
+            found = max(found, abs(change.value - twin.value) / scale[change.metric])
     return found
 
 
