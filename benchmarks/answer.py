@@ -70,6 +70,7 @@ def visit(tab: Tab, url: str, note: Note, visitor: Visitor) -> None:
     button = f"[...document.querySelectorAll('button')].find(one => {words}.slice(1).join(' ') === '{visitor.button}')"
     tab.open(url)
     tab.wait_for(f"(() => {{ const one = {button}; return one && !one.disabled }})()", PATIENCE_SECONDS)
+    tab.wait_for("[...document.images].every(one => one.complete)", PATIENCE_SECONDS)  # they move what is below them
     time.sleep(visitor.reading_seconds)
     note("Run is pressed")
     tab.click(button)

@@ -1,5 +1,7 @@
 """Analyze: choose a model, images and a compression, and run."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
@@ -13,7 +15,7 @@ from senseapp.app.analyze.compression import (
 )
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
-from senseapp.app.analyze.start import offer_demos, start_bar
+from senseapp.app.analyze.start import offer_demos, start_bar, start_run
 from senseapp.app.common.backend import service
 from senseapp.app.common.state import session
 from senseapp.records.spec import RunSpec
@@ -28,6 +30,7 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         "senseapp compresses one layer of a vision model at a time, measures what that costs, and turns the answer "
         "into a schedule: one amount for each layer. A demo that reads handwritten digits is filled in: press Run."
     )
+    demo = offer_demos()
     blocks = {title: Block(title) for title in ("Model", "Images", "Compression")}
     aim = st.container(gap="small")
     with aim:
@@ -58,5 +61,6 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     blocks["Compression"].summarise(compression_line(sensitivity))
     if model and images and sensitivity:
         keep_address(RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal))
-    offer_demos(goal)
+    if demo:
+        start_run(replace(demo, goal=goal))
     start_bar(model, images, sensitivity, profile, goal)

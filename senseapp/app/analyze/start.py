@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -216,28 +215,26 @@ def _is_refused(model: ModelSpec) -> bool:
 
 
 _STRIP = ("chelsea", "coffee", "rocket", "flower")
-_STRIP_PIXELS = 60
+_STRIP_PIXELS = 44
 
 
-def offer_demos(goal: Goal) -> None:
-    """Offer the second and the third demo, which one click starts."""
-    with st.container(border=True, horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+def offer_demos() -> RunSpec | None:
+    """Offer the second and the third demo; return the one whose button was pressed."""
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         strip = st.container(horizontal=True, gap="xsmall", width="content")
         for name in _STRIP:
             strip.image(SITE / "assets" / "photographs" / f"{name}.jpg", width=_STRIP_PIXELS, alt=name)
-        st.markdown(
-            "Or see a real network, EfficientNet-Lite0 with its ImageNet weights, on photographs: a minute or two.",
-            width=300,
-        )
-        if st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:"):
-            start_run(replace(PHOTOGRAPHS_DEMO, goal=goal))
-        if st.button(
+        st.markdown("Or see a real network, EfficientNet-Lite0, on photographs: a minute or two.", width=290)
+        photographs = st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:")
+        detector = st.button(
             "Try a detector",
             key="analyze.detector",
             icon=":material/select_all:",
             help="A small network that finds coloured rectangles on these photographs: some seconds.",
-        ):
-            start_run(replace(DETECTION_DEMO, goal=goal))
+        )
+    if photographs:
+        return PHOTOGRAPHS_DEMO
+    return DETECTION_DEMO if detector else None
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
