@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,7 @@ from senseapp.core.errors import (
     first_line_of,
     is_about_memory,
 )
-from senseapp.core.texts import printable_text
+from senseapp.core.texts import plural, printable_text
 from senseapp.networks.onnx.batch import freed
 from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
 from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
@@ -28,6 +28,7 @@ from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_cho
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
+from senseapp.networks.onnx.names import tells_of_folding
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
@@ -280,4 +281,15 @@ def _notes(
     for each in candidates:
         if each.kind == "logits" and each.name in chosen:
             notes.append(f"“{each.of}” is a {each.operator}; the network returns “{each.name}”, the numbers before it.")
-    return tuple(notes)
+    return (*notes, *_on_folding(graph))
+
+
+def _on_folding(graph: Graph) -> Iterator[str]:
+    convolutions = [node.inputs for node in graph.nodes if node.op == "Conv" and len(node.inputs) > 2]
+    folded = sum(tells_of_folding(weight, bias) for _, weight, bias in convolutions)
+    if folded:
+        yield (
+            f"The exporter folded batch norms into the weights of {plural(folded, 'layer')}. Sparsity and pruning go "
+            "by the size of weights, so their figures differ from those of the module before the export. "
+            "torch.onnx.export(…, dynamo=True, optimize=False) keeps norms."
+        )
