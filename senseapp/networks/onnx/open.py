@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,6 +141,7 @@ def _open(
     for node in graph.nodes:
         operation_of(node)  # refuses by name before anything is computed
     size = size or working_size(graph)
+    _refuse_training(graph, size)
     own_batch = batch_of(graph) or 1
     shapes = input_shapes(graph, own_batch, size)
     _check_inputs(shapes)
@@ -162,6 +164,23 @@ def _open(
         candidates,
         _notes(graph, parts, candidates, chosen),
     )
+
+
+def _refuse_training(graph: Graph, size: tuple[int, int]) -> None:
+    """Raise UnsupportedModel where a norm takes its statistics from several images, so that each changes the others."""
+    trained = [node for node in graph.nodes if node.op == "BatchNormalization" and node.attributes.get("training_mode")]
+    batch = batch_of(graph) or 2
+    if not trained or batch == 1:
+        return
+    over = None
+    with contextlib.suppress(UnsupportedModel):  # of a graph that takes one image, though it declares any number
+        values = infer(graph, input_shapes(graph, batch, size))
+        over = next((node for node in trained if values[node.inputs[0]].shape[:1] == (batch,)), None)
+    if over is not None:
+        raise UnsupportedModel(
+            f"Node “{over.name}” (BatchNormalization) is in training mode: it normalises by all images of a batch. "
+            "Export the network in evaluation mode, after model.eval()."
+        )
 
 
 def _check_inputs(shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -210,7 +229,13 @@ class _OpenedGraph:
                 f"node “{ranged.name}” ({ranged.op}) rounds within the range of all images of a pass"
             )
         few, more = 2 * self.batch, 3 * self.batch
+        if batch_of(self.graph) is None:
+            with contextlib.suppress(UnsupportedModel, InvalidCheckpoint):  # it declares any number, but bakes one in
+                return self._built(self.graph, few, infer(self.graph, self.shapes(few)), more)
         graph, values = freed(self.graph, self.reference, self.shapes(few))
+        return self._built(graph, few, values, more)
+
+    def _built(self, graph: Graph, few: int, values: Values, more: int) -> tuple[BuiltNetwork, float]:
         built = build_network(graph, [(few, values), (more, infer(graph, self.shapes(more)))])
         return built, self._difference(built, few)
 
