@@ -34,6 +34,7 @@ from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
 
+_FOLDED_INTO = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LARGEST_INPUT = 1 << 27  # elements; three batches of them are looked at
 
 
@@ -310,8 +311,8 @@ def _notes(
 
 
 def _on_folding(graph: Graph) -> Iterator[str]:
-    convolutions = [node.inputs for node in graph.nodes if node.op == "Conv" and len(node.inputs) > 2]
-    folded = sum(tells_of_folding(weight, bias) for _, weight, bias in convolutions)
+    layers = [node.inputs for node in graph.nodes if node.op in _FOLDED_INTO and len(node.inputs) > 2]
+    folded = sum(tells_of_folding(weight, bias) for _, weight, bias in layers)
     if folded:
         yield (
             f"The exporter folded batch norms into the weights of {plural(folded, 'layer')}. Sparsity and pruning go "
