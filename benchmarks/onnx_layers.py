@@ -1,26 +1,33 @@
 """Is a layer of an ONNX file as fragile as that of its module? ``python -m benchmarks.onnx_layers [--only NAME ...]``.
 
-Each architecture is measured as the module that its library builds, and as the network that is read from its export, by
-torch's two exporters: sparsity, quantization and pruning, each at two levels, on the same images. Exporters fold batch
-normalisation into convolutions, and order operations differently: where a level changes little, float32 rounds such
-differences up to more than 1e-4 of a figure, so everything is measured in float64 too. Layers are matched by weights,
-and their names compared. Rows are kept in ``--rows``; a second run goes on with those that are missing there.
+Each architecture is measured as the module that its library builds, with norms as training leaves them, and as the
+network that is read from its export: sparsity, quantization and pruning, each at two levels, on the same images.
+Exporters fold batch normalisation into weights, which is another network to a compression that orders weights by size:
+the file is compared with the module whose norms are folded in the same way, and the module as it is with that. A third
+export keeps the norms. Float32 rounds differences of two nearly equal outputs up to more than 1e-4 of a figure, so
+everything is measured in float64 too. Layers are matched by weights, and their names compared. Rows are kept in
+``--rows``; a second run goes on with those that are missing there.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor, nn
 
-from benchmarks.onnx_in import TIMM, TORCHVISION, exported, network_of
+from benchmarks.onnx_folded import folded, train_norms
+from benchmarks.onnx_in import TIMM, TORCHVISION, network_of
+from benchmarks.onnx_in import exported as usual_export
 from benchmarks.results import machine, write_section
 from senseapp.core.errors import SenseError, first_line_of
 from senseapp.data.images import TensorImages
@@ -36,18 +43,26 @@ from senseapp.tasks import CLASSIFICATION
 ROWS = Path(__file__).with_name("onnx_layers.jsonl")
 TITLE = "Layers of ONNX files beside those of modules (`python -m benchmarks.onnx_layers`)"
 NAMES = (
-    *("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_vit", "test_mambaout", "test_nfnet"),
-    *("mobilenetv3_small_050", "regnety_002", "repvgg_a0", "ghostnet_050", "shufflenet_v2_x0_5", "squeezenet1_1"),
-    *("efficientnet_lite0", "poolformer_s12", "levit_128s"),
+    *("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_vit", "mobilenetv3_small_050"),
+    *("regnety_002", "shufflenet_v2_x0_5", "squeezenet1_1", "densenet121", "swin_tiny_patch4_window7_224"),
+    *("levit_128s", "repvgg_a0", "ghostnet_050", "efficientnet_lite0", "poolformer_s12", "test_mambaout"),
 )
+EXPORTERS = ("older", "newer", "norms kept")
+_SHORTER: dict[str, dict[str, Any]] = {
+    "densenet121": {"block_config": (2, 3, 3, 2)},
+    "swin_tiny_patch4_window7_224": {"img_size": 112, "depths": (2, 2, 2, 1)},
+    "poolformer_s12": {"layers": (1, 1, 2, 1)},
+    "levit_128s": {"depth": (1, 2, 2)},
+}
 LEVELS = {"sparsity": (50.0, 80.0), "quantization": (8.0, 4.0), "pruning": (25.0, 50.0)}
 _IMAGES = 8
 _INTRO = (
-    "Exporters fold norms into weights in float32, so that a file's weights differ from the module's by that rounding. "
-    "It shows in float64 where a level changes almost nothing (squeeze and excite of mobilenetv3_small_050 at 8 bits), "
-    "and where a weight next to the middle between two steps goes to the other one (one of 18,432 of "
-    "layer4.0.downsample.1 of test_resnet at 8 bits). In float32 such figures are differences of two nearly equal "
-    "outputs: the module's own ones are as far from those in float64."
+    "*older* and *newer* are torch's two exporters, which fold norms into weights in float32: the figures of the file "
+    "are compared with those of the module with its norms folded by the same formula. *norms kept* is the newer "
+    "one with `optimize=False`, compared with the module as it is. The last column but one is the "
+    "module as it is beside the module with its norms folded: another network to whatever orders weights by size, "
+    "since each output channel is multiplied by another factor. densenet121, levit_128s, poolformer_s12 and Swin have "
+    "fewer equal blocks than the library's."
 )
 _WANTED = 1e-4
 _PRECISIONS = ("float64", "float32")
@@ -156,34 +171,65 @@ def _awaken(module: nn.Module, images: Tensor) -> None:
         last.weight *= _SPREAD / module(images).std(1).mean()
 
 
-def row(name: str, *, dynamo: bool) -> dict[str, Any]:
+def architecture(name: str) -> tuple[nn.Module, int]:
+    """Return an untrained network, with fewer equal blocks where that is quicker, and the side of its images."""
+    if name not in _SHORTER:
+        return network_of(name)
+    torch.manual_seed(0)
+    settings = _SHORTER[name]
+    module = timm.create_model(name, pretrained=False, num_classes=10, **settings).eval()
+    return module, settings.get("img_size", TIMM[name])
+
+
+def exported(module: nn.Module, side: int, exporter: str) -> bytes:
+    """Return ``module`` as ONNX for any number of images, by one of ``EXPORTERS``."""
+    if exporter != "norms kept":
+        return usual_export(module, side, dynamo=exporter == "newer", free=True)
+    written = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module, (torch.rand(2, 3, side, side),), dynamo=True, optimize=False, verbose=False,
+            dynamic_shapes=({0: torch.export.Dim("images", min=1, max=64)},),
+        )  # fmt: skip
+    assert program is not None
+    program.save(written)
+    return written.getvalue()
+
+
+def row(name: str, *, exporter: str) -> dict[str, Any]:
     """Return how far the figures of one architecture's export are from those of its module."""
-    found: dict[str, Any] = {"name": name, "dynamo": dynamo}
-    module, side = network_of(name)
+    found: dict[str, Any] = {"name": name, "exporter": exporter}
+    module, side = architecture(name)
     images = torch.randn(_IMAGES, 3, side, side, generator=torch.Generator().manual_seed(0))
+    train_norms(module, images)
     _awaken(module, images)
     try:
-        opened = open_onnx(exported(module, side, dynamo=dynamo, free=True))
+        opened = open_onnx(exported(module, side, exporter))
     except SenseError as error:
         return {**found, "result": "refused", "why": str(error)}
     except Exception as error:
         return {**found, "result": "not exported", "why": first_line_of(error)}
     layers = same_layers(module, opened.network)
+    stored = {mine: opened.network.get_submodule(theirs).weight.detach() for mine, theirs in layers.items()}
+    alike, equal = folded(module, images, stored)
     found |= {
         "side": side,
         "layers": len(list(compressible_weights(module))),
         "matched": len(layers),
         "same name": sum(mine == theirs for mine, theirs in layers.items()),
+        "same weight": equal,
         "batch": opened.batch,
     }
     same = {name: name for name in layers}
     for kind in LEVELS:
         own = {}
         for precision in _PRECISIONS:
-            pair = (each.to(getattr(torch, precision)) for each in (module, opened.network))
+            pair = (each.to(getattr(torch, precision)) for each in (alike, opened.network))
             own[precision], theirs = (measured(each, images, kind) for each in pair)
             found.setdefault(kind, {})[precision] = _compared(own[precision], theirs, layers)
         found[kind]["rounding"] = _compared(own["float64"], own["float32"], same)
+        found[kind]["folding"] = _compared(own["float64"], measured(module.double(), images, kind), same)
     return {**found, "result": "measured"}
 
 
@@ -207,26 +253,26 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line of Markdown for each file."""
     lines = [
-        "| network | exporter | layers, matched, of the same name | figures | largest relative difference, above 1e-4: "
-        "in float64 | in float32 | of the module's own figures, float32 from float64 | largest difference in float32, "
-        "as a share of the metric's largest figure | layers that only one has or that lose another amount: sparsity, "
+        "| network | exporter | layers, matched, of the same name, of the same weight to the bit | figures | largest "
+        "relative difference, above 1e-4: in float64 | in float32 | of the module's own figures, float32 from float64 "
+        "| largest difference in float32, as a share of the metric's largest figure | figures above 1e-4 where only "
+        "folding differs: sparsity, bits, channels | layers that only one has or that lose another amount: sparsity, "
         "bits, channels |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for each in rows:
-        which = f"| {each['name']} | {'newer' if each['dynamo'] else 'older'} "
+    for each in sorted(rows, key=lambda each: EXPORTERS.index(each["exporter"])):
+        which = f"| {each['name']} | {each['exporter']} "
         if each["result"] != "measured":
-            lines.append(f"{which}| {each['result']}: {each['why']} | | | | | | |")
+            lines.append(f"{which}| {each['result']}: {each['why']} | | | | | | | |")
             continue
         unlike = ", ".join(str(each[kind]["float64"]["unequal"]) for kind in LEVELS)
+        moved = ", ".join(str(each[kind]["folding"]["above"]) for kind in LEVELS)
         figures = sum(each[kind]["float64"]["figures"] for kind in LEVELS)
         compared = (*_PRECISIONS, "rounding")
         cells = " | ".join(_differences([each[kind][how] for kind in LEVELS]) for how in compared)
         share = max(each[kind]["float32"]["of largest"] for kind in LEVELS)
-        lines.append(
-            f"{which}| {each['layers']}, {each['matched']}, {each['same name']} | {figures} | {cells} | {share:.1e} | "
-            f"{unlike} |"
-        )
+        counts = ", ".join(str(each[what]) for what in ("layers", "matched", "same name", "same weight"))
+        lines.append(f"{which}| {counts} | {figures} | {cells} | {share:.1e} | {moved} | {unlike} |")
     return lines
 
 
@@ -244,15 +290,15 @@ def main() -> None:
     """Add the rows that are missing, and write the section of the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=[*TIMM, *TORCHVISION], default=NAMES)
-    parser.add_argument("--exporters", nargs="*", choices=("older", "newer"), default=("older", "newer"))
+    parser.add_argument("--exporters", nargs="*", choices=EXPORTERS, default=EXPORTERS)
     parser.add_argument("--rows", type=Path, default=ROWS)
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
-    there = {(each["name"], each["dynamo"]) for each in _rows(asked.rows)}
+    there = {(each["name"], each["exporter"]) for each in _rows(asked.rows)}
     for exporter in asked.exporters:
         for name in asked.only:
-            if (name, exporter == "newer") not in there:
-                found = row(name, dynamo=exporter == "newer")
+            if (name, exporter) not in there:
+                found = row(name, exporter=exporter)
                 with asked.rows.open("a") as file:
                     file.write(json.dumps(found) + "\n")
     write_section(TITLE, [_INTRO, "", *table(_rows(asked.rows)), "", machine()])

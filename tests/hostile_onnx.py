@@ -175,8 +175,8 @@ def _with_metadata(entries: int, length: int) -> bytes:
 
 
 BY_HAND: dict[str, tuple[Callable[[], bytes], str]] = {
-    "no model": (lambda: b"GIF89a" * 50, "not an ONNX model"),
-    "nothing": (lambda: b"", "not an ONNX model"),
+    "no model": (lambda: b"GIF89a" * 50, "is a picture. An ONNX file is wanted"),
+    "nothing": (lambda: b"", "The file is empty"),
     "another file": (_external, "another file"),
     "another file, of a node": (lambda: _external(in_node=True, place="/etc/shadow"), "another file"),
     "more than the file holds": (lambda: _declared(1 << 20, 1 << 20, 3, 3), "more than the file can hold"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -212,6 +213,8 @@ def _report(result: RunResult, folder: Path) -> None:
     print(headline(result))
     for level, agreement in result.agreement.items():
         shown = result.compression.scale.shown(float(level))
+        if math.isnan(agreement):  # nothing is lost anywhere: there is no order
+            continue
         print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
     print_outputs(result, folder)
 

@@ -174,23 +174,28 @@ _ABSENT = object()
 
 
 @contextmanager
-def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Undo the body's changes to the attributes of ``modules`` on exit, also on error.
+def restored(modules: Iterable[nn.Module]) -> Iterator[list[str]]:
+    """Undo the body's changes to the attributes of ``modules`` on exit, also on error; yield a list of their names.
+
+    The list is filled on exit.
 
     Pruning sets new parameters and sizes and never writes to the old tensors, so the old objects are restored and
     nothing is copied; so are entries of dictionaries, in which some modules cache values computed from their weights.
     Children, hooks and training flags are not restored, as other code may depend on them.
     """
     saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
+    changed: list[str] = []
     try:
-        yield
+        yield changed
     finally:
         for table, before in saved:
             for name in table.keys() - before.keys():
                 del table[name]
+                changed.append(str(name))
             for name, value in before.items():
                 if name != "training" and table.get(name, _ABSENT) is not value:  # only what differs
                     table[name] = value
+                    changed.append(str(name))
 
 
 def _tables(module: nn.Module) -> list[dict[str, Any]]:

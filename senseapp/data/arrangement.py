@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidDataset
@@ -15,7 +15,8 @@ from senseapp.data.label_tables import read_label_table
 from senseapp.tasks import AnnotationReader, LabelTruth, Layout
 from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS
 
-_TABLE_NAME = "labels.csv"
+_TABLE_NAMES = ("labels.csv", "labels.tsv")  # the first found is taken; labels.txt often lists the classes
+_UNREAD_NAMES = ("labels.json", "labels.jsonl", "metadata.json", "metadata.jsonl")  # of labels, in other libraries
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
 
 
@@ -60,7 +61,8 @@ def arrange(
 
     Args:
         source: the folder or archive.
-        table: path in it of a table ``file,label``; empty takes ``labels.csv`` if there is one at the top.
+        table: path in it of a table ``file,label``; empty takes ``labels.csv`` or ``labels.tsv`` if there is one at
+            the top.
         with_labels: False takes every picture and no label.
         several: whether a table is read for several labels of each picture, even if it does not say so by itself.
         classes: folders that a person has confirmed as classes; none of them is taken for one of masks.
@@ -78,7 +80,10 @@ def arrange(
         return replace(found, notes=(*masks, *found.notes))
     prefix = _common_prefix(contents.pictures, "")
     split, notes = _choose_split(contents.pictures, prefix)
-    return _by_folder(contents, _common_prefix(contents.pictures, split), (*masks, *notes), beside_masks=bool(masks))
+    notes = (*masks, *notes)
+    found = _by_folder(contents, _common_prefix(contents.pictures, split), notes, beside_masks=bool(masks))
+    unread = _on_unread_tables(contents) if found.layout == "unlabelled" else ()
+    return replace(found, notes=(*found.notes, *unread))
 
 
 def arrange_annotated(
@@ -131,8 +136,25 @@ def _in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def _default_table(contents: Contents) -> str:
-    places = ("", _common_prefix(contents.pictures, ""))
-    return next((place + _TABLE_NAME for place in places if place + _TABLE_NAME in contents.tables), "")
+    there = {name.casefold(): name for name in contents.tables}
+    wanted = (f"{place.casefold()}{name}" for place in _tops(contents) for name in _TABLE_NAMES)
+    return next((there[name] for name in wanted if name in there), "")
+
+
+def _tops(contents: Contents) -> tuple[str, ...]:
+    """Return the paths at which a table of all pictures may lie."""
+    return tuple(dict.fromkeys(("", _common_prefix(contents.pictures, ""))))
+
+
+def _on_unread_tables(contents: Contents) -> Iterator[str]:
+    """Yield sentences on files beside unlabelled pictures that may hold their labels."""
+    here = [name for name in (*contents.tables, *contents.others) if name[: name.rfind("/") + 1] in _tops(contents)]
+    tables = sorted(name for name in here if name.lower().endswith((".csv", ".tsv")))
+    if tables:
+        yield (f"Labels may be in {listed(tables)}: choose it as their table, with --labels or on the Analyze page.")
+    unread = sorted(name for name in here if name.rpartition("/")[2].casefold() in _UNREAD_NAMES)
+    if unread:
+        yield f"Labels are not read from {listed(unread)}: write them as lines file,label in {_TABLE_NAMES[0]}."
 
 
 def _common_prefix(pictures: Iterable[str], prefix: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from senseapp.compat.torch_internals import has_forward_hooks, version_of
 from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.measure.replay import DIFFERS, Replay, failure_of, find_replay_obstacle, replayed, same
+from senseapp.networks.state import state_kept
 from senseapp.networks.trace import CallTrace, map_tensors, tensors_in
 from senseapp.networks.usage import WeightsUsed, leaves_weights_out
 
@@ -60,6 +61,8 @@ class ReplayedEvaluation:
     The model's calls are identified by their order. A call with another input than in the baseline, with other
     arguments, with gradients or autocast enabled, or with inner hooks runs as a whole pass: correctness first.
 
+    What passes write to the model is put back after each evaluation, so that the next one begins from the same state.
+
     ``obstacle`` is why nothing is replayed; None if :meth:`check` found no reason.
     """
 
@@ -70,6 +73,7 @@ class ReplayedEvaluation:
     _seen: list[_SeenInputs] = field(default_factory=list)
     _replay: Replay = field(init=False)
     _used: WeightsUsed | None = None
+    _has_state: bool = False
 
     def __post_init__(self) -> None:
         self._replay = Replay(self.model, self.trace)
@@ -78,8 +82,10 @@ class ReplayedEvaluation:
 
     def baseline(self) -> float:
         """Return the number for the unchanged model, and keep the inputs of its calls."""
-        with torch.no_grad(), self._intercepted(self._remember):
-            return float(self.eval_fn(self.model))
+        with torch.no_grad(), state_kept(self.model) as written, self._intercepted(self._remember):
+            number = float(self.eval_fn(self.model))
+        self._has_state = bool(written)
+        return number
 
     def further_uses(self) -> dict[str, int]:
         """Return weights that only ``baseline`` used, not the traced image: see :meth:`WeightsUsed.further_uses`."""
@@ -96,7 +102,8 @@ class ReplayedEvaluation:
         if not isinstance(sample, Tensor):
             self.obstacle = "the model is called with several inputs"
             return
-        self.obstacle = find_replay_obstacle(self.model, self.trace, sample, list(positions))
+        with state_kept(self.model):
+            self.obstacle = find_replay_obstacle(self.model, self.trace, sample, list(positions))
         each = prefix_bytes_per_image(self.trace, list(positions))
         if each * sum(len(seen.inputs) for seen in self._seen) > _MOST_PREFIX_BYTES:
             self._seen = self._seen[: self._that_fit(each)]
@@ -104,6 +111,9 @@ class ReplayedEvaluation:
             self.obstacle = self._obstacle_over(representative)
         for seen in self._seen:
             seen.output = None
+
+    def _state_kept(self) -> AbstractContextManager[object]:
+        return state_kept(self.model) if self._has_state else nullcontext()  # copies take milliseconds
 
     def _that_fit(self, bytes_per_image: int) -> int:
         """Return how many of the first calls fit in memory; the others run as whole passes."""
@@ -113,7 +123,8 @@ class ReplayedEvaluation:
     def _obstacle_over(self, positions: Sequence[int]) -> str | None:
         batches = [seen.prefix.inputs for seen in self._seen]
         try:
-            outputs: list[Any] = replayed(self.model, self.trace, batches, positions, lambda raw: raw)
+            with state_kept(self.model):
+                outputs: list[Any] = replayed(self.model, self.trace, batches, positions, lambda raw: raw)
         except ReplayMismatch as mismatch:
             return str(mismatch)
         except Exception as error:
@@ -125,7 +136,7 @@ class ReplayedEvaluation:
         """Move the kept outputs to ``position``; the model must be unchanged."""
         if self.obstacle:
             return
-        with torch.no_grad(), self._replay.installed():
+        with torch.no_grad(), self._state_kept(), self._replay.installed():
             for seen in self._seen:
                 try:
                     self._replay.advance(seen.prefix, position)
@@ -135,7 +146,7 @@ class ReplayedEvaluation:
 
     def evaluate(self) -> float:
         """Return the number for the model in its current state."""
-        with torch.no_grad():
+        with torch.no_grad(), self._state_kept():
             if self.obstacle or not self._seen:
                 return float(self.eval_fn(self.model))
             with self._replay.installed(), self._intercepted(self._continue):

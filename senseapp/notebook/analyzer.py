@@ -28,6 +28,7 @@ from senseapp.measure.plan import (
 )
 from senseapp.measure.replay import plain_note
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
+from senseapp.networks.state import state_kept
 from senseapp.networks.trace import CallTrace, called, map_tensors, tensors_in
 from senseapp.networks.usage import add_uses, others_note
 from senseapp.notebook.inputs import (
@@ -175,7 +176,8 @@ class SensitivityAnalyzer:
                 selection=Selection(score=self._score, spanned=spanned(granularity)),
                 progress=bar.set_description,
             )
-            compressor = build_compressor(config, request)
+            with state_kept(self.model):
+                compressor = build_compressor(config, request)
             planned = plan_targets(compressor.targets, trace)
             evaluation.check(image, [item.position for item in planned], representative_positions(planned))
             bar.reset(total=len(planned) * len(inner))
@@ -195,7 +197,9 @@ class SensitivityAnalyzer:
         ]
 
     def _baseline(self, image: Any) -> tuple[ReplayedEvaluation, float]:
-        evaluation = ReplayedEvaluation(self.model, self.eval_fn, watched_pass(self.model, image))
+        with state_kept(self.model):
+            trace = watched_pass(self.model, image)
+        evaluation = ReplayedEvaluation(self.model, self.eval_fn, trace)
         return evaluation, evaluation.baseline()
 
     def _on_device(self, given: Any, what: str) -> Any:
@@ -346,7 +350,8 @@ def _channels_last(model: nn.Module, image: Any) -> Iterator[Callable[[], None]]
         if weights and all(knows_the_order(tensor.device) for tensor, _ in weights):
             lay_out(model, Layout(channels_last=True))
             try:
-                called(model, map_tensors(image, torch.clone))
+                with state_kept(model):
+                    called(model, map_tensors(image, torch.clone))
             except Exception:  # if it fails in any order, the pass in the usual one says why
                 _put_back(weights)
         yield partial(_put_back, weights)

@@ -148,11 +148,13 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
 
 
 def _constrained(raw: _Choices, required: float) -> Positions:
-    """Solve if the least damaging choices do not save enough; savings are scaled, ties are broken."""
+    """Solve if the least damaging choices do not save enough; both axes are scaled, ties are broken."""
     spread = float(np.ptp(raw.saving))
-    tie = _TIE * max(float(raw.cost.max()), np.finfo(float).tiny) / spread
+    damage = float(raw.cost.max()) or 1.0  # without any damage, the gentler choices cost less
     scale = _SOLVER_SCALE / spread
-    choices = _Choices(cost=raw.cost + tie * raw.saving, saving=raw.saving * scale, owner=raw.owner, start=raw.start)
+    choices = _Choices(
+        cost=raw.cost / damage + _TIE / spread * raw.saving, saving=raw.saving * scale, owner=raw.owner, start=raw.start
+    )
     required *= scale
     price, incumbent, short = _price(choices, required)
     refilled = _improved(choices, _refilled(choices, incumbent, short, required), required)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.onnx_folded import folded, train_norms
+from benchmarks.onnx_in import exported as folding_export
 from benchmarks.onnx_layers import LEVELS, apart, measured, same_layers, unequal
 from senseapp.networks.onnx.open import open_onnx
 from tests.onnx_files import exported
@@ -75,3 +77,19 @@ def test_another_weight_is_another_layer_with_other_figures(networks: tuple[nn.M
     ours, theirs = measured(module, IMAGES, "sparsity"), measured(other, IMAGES, "sparsity")
     assert unequal(ours, theirs, layers) == ["hidden"]
     assert max(apart(ours, theirs, layers))[0] > 1e-2
+
+
+def test_a_file_with_folded_norms_is_the_module_with_norms_folded_alike() -> None:
+    torch.manual_seed(0)
+    module = _Network().eval()
+    train_norms(module, IMAGES)
+    network = open_onnx(folding_export(module, SIDE, dynamo=False, free=True)).network
+    layers = same_layers(module, network)
+    stored = {name: network.get_submodule(found).weight.detach() for name, found in layers.items()}
+    assert not torch.equal(stored["stem.0"], module.stem[0].weight)
+    alike, equal = folded(module, IMAGES, stored)
+    assert equal == len(layers) == 5
+    torch.testing.assert_close(alike(IMAGES), module(IMAGES))
+    figures = [measured(each.double(), IMAGES, "sparsity") for each in (module, alike, network)]
+    assert max(apart(figures[1], figures[2], layers))[0] <= 1e-9
+    assert max(apart(figures[0], figures[2], layers))[0] > 1e-2

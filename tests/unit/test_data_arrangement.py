@@ -22,6 +22,10 @@ class ListedFiles:
             else:
                 self.contents.add_file(name, position)
 
+    def add_table(self, name, text):
+        self._tables[name] = text
+        self.contents.add_file(name, 99)
+
     def read(self, entry):
         text = self._tables[entry.name]
         return text if isinstance(text, bytes) else text.encode()
@@ -113,6 +117,31 @@ def test_table_at_the_top_is_found():
     assert found.layout == "table"
     assert pairs(found) == [("x/1.png", "cat"), ("x/2.png", "dog")]
     assert found.notes == ("Labels are read from labels.csv.",)
+
+
+@pytest.mark.parametrize("name", ["labels.tsv", "Labels.CSV", "set/labels.tsv"])
+def test_a_table_of_tabs_and_of_another_case_is_found_too(name):
+    source = ListedFiles("set/images/1.png", "set/images/2.png")
+    source.add_table(name, "file\tlabel\n1.png\tcat\n2.png\tdog\n")
+    assert arrange(source).labels == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("val.csv", "Labels may be in val.csv: choose it as their table, with --labels or on the Analyze page."),
+        ("metadata.jsonl", "Labels are not read from metadata.jsonl: write them as lines file,label in labels.csv."),
+        ("labels.txt", ""),  # often the names of the classes
+    ],
+)
+def test_files_beside_unlabelled_pictures_that_may_hold_labels_are_named(name, says):
+    source = ListedFiles("1.png", "2.png")
+    source.add_table(name, "cat\ndog\n")
+    found = arrange(source)
+    assert (found.layout, found.notes) == ("unlabelled", (says,) if says else ())
+    folders = ListedFiles("cat/1.png", "dog/2.png")
+    folders.add_table(name, "cat\ndog\n")
+    assert arrange(folders).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,8 @@ RESIZE = [
       for rounding in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")),
     _resize([1, 1, 2, 2], mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1),
     _resize([2, 0.5], mode="linear", axes=[2, 3]),
+    *(_resize([1, 1, 0.37, 1.7], mode=mode, antialias=1, exclude_outside=excluded, coordinate_transformation_mode=way)
+      for mode in ("linear", "cubic") for excluded in (0, 1) for way in ("half_pixel", "align_corners")),
     _resize(sizes=[20, 20], mode="linear", axes=[2, 3], keep_aspect_ratio_policy="not_larger"),
     _resize([1, 1, 1.5, 1.5], mode="linear", coordinate_transformation_mode="half_pixel_symmetric", opset=19),
     _resize([1, 2, 2, 1], x=LARGE, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),

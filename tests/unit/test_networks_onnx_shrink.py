@@ -138,12 +138,12 @@ def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     onnx.checker.check_model(after, full_check=True)
 
 
-def newly_exported(network: nn.Module) -> bytes:
-    """Return ``network`` as torch's newer exporter writes it, norms folded into convolutions, for one image."""
+def newly_exported(network: nn.Module, *, optimize: bool = True) -> bytes:
+    """Return ``network`` as torch's newer exporter writes it, for one image; ``optimize`` folds norms into weights."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(network.eval(), (IMAGES[:1],), dynamo=True, verbose=False).save(buffer)
+        torch.onnx.export(network.eval(), (IMAGES[:1],), dynamo=True, verbose=False, optimize=optimize).save(buffer)
     return buffer.getvalue()
 
 
@@ -170,6 +170,45 @@ def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) ->
     with torch.no_grad():
         expected, found = own(IMAGES), built(IMAGES)
     assert float((expected - found).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimised() -> None:
+    """It computes zeros for the missing bias, in the type of the images and the length of the weight."""
+    module = trained(lambda: nn.Sequential(_normed(3, 8), _normed(8, 12), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    opened = open_onnx(newly_exported(module, optimize=False))
+    assert opened.notes == ()
+    assert sum(isinstance(each, nn.BatchNorm2d) for each in opened.network.modules()) == 2
+    (own, kept, layers), (built, built_kept, built_layers) = pruned(module), pruned(opened.network)
+    assert built_layers == layers == ["0.0"]
+    assert {layer: built_kept[layer] for layer in kept} == kept
+    with torch.no_grad():
+        expected = own(IMAGES[:1])
+    torch.testing.assert_close(built(IMAGES[:1]), expected)
+    edited = with_weights(opened, built)
+    np.testing.assert_allclose(run(edited.content, IMAGES[:1]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_folded_norms_are_said_for_they_change_the_order_of_weights(*, dynamo: bool) -> None:
+    module = trained(lambda: nn.Sequential(_normed(3, 8), nn.Conv2d(8, 12, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    opened = open_onnx(newly_exported(module) if dynamo else folded_by_the_older_exporter(module))
+    assert "folded batch norms into the weights of 1 layer." in " ".join(opened.notes)
+    (own, kept, _), (built, built_kept, _) = pruned(module), pruned(opened.network)
+    assert kept["0.0"] != built_kept["0.0"]
+    assert float((own(IMAGES[:1]) - built(IMAGES[:1])).abs().max()) > 0.01
+
+
+def folded_by_the_older_exporter(network: nn.Module) -> bytes:
+    """Return ``network`` with norms folded into convolutions, for one image."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(network.eval(), (IMAGES[:1],), buffer, dynamo=False)
+    return buffer.getvalue()
+
+
+def _normed(ins: int, outs: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(ins, outs, 3, bias=False), nn.BatchNorm2d(outs), nn.ReLU())
 
 
 def test_a_fixed_target_of_a_flattening_is_corrected() -> None:

@@ -501,3 +501,40 @@ def test_weights_keep_their_place_in_memory(build: Callable[[], nn.Module]) -> N
     SensitivityAnalyzer(model, images[:1], total).analyze("quantization", 4, verbose=False)
     assert orders == {build is small_network}  # in the quick order where the model bears it
     assert {name: (tensor.data_ptr(), tensor.stride()) for name, tensor in model.named_parameters()} == before
+
+
+class _Stateful(nn.Module):
+    """Counts its passes in a buffer and keeps the last features in an attribute; both change its scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3)
+        self.head = nn.Linear(6, int(LABELS.max()) + 1)
+        self.register_buffer("passes", torch.zeros(()))
+        self.last: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        features = F.relu(self.stem(x)).mean((2, 3))
+        scores = self.head(features + self.last) * (1 + self.passes)
+        self.last = 0.5 * features.mean(0)
+        return scores
+
+
+def test_what_passes_write_to_the_model_changes_no_number_and_is_put_back() -> None:
+    torch.manual_seed(0)
+    model = _Stateful().eval()
+    result = _analyze(model, _loss_in_batches)
+    assert (float(model.passes), model.last) == (0.0, 0.0)
+    expected = {}
+    for name in ("stem", "head"):
+        fresh = _Stateful().eval()
+        fresh.load_state_dict(model.state_dict())
+        weight = fresh.get_submodule(name).weight.data.view(-1)
+        weight[weight.abs().argsort()[: weight.numel() // 2]] = 0
+        expected[name] = _loss_in_batches(fresh)
+    fresh = _Stateful().eval()
+    fresh.load_state_dict(model.state_dict())
+    baseline = _loss_in_batches(fresh)
+    assert {layer.name: layer.compressed_metric for layer in result.layers} == pytest.approx(expected, rel=1e-6)
+    assert result.baseline_metric == pytest.approx(baseline, rel=1e-6)

@@ -15,7 +15,6 @@ import torch_pruning
 from numpy.typing import NDArray
 from torch import nn
 
-from senseapp.compat.torch_internals import restored
 from senseapp.compat.torch_pruning_internals import (
     Channels,
     is_output,
@@ -27,6 +26,7 @@ from senseapp.compat.torch_pruning_internals import (
 )
 from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.networks.profile import CONVOLUTIONS
+from senseapp.networks.state import state_kept
 
 MAX_STEPS_PER_DEPENDENCY = 4
 """Wrong reshape maps make torch-pruning loop; a correct group visits each edge about once."""
@@ -248,9 +248,8 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
     """Enable gradients of every parameter inside the block; restore flags, attributes and values of buffers on exit."""
     training = {module: module.training for module in model.modules()}
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     try:
-        with restored(model.modules()), torch.inference_mode(False), torch.enable_grad():
+        with state_kept(model), torch.inference_mode(False), torch.enable_grad():
             for parameter in frozen:
                 parameter.requires_grad_(True)
             yield
@@ -259,7 +258,3 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(False)
         for module, flag in training.items():
             module.training = flag
-        with torch.no_grad():
-            for buffer, value in buffers.items():
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)

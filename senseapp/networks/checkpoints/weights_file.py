@@ -154,22 +154,27 @@ def _kind_by_magic(head: bytes, size: int) -> FileKind | None:
     return None
 
 
+def foreign_kind(head: bytes) -> str:
+    """Return what a file that begins with ``head`` is; empty where its first bytes are of no kind that is known."""
+    return next((description for magic, description in _FOREIGN_KINDS if head.startswith(magic)), "")
+
+
 def _describe(head: bytes) -> str:
-    for magic, description in _FOREIGN_KINDS:
-        if head.startswith(magic):
-            return description
+    if kind := foreign_kind(head):
+        return kind
     if head[_TAR_MAGIC] == b"ustar":
         return "a tar archive, a form that PyTorch has not written since 2017 and that cannot be read safely"
     if head[8:9] == b"{":
         return "a safetensors file that was cut short, or is damaged: upload it again"
     if not head.strip(b"\0"):
         return "not a checkpoint: it starts with zeros only"
-    if _is_text(head):
+    if is_text(head):
         return "a text file, not weights"
     return "not a file that PyTorch or safetensors wrote, or it is damaged"
 
 
-def _is_text(head: bytes) -> bool:
+def is_text(head: bytes) -> bool:
+    """Return whether ``head`` is text in UTF-8."""
     try:
         head[:-4].decode("utf-8")  # the last character may be cut
     except UnicodeDecodeError:

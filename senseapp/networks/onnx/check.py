@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,10 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import torch
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 from torch import Tensor
 
-from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of
+from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
@@ -24,6 +25,7 @@ TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the l
 _TIMES_OWN_ROUNDING = 4.0  # that of a file which amplifies rounding, by onnxruntime's own two ways to compute it
 _UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
 _ROUNDING_OF_RANGE = 2.0**-21  # onnxruntime approximates a sigmoid with such an error, also where all of it is smaller
+_CANNOT_RUN = "onnxruntime cannot run the file"
 _AT_ONCE = 64  # values that are compared in one run
 
 Array = npt.NDArray[Any]
@@ -52,7 +54,12 @@ def check(
     """
     names = network.output_names
     with torch.no_grad():
-        outputs = network(*[inputs[name] for name in network.input_names])
+        try:
+            outputs = network(*[inputs[name] for name in network.input_names])
+        except RuntimeError as error:  # of torch, where shapes that the graph was read with do not hold
+            if is_about_memory(error):
+                raise
+            raise Differs(f"The file's network cannot be run as it is read: {first_line_of(error)}.") from error
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     theirs = by_onnxruntime(model, names, inputs, batch=batch)
     least = _rounding_of(model)
@@ -140,10 +147,24 @@ def by_onnxruntime(
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
         parts = [session.run(list(names), feed) for feed in _feeds(session, inputs, batch)]
     except Exception as error:  # onnxruntime's own errors share no base
-        raise InvalidCheckpoint(f"onnxruntime cannot run the file: {first_line_of(error)}.") from error
+        raise InvalidCheckpoint(_why_not(model, str(error)) or f"{_CANNOT_RUN}: {first_line_of(error)}.") from error
     if len(parts) == 1:
         return dict(zip(names, parts[0], strict=True))
     return {name: _together([part[index] for part in parts]) for index, name in enumerate(names)}
+
+
+def _why_not(model: ModelProto, said: str) -> str:
+    """Return a sentence for a file that onnxruntime refuses for what a user can change; empty for others."""
+    newest = re.search(r"max supported IR version: (\d+)", said)
+    if newest is not None:
+        return (
+            f"The file is of IR version {model.ir_version}, and onnxruntime {onnxruntime.__version__} reads up to "
+            f"{newest[1]}. Set model.ir_version = {newest[1]} and save it again, or use a newer onnxruntime."
+        )
+    values = [each.type.tensor_type.elem_type for each in model.graph.input]
+    if TensorProto.DOUBLE in values and "NOT_IMPLEMENTED" in said:
+        return f"{_CANNOT_RUN}: it computes in float64. Export the network in float32, after model.float()."
+    return ""
 
 
 def _together(parts: list[Array]) -> Array:

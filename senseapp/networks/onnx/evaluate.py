@@ -36,6 +36,8 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
         UnsupportedModel: the table has no such operator, or it fails on these values; the message names the node.
     """
     operator = operation_of(node)
+    if node.op == "CastLike":  # of its second input only the type counts, which is always known
+        values = [values[0], *(torch.empty(0, dtype=each.dtype) for each in values[1:] if each is not None)]
     numbers = {index: _numbers(node, values[index]) for index in operator.numbers if index < len(values)}
     _check_size(node, operator.elements(Attributes.of(node), numbers), most)
     inputs = [numbers.get(index, value) for index, value in enumerate(values)]

@@ -148,8 +148,13 @@ class LayerFinder:
         return name in self.constants and self.constants[name].value.is_floating_point()
 
     def _bias(self, node: Node, position: int) -> Tensors | None:
-        named = len(node.inputs) > position and node.inputs[position]
-        return Tensors(name=node.inputs[position]) if named else None
+        name = node.inputs[position] if len(node.inputs) > position else ""
+        return None if not name or self._is_no_bias(name) else Tensors(name=name)
+
+    def _is_no_bias(self, name: str) -> bool:
+        """Return whether the graph computes zeros, as torch's newer exporter has it do for a layer without bias."""
+        found = self.constants.get(name)
+        return found is not None and not found.weight and not found.initializer and not found.value.any()
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.values[name].shape)

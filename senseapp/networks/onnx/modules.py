@@ -209,10 +209,8 @@ class OnnxNetwork(Scope):
             values[each.name] = getattr(each.holder, each.attribute)
         for step in self.steps:
             results = getattr(step.holder, step.attribute)(*[values[name] for name in step.inputs])
-            if len(step.outputs) == 1:
-                values[step.outputs[0]] = results[0] if isinstance(results, tuple) else results
-            else:
-                values.update(zip(step.outputs, results, strict=False))
+            results = results if isinstance(results, tuple) else (results,)
+            values.update(zip(step.outputs, results, strict=False))
             for name in step.done:
                 if name not in kept:
                     values.pop(name, None)

@@ -45,6 +45,19 @@ def _merged(parts: list[str]) -> list[str]:
     return merged
 
 
+def tells_of_folding(weight: str, bias: str) -> bool:
+    """Return whether a convolution's tensors have the names that torch's exporters give to those with a norm folded in.
+
+    The older one numbers them, the newer one names the new bias by the weight.
+
+    >>> tells_of_folding("onnx::Conv_20", "onnx::Conv_21"), tells_of_folding("0.weight", "0.weight_bias")
+    (True, True)
+    >>> tells_of_folding("0.weight", "0.bias")
+    False
+    """
+    return weight.startswith("onnx::Conv") or (bool(weight) and bias == f"{weight}_bias")
+
+
 class Names:
     """Gives out unique dotted names; a name inside that of a leaf is joined by an underscore instead of a dot.
 

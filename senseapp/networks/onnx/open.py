@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +21,7 @@ from senseapp.core.errors import (
     first_line_of,
     is_about_memory,
 )
-from senseapp.core.texts import printable_text
+from senseapp.core.texts import plural, printable_text
 from senseapp.networks.onnx.batch import freed
 from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
 from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
@@ -28,10 +29,12 @@ from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_cho
 from senseapp.networks.onnx.graph import Graph
 from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
+from senseapp.networks.onnx.names import tells_of_folding
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
 
+_FOLDED_INTO = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LARGEST_INPUT = 1 << 27  # elements; three batches of them are looked at
 
 
@@ -139,6 +142,7 @@ def _open(
     for node in graph.nodes:
         operation_of(node)  # refuses by name before anything is computed
     size = size or working_size(graph)
+    _refuse_training(graph, size)
     own_batch = batch_of(graph) or 1
     shapes = input_shapes(graph, own_batch, size)
     _check_inputs(shapes)
@@ -161,6 +165,23 @@ def _open(
         candidates,
         _notes(graph, parts, candidates, chosen),
     )
+
+
+def _refuse_training(graph: Graph, size: tuple[int, int]) -> None:
+    """Raise UnsupportedModel where a norm takes its statistics from several images, so that each changes the others."""
+    trained = [node for node in graph.nodes if node.op == "BatchNormalization" and node.attributes.get("training_mode")]
+    batch = batch_of(graph) or 2
+    if not trained or batch == 1:
+        return
+    over = None
+    with contextlib.suppress(UnsupportedModel):  # of a graph that takes one image, though it declares any number
+        values = infer(graph, input_shapes(graph, batch, size))
+        over = next((node for node in trained if values[node.inputs[0]].shape[:1] == (batch,)), None)
+    if over is not None:
+        raise UnsupportedModel(
+            f"Node “{over.name}” (BatchNormalization) is in training mode: it normalises by all images of a batch. "
+            "Export the network in evaluation mode, after model.eval()."
+        )
 
 
 def _check_inputs(shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -209,7 +230,13 @@ class _OpenedGraph:
                 f"node “{ranged.name}” ({ranged.op}) rounds within the range of all images of a pass"
             )
         few, more = 2 * self.batch, 3 * self.batch
+        if batch_of(self.graph) is None:
+            with contextlib.suppress(UnsupportedModel, InvalidCheckpoint):  # it declares any number, but bakes one in
+                return self._built(self.graph, few, infer(self.graph, self.shapes(few)), more)
         graph, values = freed(self.graph, self.reference, self.shapes(few))
+        return self._built(graph, few, values, more)
+
+    def _built(self, graph: Graph, few: int, values: Values, more: int) -> tuple[BuiltNetwork, float]:
         built = build_network(graph, [(few, values), (more, infer(graph, self.shapes(more)))])
         return built, self._difference(built, few)
 
@@ -280,4 +307,15 @@ def _notes(
     for each in candidates:
         if each.kind == "logits" and each.name in chosen:
             notes.append(f"“{each.of}” is a {each.operator}; the network returns “{each.name}”, the numbers before it.")
-    return tuple(notes)
+    return (*notes, *_on_folding(graph))
+
+
+def _on_folding(graph: Graph) -> Iterator[str]:
+    layers = [node.inputs for node in graph.nodes if node.op in _FOLDED_INTO and len(node.inputs) > 2]
+    folded = sum(tells_of_folding(weight, bias) for _, weight, bias in layers)
+    if folded:
+        yield (
+            f"The exporter folded batch norms into the weights of {plural(folded, 'layer')}. Sparsity and pruning go "
+            "by the size of weights, so their figures differ from those of the module before the export. "
+            "torch.onnx.export(…, dynamo=True, optimize=False) keeps norms."
+        )

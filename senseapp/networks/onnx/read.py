@@ -21,13 +21,16 @@ from onnx import (
 from onnx.inliner import inline_local_functions
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
+from senseapp.networks.checkpoints.weights_file import foreign_kind, is_text
 from senseapp.networks.onnx.graph import UnreadNode
 
 MOST_NODES = 100_000
 OLDEST_OPSET, NEWEST_OPSET = 7, 24
 DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
 _RUNTIME_DOMAINS = frozenset({"com.microsoft"})
-_HALF_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_HALF_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+_SNIFFED = 4096  # bytes that tell what a file is
+_FIRST_FIELD = b"\x08"  # ir_version, with which exporters begin
 _LARGEST = 1 << 40  # elements of a shape that is written in a file
 
 
@@ -45,9 +48,10 @@ def read_model(content: bytes, *, in_runtime: bool = False) -> tuple[ModelProto,
         model = _inlined(model)
     _check_domains(model, DEFAULT_DOMAINS | _RUNTIME_DOMAINS if in_runtime else DEFAULT_DOMAINS)
     model = _checked_opset(model)
-    notes = []
-    if _as_float32(model):
-        notes.append("The file computes in float16; it is read and measured in float32.")
+    narrow = _as_float32(model)
+    notes = [f"The file computes in {each}; it is read and measured in float32." for each in sorted(narrow)]
+    if "bfloat16" in narrow:
+        notes.append("onnxruntime does not run bfloat16 here: for a file that runs, export the network in float32.")
     return model, tuple(notes)
 
 
@@ -98,10 +102,35 @@ def _parsed(content: bytes) -> ModelProto:
     try:
         model: ModelProto = ModelProto.FromString(content)
     except DecodeError as error:
-        raise InvalidCheckpoint("The file is not an ONNX model: its bytes cannot be read as one.") from error
+        raise InvalidCheckpoint(_unlike_a_model(content)) from error
     if not model.graph.node or not model.graph.output:
-        raise InvalidCheckpoint("The file is not an ONNX model, or one without nodes: there is nothing to run in it.")
+        if not content or foreign_kind(content[:_SNIFFED]):
+            raise InvalidCheckpoint(_unlike_a_model(content))
+        raise InvalidCheckpoint(
+            "The file is not an ONNX model, or one without nodes or outputs: there is nothing to run in it."
+        )
     return model
+
+
+def _unlike_a_model(content: bytes) -> str:
+    """Return what a file is that is no ONNX model, and what to do."""
+    head = content[:_SNIFFED]
+    if not content:
+        return "The file is empty (0 bytes). Export the network again."
+    if kind := foreign_kind(head):
+        return f"The file is {kind}. An ONNX file is wanted here."
+    if head.startswith((b"PK", b"\x80")) or head[8:9] == b"{":
+        return (
+            "The file holds weights or an archive, not an ONNX model. Choose weights as a checkpoint, "
+            "or export their network as ONNX."
+        )
+    if head[4:8] == b"TFL3":
+        return "The file is a TensorFlow Lite model, which is not read. Convert its network with tf2onnx."
+    if is_text(head):
+        return "The file is text, not an ONNX model: ONNX files are binary. Download or export it again."
+    if head.startswith(_FIRST_FIELD):
+        return "The file is an ONNX model that was cut short, or is damaged. Copy or export it again."
+    return "The file is not an ONNX model: its bytes cannot be read as one. Export the network as ONNX."
 
 
 def _nodes(model: ModelProto) -> Iterator[NodeProto]:
@@ -230,29 +259,29 @@ def _is_quantized_by_channel(node: NodeProto) -> bool:
     )
 
 
-def _as_float32(model: ModelProto) -> bool:
-    """Change half-precision tensors, casts and declarations to float32, in place; return whether there were any."""
-    changed = False
+def _as_float32(model: ModelProto) -> set[str]:
+    """Change half-precision tensors, casts and declarations to float32, in place; return of which types there were."""
+    found: set[int] = set()
     for graph in _graphs(model):
         for tensor in graph.initializer:
-            changed |= _widen(tensor)
+            found.add(_widen(tensor))
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in _HALF_TYPES:
+                found.add(value.type.tensor_type.elem_type)
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
-                changed = True
     for node in _nodes(model):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
-                changed |= _widen(attribute.t)
+                found.add(_widen(attribute.t))
             elif attribute.name in ("to", "dtype") and attribute.i in _HALF_TYPES:
+                found.add(attribute.i)
                 attribute.i = TensorProto.FLOAT
-                changed = True
-    return changed
+    return {name for kind, name in _HALF_TYPES.items() if kind in found}
 
 
-def _widen(tensor: TensorProto) -> bool:
-    if tensor.data_type not in _HALF_TYPES:
-        return False
-    wide = numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name)
-    tensor.CopyFrom(wide)
-    return True
+def _widen(tensor: TensorProto) -> int:
+    """Make ``tensor`` float32 if it is of half precision; return its type before."""
+    before: int = tensor.data_type
+    if before in _HALF_TYPES:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
+    return before

@@ -168,6 +168,7 @@ def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
     if len(shape) != 4:
         raise UnsupportedModel(
             f"The input “{opened.input_name}” has the shape {tuple(shape)}; images are (N, C, H, W) or (N, H, W, C)."
+            " Only networks of such images are measured."
         )
     height, width = _size_of(opened)
     if spec.img_size not in (None, height) or spec.img_size not in (None, width):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -207,9 +208,10 @@ def caveat_of(result: RunResult) -> str:
 def notes_of(result: RunResult) -> list[str]:
     """Return the notes on the run and its model, and how well the estimate agreed with the measurement."""
     notes = list(result.notes) + list(result.profile.notes)
-    if result.agreement and result.measurements:
+    known = {level: value for level, value in result.agreement.items() if not math.isnan(value)}  # nan: nothing is lost
+    if known and result.measurements:
         scale = result.compression.scale
-        found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in result.agreement.items())
+        found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in known.items())
         notes.append(f"Rank agreement of estimate and measurement (Spearman, 1 is perfect): {found}.")
     return notes
 

@@ -23,7 +23,8 @@ def _batch_norm(
 ) -> Tensor:
     if own_statistics:
         return F.batch_norm(x, None, None, scale, bias, True, 0.0, eps)
-    return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, eps)
+    # Statistics that the graph computes from stored ones are parameters, and torch has no gradient for them here.
+    return F.batch_norm(x, mean.detach(), variance.detach(), scale, bias, False, 0.0, eps)
 
 
 @operator("InstanceNormalization")

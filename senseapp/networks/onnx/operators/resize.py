@@ -62,6 +62,8 @@ class _Way:
     def weights(self, length: int, wanted: int, scale: float) -> Tensor:
         """Return the (wanted, length) matrix that resizes an axis."""
         positions = self.positions(length, wanted, scale)
+        if self.antialias:
+            return self._antialiased(positions, length, min(1.0, scale))
         first = torch.floor(positions)
         matrix = torch.zeros(wanted, length, dtype=torch.float64)
         for step in range(-1, 3) if self.mode == "cubic" else range(2):
@@ -71,6 +73,15 @@ class _Way:
                 share = torch.where((place < 0) | (place >= length), 0.0, share)
             matrix.scatter_add_(1, place.clamp(0, length - 1).to(torch.int64).unsqueeze(1), share.unsqueeze(1))
         return matrix / matrix.sum(1, keepdim=True) if self.outside_excluded else matrix
+
+    def _antialiased(self, positions: Tensor, length: int, narrowing: float) -> Tensor:
+        """Return the same for a kernel that is as wide as a new pixel; beyond the image its border pixels go on."""
+        beyond = 0 if self.outside_excluded else math.ceil((2 if self.mode == "cubic" else 1) / narrowing) + 1
+        places = torch.arange(-beyond, length + beyond)
+        shares = self._share((positions.unsqueeze(1) - places).abs() * narrowing)
+        matrix = torch.zeros(len(positions), length, dtype=torch.float64)
+        matrix.index_add_(1, places.clamp(0, length - 1), shares)
+        return matrix / matrix.sum(1, keepdim=True)
 
     def _share(self, distance: Tensor) -> Tensor:
         if self.mode == "linear":
@@ -143,9 +154,7 @@ def _resize(
     }
     if not changed:
         return x
-    if way.antialias:
-        raise UnsupportedModel("An antialiased Resize of the file is not supported.")
-    if _is_spatial(x, changed):
+    if _is_spatial(x, changed) and not way.antialias:
         quick = _by_torch(x, changed, way)
         if quick is not None:
             return quick
