@@ -80,6 +80,9 @@ def _records(
 ) -> dict[DetectionRecordMetric, tuple[list[Record], list[Record]]]:
     """Return the records before and after of a population of images, by metric.
 
+    Without mistakes of the detector, precision would be 1 at all 101 recalls that average precision looks at: the
+    population's figure would be a multiple of 1/101 for each class, and so would miss what its samples estimate.
+
     The compressed model misses ``missed`` more of the objects, more of them in hard images, and moves boxes by
     ``shift`` pixels more.
     """
@@ -92,7 +95,7 @@ def _records(
         boxes = np.concatenate([corner, corner + side], axis=1)
         labels = generator.choice(classes, number, p=likely / likely.sum()) + 1
         hard = float(generator.beta(2, 5))  # of the picture: objects of one picture are alike
-        before = detections(boxes, labels, 0.1 + 0.4 * hard, 2.0, generator)
+        before = _with_mistakes(detections(boxes, labels, 0.1 + 0.4 * hard, 2.0, generator), labels, hard, generator)
         kept = generator.random(len(before)) > missed * (0.5 + 1.75 * hard)
         after = before[kept].copy()
         after[:, 2:] += generator.normal(0, shift, (len(after), 4))
@@ -105,6 +108,17 @@ def _records(
             for records, each in zip(sides, (before, after), strict=True):
                 records.append(metric.image_record(each, objects))
     return found
+
+
+def _with_mistakes(rows: np.ndarray, labels: np.ndarray, hard: float, generator: np.random.Generator) -> np.ndarray:
+    """Return detections with others where nothing is, more of them in hard images; most have low scores."""
+    number = int(generator.poisson(0.4 + hard))
+    corner, side = generator.uniform(0, 200, (number, 2)), generator.uniform(20, 60, (number, 2))
+    scores = SURE_SCORE + (1 - SURE_SCORE) * generator.beta(2, 4, number)
+    classes = generator.choice(labels, number).astype(float)
+    added = np.concatenate([scores[:, None], classes[:, None], corner, corner + side], axis=1)
+    found = np.concatenate([rows, added])
+    return found[np.argsort(-found[:, 0])]
 
 
 def covered(truth: float, draw: Draw, count: int, samples: int) -> str:
