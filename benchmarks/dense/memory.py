@@ -41,6 +41,11 @@ LAYERS = {
     "deeplabv3_resnet50": ("backbone.layer3.0.conv1", "backbone.layer4.0.conv1", "classifier.0.convs.1.0"),
 }
 """Layers whose kept inputs are large, and one of several parallel branches."""
+_CHILD = (
+    "import sys; from senseapp.server.session import load_engine; load_engine(); "
+    "from benchmarks.dense.memory import run; run(*sys.argv[1:])"
+)
+"""As the processes that measure do, it loads the engine before all else, which leaves torch's compiler out."""
 
 
 def files(count: int) -> Iterator[tuple[str, bytes]]:
@@ -88,7 +93,7 @@ def measured(name: str, mode: Mode, count: int, layers: int) -> str:
     """Return the row of one run."""
     with tempfile.TemporaryDirectory() as folder:
         archive = write_zip(Path(folder) / "pictures.zip", dict(files(count)))
-        command = [sys.executable, "-m", "benchmarks.dense.memory", "--child", name, mode, str(archive), str(layers)]
+        command = [sys.executable, "-c", _CHILD, name, mode, str(archive), str(layers)]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=measuring_environment())
     _, libraries, references, most = answer.stdout.strip().split("\t")
     holds = ("yes" if float(most) <= WANTED_MB else "**no**") if count >= 256 else ""
@@ -105,11 +110,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[256])
     parser.add_argument("--layers", type=int, choices=(1, 2, 3), default=3)
     parser.add_argument("--mode", choices=("exact", "quick"), default="exact")
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.child:
-        run(*asked.child)
-        return
     for count in asked.images:
         row = measured(asked.network, asked.mode, count, asked.layers)
         print(row, flush=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
@@ -93,6 +94,15 @@ def writes_into_arguments(operation: Any) -> bool:
     return bool(operation._schema.is_mutable)
 
 
+def written_by(operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """Return those arguments of an operation that it writes into: tensors, or lists of them."""
+    if not operation._schema.is_mutable:
+        return []
+    named = dict(zip((each.name for each in operation._schema.arguments), arguments, strict=False)) | dict(keywords)
+    written = {each.name for each in operation._schema.arguments if each.alias_info and each.alias_info.is_write}
+    return [value for name, value in named.items() if name in written]
+
+
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls ``saw`` for each operation inside the block, below autograd, where modules and functionals look alike.
 
@@ -166,8 +176,31 @@ def version_of(tensor: Tensor) -> int:
 
 def storage_of(tensor: Tensor) -> int:
     """Return a number shared by all views of one tensor, also on the ``meta`` device, which has no addresses."""
-    storage = tensor.untyped_storage()
-    return storage.data_ptr() or int(storage._cdata)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def identity_of(tensor: Tensor) -> int:
+    """Return a number of this very tensor; its views have others."""
+    return int(tensor._cdata)
+
+
+class Identities:
+    """Keeps the numbers of tensors and storages from being given to later ones, while their memory is freed.
+
+    A weak reference of torch keeps the few bytes that a number is the address of, not the values.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, Any] = {}
+
+    def hold(self, tensors: Iterable[Tensor]) -> None:
+        """Keep :func:`identity_of` and :func:`storage_of` of these tensors unique for as long as this object lives."""
+        for tensor in tensors:
+            if tensor._cdata not in self._held:
+                self._held[tensor._cdata] = torch._C._WeakTensorRef(tensor)  # type: ignore[attr-defined]
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._held:
+                self._held[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 _ABSENT = object()

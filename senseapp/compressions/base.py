@@ -186,7 +186,7 @@ class CompressionRequest:
 
     model: nn.Module
     layers: tuple[LayerProfile, ...]
-    calibration: tuple[torch.Tensor, ...]
+    calibration: Sequence[torch.Tensor]
     seed: int = 0
     trace: CallTrace | None = None
     selection: Selection = field(default_factory=Selection)

@@ -15,7 +15,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.bands import MAX_CHANNELS
 from senseapp.data.decoding import ChannelMode
 from senseapp.data.geometry import EvalTransform
-from senseapp.data.per_image import chosen_of
+from senseapp.data.per_image import chosen_of, leave_on_disk
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import LabelMapProposal, PerImage
@@ -155,6 +155,7 @@ class PreparedImages:
             torch.tensor(values).view(-1, 1, 1) for values in (self.preprocessing.mean, self.preprocessing.std)
         )
         pictures = self.pixels[self.rows[start:stop]]  # (n, C, H, W)
+        leave_on_disk(self.pixels)
         if self.preprocessing.channel_order == "bgr":
             pictures = torch.cat([pictures[:, :3].flip(1), pictures[:, 3:]], dim=1)
         return pictures.float().div_(255).sub_(mean).div_(std)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from senseapp.core.texts import plural
 from senseapp.tasks import PerImage
 
 _MOST_IN_MEMORY_BYTES = 128_000_000
+_MAPPINGS: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by address, of rows that lie in a file
 
 
 def allocate_rows(
@@ -42,8 +45,21 @@ def allocate_rows(
             f"{free / 1e9:.1f} GB. Measure on fewer samples."
         )
     with tempfile.TemporaryFile() as file:
-        room = np.memmap(file, dtype=np.uint8, mode="w+", shape=(needed,))
-    return torch.from_numpy(room).view(dtype).view(count, *shape)
+        file.truncate(needed)
+        mapping = mmap.mmap(file.fileno(), needed)
+    rows = torch.from_numpy(np.frombuffer(mapping, dtype=np.uint8))
+    _MAPPINGS[rows.data_ptr()] = mapping
+    return rows.view(dtype).view(count, *shape)
+
+
+def leave_on_disk(rows: torch.Tensor) -> None:
+    """Release what this process has mapped of rows that lie in a file; the system keeps them while it has room.
+
+    What was read of a file counts as memory of the process until then. Rows in memory stay.
+    """
+    mapping = _MAPPINGS.get(rows.untyped_storage().data_ptr())
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def chosen_of(values: PerImage, indices: Sequence[int]) -> PerImage:

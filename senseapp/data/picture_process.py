@@ -33,6 +33,9 @@ from senseapp.data.geometry import EvalTransform, Geometry
 
 CPU_SECONDS, WALL_SECONDS = 4.0, 7.0
 """Of one picture. The largest ordinary ones, of 64 million pixels, take 1 to 2.5 s."""
+REPLY_SECONDS = 60.0
+"""In which a process must answer, whatever its own clocks say; to start one takes seconds on a busy machine."""
+_END_SECONDS = 5.0  # in which a process that has closed its output ends
 _MEMORY_BYTES = 1_500_000_000  # the largest progressive JPEG in printing colours takes 1.3 GB
 _SMALL_PIXELS = 1_000_000  # is decoded without asking for room
 _BAND_BYTES = 4_000_000
@@ -58,6 +61,7 @@ class PictureDecoder:
             cwd=Path(__file__).parents[2],
             start_new_session=True,  # Ctrl-C is for the command line alone; it then ends with its input
         )
+        self._silent = False  # it did not answer in time
 
     @property
     def alive(self) -> bool:
@@ -79,8 +83,13 @@ class PictureDecoder:
         try:
             asked = {"bytes": len(file), "mode": mode, "transform": transform and asdict(transform)}
             return self._exchange(file, asked, budget)
+        except Unreadable:
+            raise
         except (OSError, ValueError, EOFError) as error:  # the process has ended
             raise self._reason() from error
+        except BaseException:  # it waits for the rest of this exchange, and would take the next one for it
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the process."""
@@ -95,16 +104,32 @@ class PictureDecoder:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        _write_line(stdin, asked)
-        stdin.write(file)
-        stdin.flush()
-        answer = _read_line(stdout)
-        if "pixels" in answer:
-            with budget.hold(answer["pixels"]):
-                _write_line(stdin, {})
-                stdin.flush()
-                return self._decoded(_read_line(stdout), asked["mode"], stdout)
-        return self._decoded(answer, asked["mode"], stdout)
+        with self._answering():
+            _write_line(stdin, asked)
+            stdin.write(file)
+            stdin.flush()
+            answer = _read_line(stdout)
+            if "pixels" not in answer:
+                return self._decoded(answer, asked["mode"], stdout)
+        with budget.hold(answer["pixels"]), self._answering():
+            _write_line(stdin, {})
+            stdin.flush()
+            return self._decoded(_read_line(stdout), asked["mode"], stdout)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """End the process where the block takes longer than :data:`REPLY_SECONDS`, so that no read waits for ever."""
+        clock = threading.Timer(REPLY_SECONDS, self._end_silent)
+        clock.daemon = True
+        clock.start()
+        try:
+            yield
+        finally:
+            clock.cancel()
+
+    def _end_silent(self) -> None:
+        self._silent = True
+        self._process.kill()
 
     def _decoded(self, answer: dict[str, Any], mode: ChannelMode, stdout: IO[bytes]) -> Decoded:
         if "unreadable" in answer:
@@ -122,7 +147,13 @@ class PictureDecoder:
         )
 
     def _reason(self) -> Unreadable:
-        status = self._process.wait()
+        try:
+            status = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if self._silent:
+            return TooSlow(f"was not decoded within {REPLY_SECONDS:.0f} s, which no ordinary picture takes")
         if status in _TIME_IS_UP:
             return TooSlow(f"takes more than {CPU_SECONDS:.0f} s to decode, which no ordinary picture does")
         return Unreadable("takes too much memory, or breaks the program that decodes it")

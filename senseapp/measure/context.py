@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
+from senseapp.core.process import give_back_freed_memory
 from senseapp.data.images import ImageSet
 from senseapp.measure.plan import (
     Layout,
@@ -61,7 +62,7 @@ _LEAST_PREDICTION_BYTES = 2**16  # of one image
 _MOST_ACTIVATION_BYTES = 2 * 2**30  # of the images measured together; an eighth of the memory where that is less
 # Of dense networks, whose references may take PREDICTION_BYTES: more images together than take about a second save
 # little, as a layer is compressed once for them; a pass over one large image fills the caches.
-_DENSE_ACTIVATION_BYTES = 96 * 2**20
+_DENSE_ACTIVATION_BYTES = 64 * 2**20
 _DENSE_MACS = 2e10
 _DENSE_OUTPUT_BYTES = 32 * 2**20  # of a pass
 
@@ -88,6 +89,29 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InvalidSpec(f"There is no device {name!r} on this machine. Choose cpu, or auto.") from error
     return device
+
+
+class ArrangedImages(Sequence[Tensor]):
+    """Images of a set as micro-batches on the device, each computed when it is read: as float32 they take much memory.
+
+    ``spans`` are the images of each batch.
+    """
+
+    def __init__(self, context: MeasurementContext, images: ImageSet, spans: Sequence[tuple[int, int]]) -> None:
+        self._context, self._images, self._spans = context, images, tuple(spans)
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    @overload
+    def __getitem__(self, chosen: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, chosen: slice) -> ArrangedImages: ...
+    def __getitem__(self, chosen: int | slice) -> Tensor | ArrangedImages:
+        """Return one batch, (N, C, H, W), or some of them."""
+        if isinstance(chosen, slice):
+            return ArrangedImages(self._context, self._images, self._spans[chosen])
+        return self._context.arrange(self._images.batch(*self._spans[chosen]))
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -162,7 +186,7 @@ class MeasurementContext:
     def run(self, batch: Tensor) -> object:
         """Return the model's raw output for images (N, C, H, W), in this layout and precision."""
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):
-            return self.model(self._arrange(batch))
+            return self.model(self.arrange(batch))
 
     def bytes_per_image(self, positions: Sequence[int]) -> int:
         """Return the most bytes that one image and its outputs take that are kept to continue at ``positions``."""
@@ -189,6 +213,11 @@ class MeasurementContext:
         largest = max((call.output_bytes for call in self.trace.calls), default=1) // self.trace.batch_size
         return max(1, min(most, _DENSE_OUTPUT_BYTES // max(1, largest)))
 
+    def give_back_memory(self) -> None:
+        """Return freed memory to the system where references take much: it lies between objects that are kept."""
+        if self._is_dense:
+            give_back_freed_memory()
+
     @property
     def _is_dense(self) -> bool:
         """Whether it answers for pixels or boxes, on a processor: references alone then take much of the memory."""
@@ -204,7 +233,7 @@ class MeasurementContext:
         chosen = choose_layout(
             self.model,
             self.trace,
-            lambda size: self._arrange(self.images.batch(0, size)),
+            lambda size: self.arrange(self.images.batch(0, size)),
             most=most,
             passes=forwards * len(self.images),
             channels_last=self.channels_last,
@@ -220,7 +249,7 @@ class MeasurementContext:
             return
         further = {name: self.trace.uses[name].macs // self.trace.batch_size for name in self.trace.used_by_others}
         with precision_context(layout.precision, self.device):
-            self.trace = trace_calls(self.model, self._arrange(self._sample))
+            self.trace = trace_calls(self.model, self.arrange(self._sample))
         add_uses(self.trace, further)
 
     def avoid_channels_last(self) -> None:
@@ -230,7 +259,7 @@ class MeasurementContext:
 
     def check_replay(self, positions: Sequence[int]) -> None:
         """Check whether the model can be replayed from each of ``positions``; sets :attr:`replay_obstacle`."""
-        sample = self._arrange(self._sample)
+        sample = self.arrange(self._sample)
         with precision_context(self.layout.precision, self.device):
             self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
 
@@ -262,7 +291,7 @@ class MeasurementContext:
             return {}
         with precision_context(self.layout.precision, self.device):
             spans = micro_batches(0, len(self.images), self.layout.micro_batch)
-            batches = (self._arrange(self.images.batch(low, high)) for low, high in spans)
+            batches = (self.arrange(self.images.batch(low, high)) for low, high in spans)
             return weights_used(self.model, batches, self.model).further_uses(self.trace)
 
     def admit(self, further: Mapping[str, int]) -> str:
@@ -281,8 +310,11 @@ class MeasurementContext:
 
     def arranged(self, images: ImageSet, start: int, stop: int) -> list[Tensor]:
         """Return images ``start`` to ``stop`` of any set as micro-batches on the device, in this layout."""
-        spans = micro_batches(start, stop, self.layout.micro_batch)
-        return [self._arrange(images.batch(low, high)) for low, high in spans]
+        return list(self.arranged_when_read(images, start, stop))
+
+    def arranged_when_read(self, images: ImageSet, start: int, stop: int) -> ArrangedImages:
+        """Return :meth:`arranged` without its memory: each batch is computed when it is read."""
+        return ArrangedImages(self, images, list(micro_batches(start, stop, self.layout.micro_batch)))
 
     def prefixes(self, start: int, stop: int) -> list[Prefix]:
         """Return an empty prefix for each micro-batch of images ``start`` to ``stop``."""
@@ -361,7 +393,8 @@ class MeasurementContext:
             outputs.append(stored(output))  # outside inference mode, so that later code may use the result freely
         return joined(outputs)
 
-    def _arrange(self, batch: Tensor) -> Tensor:
+    def arrange(self, batch: Tensor) -> Tensor:
+        """Return images (N, C, H, W) on the device in this layout, as a copy if the model writes into them."""
         batch = to_device(batch, self.device)
         if self.trace.input_overwritten:  # the model writes into its input
             batch = batch.clone()

@@ -75,7 +75,9 @@ class Measurer:
         usual = self.context.layout
         while True:
             try:
+                self.context.give_back_memory()
                 output = self._baseline(record_bytes)
+                self.context.give_back_memory()
                 self._check_replay(spans, output)
             except Exception as error:
                 if not is_about_memory(error):
@@ -117,8 +119,11 @@ class Measurer:
         A job is requested after the previous result was consumed, so that ``jobs`` may depend on it; with several
         levels per pass, after the results of the previous group.
         """
+        prefixes: Kept = ()
         for span, of_span in groupby(jobs, key=lambda job: job.span):
-            prefixes = self._recorded.pop(span, None) or self.context.prefixes(*span)
+            prefixes = ()  # before the next ones take memory
+            self.context.give_back_memory()
+            prefixes = self._recorded.pop(span, ()) or self.context.prefixes(*span)
             self._flow = self._flow_of(span)
             for group in self._grouped(of_span):
                 started = time.perf_counter()

@@ -328,7 +328,7 @@ def bind_compression(
     request = CompressionRequest(
         model=context.model,
         layers=select_layers(context.profile, spec.layers, spec.layer_types),
-        calibration=tuple(context.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
+        calibration=context.arranged_when_read(source, 0, min(CALIBRATION_IMAGES, len(source))),
         seed=spec.seed,
         trace=context.trace,
         progress=progress,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _DRAWS = 400
 _SEED = 0
+_ROUNDING = 1e-12  # a deviation of draws below it is float64 cancellation, not spread
 
 Record = Sequence[float]
 """What one image adds, as numbers."""
@@ -84,21 +85,33 @@ class RecordMetric(Metric):
         return before, after, self._worsening(before, after)
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the percentile interval of a paired bootstrap over images, with a fixed seed.
+        """Return Hall's interval from the spread and skewness of a paired bootstrap over images, with a fixed seed.
 
-        Draws for which the metric has no value are left out. The percentiles are those of an expanded interval, which
-        makes up for few images.
+        Draws for which the metric has no value are left out. Percentiles of the draws would end too low where few
+        images lose much: at a drop of 2 points on 30 images they hold the truth in 84 to 88 %.
 
-        Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13; Hesterberg (2015), What
-        teachers should know about the bootstrap, The American Statistician 69, section 4.3.
+        Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13; for the rest
+        :func:`~senseapp.metrics.intervals.skewed_interval`.
         """
+        import numpy as np
+
         if not moments[0]:
             raise InvalidInput("An interval needs at least one image.")
         before, after = sides_of(moments)
-        drawn = drawn_counts(len(before), self.draws)
+        drawn = np.concatenate([np.ones((1, len(before))), drawn_counts(len(before), self.draws)])
         deltas = self.values_of(before, drawn) - self.values_of(after, drawn)
-        deltas = deltas * (1 if self.higher_is_better else -1)
-        return percentiles(deltas, len(before), confidence)
+        return self.interval_of(deltas * (1 if self.higher_is_better else -1), len(before), confidence)
+
+    def interval_of(self, deltas: NDArray[np.float64], number: int, confidence: float) -> Interval:
+        """Return the interval of a drop from its estimate and draws of ``number`` images, one after the other.
+
+        Where no draw differs, images that change may only be missing: the interval is then that of no change of whole
+        images, on both sides. Nothing lies below 0 where the original model is the truth.
+        """
+        low, high = _drawn_interval(deltas, number, confidence, is_share=self.is_share)
+        if not self.is_share or math.isnan(low):
+            return low, high
+        return max(-1.0 if self.needs_labels else 0.0, low), min(1.0, high)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
         """Return a percentile of a paired bootstrap over the images and one more, on which all is lost.
@@ -140,6 +153,24 @@ def drawn_counts(number: int, draws: int) -> NDArray[np.float64]:
 
     counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=draws)
     return counts.astype(np.float64)
+
+
+def _drawn_interval(deltas: NDArray[np.float64], number: int, confidence: float, *, is_share: bool) -> Interval:
+    """Return the interval of a drop from its estimate, the first of ``deltas``, and draws of images, the others."""
+    import numpy as np
+
+    from senseapp.metrics.intervals import proportion_interval, skewed_interval
+
+    estimate, drawn = float(deltas[0]), deltas[1:]
+    known = drawn[np.isfinite(drawn)]
+    if math.isnan(estimate) or not len(known):
+        return math.nan, math.nan
+    centred = known - known.mean()
+    deviation = math.sqrt(float((centred**2).mean()))
+    if number < 2 or deviation <= _ROUNDING:
+        unseen = proportion_interval(0, number, confidence)[1] if is_share else 0.0
+        return estimate - unseen, estimate + unseen
+    return skewed_interval(estimate, deviation, float((centred**3).mean()) / deviation**3, number, confidence)
 
 
 def percentiles(

@@ -19,7 +19,7 @@ class Dependence:
 
     It may find too many, never too few: all views of a storage depend on what was written to any of them, and once the
     model's code has seen a number (``item()``, the length of a selection), all that is computed later depends on what
-    that number did. The caller must keep all tensors alive.
+    that number did. The caller must hold the numbers of all storages.
     """
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Origins:
-    """Follows parameters through the operations of one pass; the caller must keep all tensors alive."""
+    """Follows parameters through the operations of one pass; the caller must hold the numbers of all storages."""
 
     # By storage, like the fields below: the first element of each parameter, the one after its last, and its name.
     _parameters: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)

@@ -15,14 +15,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import OperationMode, storage_of, version_of
+from senseapp.compat.torch_internals import (
+    Identities,
+    OperationMode,
+    identity_of,
+    storage_of,
+    version_of,
+    written_by,
+)
 from senseapp.networks.dependence import Dependence
 from senseapp.networks.products import Origins, Product, products_of
 from senseapp.records.profile import INPUT, FlowNode
 
 
 class DataFlow:
-    """Follows activations through the operations of one pass; the caller must keep all tensors alive.
+    """Follows activations through the operations of one pass; the caller must hold the numbers of all storages.
 
     Nodes are layers, and operations on the results of several nodes, such as the sum after a skip connection.
     Operations between them (norms, activations, reshapes) are not nodes: their results belong to the node before.
@@ -230,16 +237,16 @@ def wrapped_forwards(
 
 @dataclass(slots=True)
 class _Watcher:
-    """State of a traced pass. Tensors are kept alive so that their identities stay unique."""
+    """State of a traced pass. Identities of tensors are held, not tensors, which would take the memory of them all."""
 
     calls: list[Call] = field(default_factory=list)
     stack: list[int] = field(default_factory=list)
     events: int = 0
-    # By id(tensor), with the tensor's version then: the calls that returned it, the innermost calls that read it.
+    # By identity, with the tensor's version then: the calls that returned it, the innermost calls that read it.
     producers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     readers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    alive: list[Any] = field(default_factory=list)
-    returned: list[tuple[int, Tensor, int]] = field(default_factory=list)  # call, tensor, version then
+    identities: Identities = field(default_factory=Identities)
+    returned: dict[int, list[int]] = field(default_factory=dict)  # by storage: the calls that returned it
     uses: dict[str, WeightUse] = field(default_factory=dict)
     origins: Origins = field(default_factory=Origins)
     copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter of which it is a conversion
@@ -274,7 +281,7 @@ class _Watcher:
 
     def _source(self, arguments: Any) -> int:
         first = next(tensors_in(arguments), None)
-        made = self.producers.get(id(first), ())
+        made = () if first is None else self.producers.get(identity_of(first), ())
         return next((index for index, version in made if first is not None and version == version_of(first)), -1)
 
     def _close(self, call: Call) -> None:
@@ -288,19 +295,23 @@ class _Watcher:
         call.depends |= self.dependence.of(tensors_in(output))
         call.output_shape = _first_shape(output)
         call.passes_on = isinstance(output, Tensor) and call.source >= 0 and call.source == self._source(output)
+        self.identities.hold(tensors_in(output))
         for tensor in tensors_in(output):
-            self.producers.setdefault(id(tensor), []).append((call.index, version_of(tensor)))
-            self.returned.append((call.index, tensor, version_of(tensor)))
+            self.producers.setdefault(identity_of(tensor), []).append((call.index, version_of(tensor)))
+            self.returned.setdefault(storage_of(tensor), []).append(call.index)
             call.output_bytes += tensor.numel() * tensor.element_size()
 
     def saw(self, func: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
         """Record one operation: its arguments are read inside the innermost call."""
         innermost = self.stack[-1] if self.stack else -1
-        self.alive.append((arguments, keywords, output))
         tensors = list(tensors_in((arguments, keywords)))
         results = list(tensors_in(output))
+        self.identities.hold((*tensors, *results))
+        for tensor in tensors_in(written_by(func, arguments, keywords)):
+            for index in self.returned.get(storage_of(tensor), ()):
+                self.calls[index].overwritten = True
         for tensor in tensors:
-            self.readers.setdefault(id(tensor), []).append((innermost, version_of(tensor)))
+            self.readers.setdefault(identity_of(tensor), []).append((innermost, version_of(tensor)))
             name = self._name_of(tensor)
             if name is not None:
                 self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
@@ -366,10 +377,8 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
         watcher.flow.add_input(tensor)
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), OperationMode(watcher.saw):
         output = called(model, inputs)
-    for index, tensor, version_then in watcher.returned:
-        watcher.calls[index].overwritten |= version_of(tensor) != version_then
     for tensor in tensors_in(output):  # the caller reads the model's output
-        watcher.readers.setdefault(id(tensor), []).append((-1, version_of(tensor)))
+        watcher.readers.setdefault(identity_of(tensor), []).append((-1, version_of(tensor)))
     _settle_needs(watcher)
     return CallTrace(
         calls=watcher.calls,
@@ -377,7 +386,11 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
         output=output,
         batch_size=len(given[0][0]),
         input_last_needed=max(
-            (_end(watcher, reader) for tensor, _ in given for reader, _ in watcher.readers.get(id(tensor), ())),
+            (
+                _end(watcher, reader)
+                for tensor, _ in given
+                for reader, _ in watcher.readers.get(identity_of(tensor), ())
+            ),
             default=-1,
         ),
         input_overwritten=any(version_of(tensor) != version for tensor, version in given),

@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data import per_image, reading
 from senseapp.data.images import PreparedImages, TensorImages, draw, draw_order
 from senseapp.data.load import load_images
-from senseapp.data.per_image import allocate_rows
+from senseapp.data.per_image import allocate_rows, leave_on_disk
 from senseapp.data.pictures import preview, survey_images
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION
@@ -322,3 +323,16 @@ def test_survey_of_a_heap(tmp_path):
     spec = DataSpec(kind="folder", path=str(write_folder(tmp_path / "set", {"1.png": png()})))
     survey = survey_images(spec, num_classes=5, task=CLASSIFICATION)
     assert (survey.layout, survey.proposal, survey.label_counts) == ("unlabelled", None, ())
+
+
+def test_rows_in_a_file_hold_after_their_pages_are_released() -> None:
+    rows = allocate_rows(64, (3, 128, 128), most_in_memory_bytes=0)
+    rows[:] = torch.arange(64, dtype=torch.uint8).view(-1, 1, 1, 1)
+    process = psutil.Process()
+    before = process.memory_info().shared
+    leave_on_disk(rows[3:])  # any view of them
+    assert before - process.memory_info().shared > rows.numel() // 2
+    assert rows[:, 0, 0, 0].tolist() == list(range(64))
+    in_memory = torch.ones(8, dtype=torch.uint8)
+    leave_on_disk(in_memory)
+    assert in_memory.sum() == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.process import measuring_environment
-from senseapp.data import decoding, reading
+from senseapp.data import decoding, picture_process, reading
 from senseapp.data.archives import open_archive
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import MAX_SCAN_PIXELS, PixelSemaphore, decoded_picture
@@ -92,6 +93,31 @@ def test_a_picture_that_takes_too_long_ends_its_process(file: bytes) -> None:
         decoder.decode(file, "RGB", BUDGET)
     assert not decoder.alive
     decoder.close()
+
+
+def test_a_process_that_never_answers_is_ended_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture_process, "REPLY_SECONDS", 0.2)
+    decoder = PictureDecoder(("-c", "import time; time.sleep(60)"))  # its own clock never starts
+    with pytest.raises(TooSlow, match="was not decoded within 0 s, which no ordinary picture takes"):
+        decoder.decode(png(), "RGB", BUDGET)
+    assert not decoder.alive
+    decoder.close()
+
+
+class _NoRoom(PixelSemaphore):
+    """Gives up while a picture waits for room, as a cancelled run does."""
+
+    @contextmanager
+    def hold(self, pixels: int) -> Iterator[None]:
+        raise KeyError(pixels)
+        yield
+
+
+def test_a_process_that_an_exchange_was_broken_off_with_takes_no_other_picture() -> None:
+    decoder = PictureDecoder()
+    with pytest.raises(KeyError):
+        decoder.decode(picture("PNG", "L", (2000, 1000)), "RGB", _NoRoom(1))
+    assert not decoder.alive
 
 
 def test_a_process_that_is_killed_costs_its_picture_and_the_next_one_is_decoded() -> None:

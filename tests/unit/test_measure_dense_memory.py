@@ -76,3 +76,24 @@ def test_networks_with_one_answer_for_an_image_keep_their_memory() -> None:
     context = opened(module, CLASSIFICATION).context
     assert context.most_in_pass(256) == 256
     assert context.activation_bytes([0]) == min(2 * 2**30, context_module.memory_bytes(context.device) // 8)
+
+
+class _Counted(TensorImages):
+    """Counts the batches that are computed."""
+
+    count = 0
+
+    def batch(self, start: int, stop: int) -> Tensor:
+        self.count += 1
+        return super().batch(start, stop)
+
+
+def test_images_for_ranges_are_computed_when_they_are_read() -> None:
+    context = opened(Map(), SEGMENTATION).context
+    images = _Counted(torch.randn(5, 3, 16, 16))
+    found = context.arranged_when_read(images, 0, 5)
+    assert (len(found), images.count) == (3, 0)  # two images in each pass
+    for _ in range(2):
+        assert torch.equal(torch.cat(list(found)), images.images)
+    assert images.count == 6
+    assert [len(each) for each in found[1:]] == [2, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import timm
 import torch
@@ -91,3 +93,42 @@ def test_modules_come_as_torch_names_them() -> None:
     model["own"] = nn.Linear(4, 4)
     model.register_module("none", None)
     assert all_modules(model) == list(model.named_modules())
+
+
+class _Remembering(nn.Module):
+    """Adds 1, and knows how many of its results are still in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[weakref.ref[torch.Tensor]] = []
+        self.most = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = x + 1
+        self.results.append(weakref.ref(found))
+        self.most = max(self.most, sum(each() is not None for each in self.results))
+        return found
+
+
+def test_a_traced_pass_keeps_no_more_results_than_any_other() -> None:
+    module = _Remembering()
+    trace = trace_calls(nn.Sequential(*[module] * 20), torch.zeros(2, 3, 8, 8))
+    assert module.most == 2  # what it reads and what it returns
+    assert [call.source for call in trace.calls[2:]] == list(range(1, 20))
+
+
+def test_a_result_that_is_written_to_later_is_known_though_none_is_kept() -> None:
+    class Overwriting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept = self.first(x)
+            found: torch.Tensor = self.second(kept)
+            kept[:, 0].relu_()  # through a view
+            return found + kept
+
+    calls = {call.module: call for call in trace_calls(Overwriting(), torch.zeros(1, 3, 4, 4)).calls}
+    assert calls["first"].overwritten
+    assert not calls["second"].overwritten

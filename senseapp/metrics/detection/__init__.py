@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
 from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, SURE_SCORE, THRESHOLDS
-from senseapp.metrics.records import Record, RecordMetric, drawn_counts, percentiles, sides_of
+from senseapp.metrics.records import Record, RecordMetric, drawn_counts, sides_of
 from senseapp.metrics.rows import unbounded
 
 if TYPE_CHECKING:
@@ -147,11 +147,12 @@ class AveragePrecision(DetectionRecordMetric):
         drawn = np.concatenate([np.ones((1, number)), drawn_counts(number, self.draws)])
         found = []
         for label, table in before.items():
-            if not table.num_objects.sum():
+            holding = int((table.num_objects > 0).sum())  # images
+            if not holding:
                 continue
             old, new = (average_precisions(each, drawn).mean(axis=1) for each in (table, after[label]))
             deltas = old - new
-            low, high = percentiles(deltas[1:], number, confidence)
+            low, high = self.interval_of(deltas, holding, confidence)
             found.append(ClassPrecision(label=label, before=float(old[0]), delta=float(deltas[0]), low=low, high=high))
         return tuple(found)
 
