@@ -2,11 +2,12 @@
 
 Run as ``python -m benchmarks.int8_pays [--networks NAME …] [--folder FOLDER] [--processor-time]``. Of each network with
 random weights, the ratio is predicted from its shapes (:func:`~senseapp.prove.probe.predict_int8`) and from a first
-file (:func:`~senseapp.prove.probe.try_int8`), then measured on files opened anew, one image a call on one thread, in
-three rounds of 41 turns. Float files are kept in the folder, since writing them takes longest. Each network is a row of
-``benchmarks/RESULTS.md``, the last row how many are within 15 % of what was measured. The load of the machine is said
-with each. On a busy one, ``--processor-time`` counts processor time in place of wall time: of the thread that calls,
-where onnxruntime computes, and of all threads for OpenVINO, which computes in another one.
+file (:func:`~senseapp.prove.probe.try_int8`), then measured in three rounds, one image a call on one thread, as the
+files of a search are (:class:`~senseapp.prove.file_times.FileTimes`). Float files are kept in the folder, since writing
+them takes longest. Each network is a row of ``benchmarks/RESULTS.md``, the last row how many are within 15 % of what
+was measured. The load of the machine is said with each. On a busy one, ``--processor-time`` counts processor time in
+place of wall time: of the thread that calls, where onnxruntime computes, and of all threads for OpenVINO, which
+computes in another one.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ import torch
 
 from benchmarks.results import write_row
 from senseapp.core.process import become_measuring
-
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.networks.operations import glue_of
 from senseapp.networks.profile import profile_model
+from senseapp.prove.file_times import FileTimes
 from senseapp.prove.probe import predict_int8, try_int8
-from senseapp.runtimes.base import TURNS, Runtime, ratio, runtime_named
+from senseapp.runtimes.base import Runtime, runtime_named
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.tasks import CLASSIFICATION
 
@@ -97,8 +98,7 @@ def predicted(name: str, runtime: Runtime, folder: Path) -> Predicted:
         int8 = quantizer.write()
     rounds = []
     for _ in range(_ROUNDS):
-        opened = [runtime.open(content, threads=1) for content in (int8, network)]
-        rounds.append(ratio(*runtime.times(opened, image, turns=TURNS)).value)
+        rounds.append(FileTimes(runtime, network, image, threads=1).anew(int8).value)
     return Predicted(
         network=name,
         rounds=tuple(rounds),
