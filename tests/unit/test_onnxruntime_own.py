@@ -109,6 +109,19 @@ def test_a_setting_is_the_quantizers_of_that_name(network, tmp_path, won, settin
     torch.testing.assert_close(outputs(found.content), outputs(plainly_quantized(network, tmp_path, **usual)))
 
 
+@pytest.mark.parametrize(("share", "signed"), [(0.99, False), (0.9, True)])
+def test_signed_activations_are_the_best_only_with_clearly_less_harm(network, share, signed):
+    """They take longer, so one that does next to the same is no setting that an informed user has."""
+
+    def damage(content: bytes) -> float:
+        zeros = [each.data_type for each in onnx.load_from_string(content).graph.initializer]
+        return 1.0 if onnx.TensorProto.UINT8 in zeros else share
+
+    found = best_own(network, FITTED, damage_of=damage)
+    assert found is not None
+    assert found.setting.startswith(f"quantize_static, per channel, {'signed' if signed else 'unsigned'} activations")
+
+
 def test_a_clipped_range_wins_where_one_value_is_far_beyond_all_others(network):
     reference = outputs(network)
 
