@@ -28,6 +28,11 @@ class FileTimes:
         self._opened = runtime.open(reference, threads=threads)
         self._least = float("inf")
 
+    @property
+    def reference_seconds(self) -> float:
+        """What a quick call of the reference takes; infinite before anything was timed."""
+        return self._least
+
     def seems_within(self, file: bytes, most: float) -> bool:
         """Return whether one timing finds that a file takes at most ``most`` times as long as the reference."""
         opened = self._runtime.open(file, threads=self._threads)

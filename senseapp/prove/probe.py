@@ -29,10 +29,10 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.core.files import home, replace_file
 from senseapp.core.process import quiet
-from senseapp.records.deployment import Median
+from senseapp.prove.file_times import FileTimes
 from senseapp.records.probe import GlueVolume, Int8Prediction, LayerShape, PartTime, ProbedCosts
 from senseapp.records.profile import LayerProfile, ModelProfile
-from senseapp.runtimes.base import TURNS, Runtime, ratio
+from senseapp.runtimes.base import Runtime
 
 _BUSY = 1.5  # programs that want to run, for each processor
 _BUSY_SPREAD = 2.0
@@ -89,24 +89,26 @@ def try_int8(
 ) -> Int8Prediction:
     """Return how long a float file's network takes in int8: all of it, with ranges of a few ``images``, run in turns.
 
-    Time depends on shapes and precisions only, so the file of a search that leaves nothing in float takes as long.
+    Time depends on shapes and precisions only, so the file of a search that leaves nothing in float takes as long. It
+    is timed as that is (:class:`~senseapp.prove.file_times.FileTimes`): in some moments on a shared machine, float was
+    seen to take 1.8 times as long and int8 no longer.
 
     Raises:
         InvalidSpec: the runtime cannot write it in int8, or run it.
     """
     with runtime.quantizer(network, images) as quantizer:
         int8 = runtime.in_place(network, quantizer.write())
-    opened = [runtime.open(content, threads=threads) for content in (int8, network)]
     part = images[0]
-    image = part if opened[1].fixed_batch else part[:1].expand(batch, *part.shape[1:])
-    spent, real = runtime.times(opened, image, turns=TURNS)
-    share = ratio(spent, real)
+    fixed = runtime.open(network, threads=threads).fixed_batch
+    call = part if fixed else part[:1].expand(batch, *part.shape[1:])
+    times = FileTimes(runtime, network, call, threads=threads)
+    share = times.anew(int8)
     return Int8Prediction(
         ratio=share.value,
         low=share.low,
         high=share.high,
-        float_seconds=Median.of(real).value,
-        int8_seconds=Median.of(spent).value,
+        float_seconds=times.reference_seconds,
+        int8_seconds=share.value * times.reference_seconds,
         costly=(),
         machine=runtime.machine(),
         products=int8_products(),

@@ -28,6 +28,12 @@ IMAGES = torch.randn(24, 3, 12, 12, generator=torch.Generator().manual_seed(0))
 FITTED, OTHERS = IMAGES[:16].split(8), IMAGES[16:]
 
 
+@pytest.fixture(autouse=True)
+def dot_products(monkeypatch):
+    """Results are those of a processor that does not saturate, wherever tests run."""
+    monkeypatch.setattr(own, "has_dot_products", lambda: True)
+
+
 @pytest.fixture(scope="module")
 def network() -> bytes:
     """Its output channels have ranges 1,000 apart, which only scales by channel hold."""
@@ -71,7 +77,7 @@ def test_scales_by_channel_win_where_channels_differ_and_the_file_is_that_of_a_p
     found = best_own(network, FITTED, damage_of=relative_error, progress=steps.append)
     assert found is not None
     assert found.setting.startswith("quantize_static, per channel, ")
-    assert len(steps) == 7
+    assert ["7-bit weights" in step for step in steps] == [False] * 6 + [True]
     assert "tried in 7 settings" in found.notes[0]
     per_tensor = plainly_quantized(network, tmp_path, per_channel=False, activation_type=QuantType.QUInt8)
     per_channel = plainly_quantized(network, tmp_path, per_channel=True, activation_type=QuantType.QUInt8)
@@ -101,6 +107,19 @@ def test_a_setting_is_the_quantizers_of_that_name(network, tmp_path, won, settin
     assert found is not None
     assert found.setting == f"quantize_static, {words}"
     torch.testing.assert_close(outputs(found.content), outputs(plainly_quantized(network, tmp_path, **usual)))
+
+
+@pytest.mark.parametrize(("share", "signed"), [(0.99, False), (0.9, True)])
+def test_signed_activations_are_the_best_only_with_clearly_less_harm(network, share, signed):
+    """They take longer, so one that does next to the same is no setting that an informed user has."""
+
+    def damage(content: bytes) -> float:
+        zeros = [each.data_type for each in onnx.load_from_string(content).graph.initializer]
+        return 1.0 if onnx.TensorProto.UINT8 in zeros else share
+
+    found = best_own(network, FITTED, damage_of=damage)
+    assert found is not None
+    assert found.setting.startswith(f"quantize_static, per channel, {'signed' if signed else 'unsigned'} activations")
 
 
 def test_a_clipped_range_wins_where_one_value_is_far_beyond_all_others(network):
@@ -163,6 +182,23 @@ def test_seven_bits_are_kept_to_where_they_are_asked_for(network, relative_error
     assert "7-bit weights" in found.setting
     weights = [numpy_helper.to_array(each) for each in onnx.load_from_string(found.content).graph.initializer]
     assert max(int(np.abs(each).max()) for each in weights if each.dtype == np.int8 and each.ndim > 1) <= 64
+
+
+def test_weights_of_7_bits_come_first_where_8_saturate(network, relative_error, monkeypatch):
+    """There, 8 bits harm scales by channel, which use all of them: judged by these, scales by tensor would win."""
+
+    def without_dot_products(content: bytes) -> float:
+        constants = [numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer]
+        weights = [each for each in constants if each.dtype == np.int8 and each.ndim > 1]
+        return relative_error(content) + 1000 * sum(int((np.abs(each) > 64).sum()) for each in weights)
+
+    monkeypatch.setattr(own, "has_dot_products", lambda: False)
+    steps: list[str] = []
+    found = best_own(network, FITTED, damage_of=without_dot_products, progress=steps.append)
+    assert found is not None
+    assert found.setting.startswith("quantize_static, per channel, ")
+    assert "7-bit weights" in found.setting
+    assert ["7-bit weights" in step for step in steps] == [True] * 6 + [False]
 
 
 def test_records_of_before_say_per_tensor():

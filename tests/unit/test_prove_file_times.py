@@ -50,6 +50,7 @@ def test_a_calm_moment_is_waited_for_when_one_is_known_to_exist() -> None:
     known = times(CALM, *[BUSY] * 7, CALM)
     assert known.seems_within(b"file", 1.2)
     assert known.anew(b"file").value == pytest.approx(1.1)
+    assert known.reference_seconds == CALM[1]
 
 
 def test_without_a_calm_moment_the_interval_is_wider() -> None:

@@ -19,7 +19,7 @@ from senseapp.runtimes.base import OwnInt8
 from senseapp.runtimes.onnxruntime.int8 import quantized
 from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, has_dot_products
 
 Method = Literal["minmax", "entropy", "percentile"]
 _METHODS: dict[Method, tuple[CalibrationMethod, str]] = {
@@ -32,6 +32,7 @@ _ONE_BATCH_AT_A_TIME = {"CalibStridedMinMax": 1, "CalibTensorRangeSymmetric": Fa
 _HISTOGRAM_VALUES = 2**28  # of all tensors and images: about ten seconds of numpy
 _LEAST_HISTOGRAM_IMAGES = 8  # a histogram of fewer says too little
 _AT_ONCE = 8  # images whose tensors are held
+_CLEARLY_LESS = 0.95  # of the damage of unsigned activations, which slower signed ones must do to be the best
 _NO_HISTOGRAMS = (
     "Entropy and percentile calibration by onnxruntime's own quantizer were not tried: with so many activations they "
     "would take minutes."
@@ -81,13 +82,17 @@ def best_own(
     """Return the file of onnxruntime's own quantizer in the setting that does least harm; None where none can be made.
 
     Scales by channel and by tensor are tried with signed and unsigned activations; in the best of these four, other
-    calibrations, and then weights of 7 bits, which all have with ``reduce_range``. Ranges come from ``batches``,
-    (N, C, H, W); those of histograms from as many of their images as take some seconds. ``damage_of`` judges, on other
-    images; a setting that fails is left out where ``trying`` takes its error.
+    calibrations, and then the other number of bits for weights. These have 8 first on a processor with dot products of
+    8 bits, else 7, since 8 may saturate there and would decide between the other settings by how much they do. With
+    ``reduce_range`` all have 7. Signed activations are the best only with clearly less harm: on EfficientNet-Lite0 both
+    did the same, and signed ones took half as long again or more on a processor with VNNI.
+
+    Ranges come from ``batches``, (N, C, H, W); those of histograms from as many of their images as take some seconds.
+    ``damage_of`` judges, on other images; a setting that fails is left out where ``trying`` takes its error.
     """
     with tempfile.TemporaryDirectory() as folder:
         search = _OwnSearch(_OwnFiles(network, batches, Path(folder)), damage_of, trying, progress)
-        first = OwnSetting(reduce_range=reduce_range)
+        first = OwnSetting(reduce_range=reduce_range or not has_dot_products())
         for per_channel in (True, False):
             search.tried(*(replace(first, per_channel=per_channel, signed=signed) for signed in (False, True)))
         if search.best is None:
@@ -97,7 +102,7 @@ def best_own(
             best = replace(search.best[0], images=0 if images == sum(map(len, batches)) else images)
             search.tried(replace(best, method="entropy"), replace(best, method="percentile"))
         if not reduce_range:
-            search.tried(replace(search.best[0], reduce_range=True))
+            search.tried(replace(search.best[0], reduce_range=not first.reduce_range))
         setting, content = search.best
         skipped = () if images else (_NO_HISTOGRAMS,)
         return OwnInt8(content=content, setting=setting.words, notes=(_tried(search.count), *skipped))
@@ -174,5 +179,6 @@ class _OwnSearch:
                 content = self.files.write(setting)
                 damage = self.damage_of(content)
                 self.count += 1
-                if self.best is None or damage < self.least:
+                slower = self.best is not None and setting.signed and not self.best[0].signed
+                if self.best is None or damage < (_CLEARLY_LESS if slower else 1) * self.least:
                     self.best, self.least = (setting, content), damage

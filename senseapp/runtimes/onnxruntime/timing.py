@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import RuntimeNetwork, times
+from senseapp.runtimes.base import RuntimeNetwork, quick_seconds, times
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
     Kernel,
@@ -160,8 +159,12 @@ def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:
 
 
 def wall_seconds(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return the median seconds of a call of each network, run in turns on images of ``shape``."""
-    return np.array([statistics.median(each) for each in times(opened, torch.zeros(shape), turns=_TURNS)])
+    """Return the seconds of a quick call of each network, run in turns on images of ``shape``.
+
+    On a busy machine most calls of some milliseconds are interrupted, and a longer one oftener, while a profile tells
+    what kernels take undisturbed: medians would make the slower network take longer than its kernels than the other.
+    """
+    return np.array([quick_seconds(each) for each in times(opened, torch.zeros(shape), turns=_TURNS)])
 
 
 def crossings(
