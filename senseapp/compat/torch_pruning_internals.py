@@ -26,7 +26,9 @@ def parameter_name(graph: torch_pruning.DependencyGraph, parameter: nn.Parameter
 
 
 def node_name(node: Any) -> str:
-    """Return the name of a node in messages."""
+    """Return the name of a node in messages; torch-pruning's own for a parameter tells of itself."""
+    if isinstance(node.module, nn.Parameter):
+        return f"a parameter of shape {' × '.join(map(str, node.module.shape))}"
     return str(node._name or node.type.name.lower())
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from senseapp.compressions.base import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, UnsupportedModel
 from senseapp.networks.onnx import open as onnx_files
+from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.trace import tensors_in
 from senseapp.records.profile import LayerProfile
@@ -34,6 +35,8 @@ def open_onnx(
 ) -> onnx_files.OpenedOnnx:
     """Return the network of an ONNX file; its ``network`` is a module for :func:`analyze_sensitivity`.
 
+    It is called on what the file declares; if that is several images at a time, it takes any number of them.
+
     Args:
         path: of one file, or of a folder or zip of one and the files with its weights.
         outputs: names of values to return; the usual ones if None.
@@ -46,7 +49,10 @@ def open_onnx(
         content = read_file(Path(path))
     except OSError as error:
         raise InvalidCheckpoint(f"{path} cannot be read: {error.strerror}. Check the path.") from error
-    return onnx_files.open_onnx(content, outputs=outputs, size=size)
+    opened = onnx_files.open_onnx(content, outputs=outputs, size=size)
+    if opened.batch is not None and len(opened.input_shape) == 4 and not opened.other_inputs:
+        opened.network.images = ImageInput(dtype=opened.input_dtype, batch=opened.batch)
+    return opened
 
 
 _OUTPUTS = (GROUP, OUTPUT)

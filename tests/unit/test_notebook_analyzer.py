@@ -538,3 +538,24 @@ def test_what_passes_write_to_the_model_changes_no_number_and_is_put_back() -> N
     baseline = _loss_in_batches(fresh)
     assert {layer.name: layer.compressed_metric for layer in result.layers} == pytest.approx(expected, rel=1e-6)
     assert result.baseline_metric == pytest.approx(baseline, rel=1e-6)
+
+
+class _ResizedPositions(nn.Module):
+    """Adds position embeddings that are resized to the features, as ViTs of any image size do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 4, 4)
+        self.positions = nn.Parameter(torch.randn(1, 6, 6, 8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.stem(x)
+        added = F.interpolate(self.positions.permute(0, 3, 1, 2), features.shape[-2:])
+        return self.head((features.permute(0, 2, 3, 1) + added.permute(0, 2, 3, 1)).mean((1, 2)))
+
+
+def test_a_parameter_that_loses_channels_is_named_by_its_shape() -> None:
+    result = _analyze(_ResizedPositions().eval(), lambda model: float(model(IMAGES).std()), "pruning", 50)
+    reason = next(layer.reason for layer in result.layers if layer.name == "stem")
+    assert reason == "torch-pruning loses track of its channels on the way to a parameter of shape 1 × 6 × 6 × 8."
