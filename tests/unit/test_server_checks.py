@@ -102,7 +102,7 @@ def test_a_check_that_fails_or_is_cancelled_says_why(backend: Backend, files: tu
     assert len(service.checks.recent()) == 1
     backend.runner.run_next()
     record = service.checks.record(check_id)
-    assert "net.onnx cannot be checked: The file is not an ONNX model" in record.error
+    assert "net.onnx cannot be checked: The file is text, not an ONNX model" in record.error
     second = service.checks.start(spec_of(service, files))
     service.checks.cancel(second)
     assert service.checks.record(second).error == "This check was cancelled."
