@@ -28,10 +28,12 @@ LAYERS = ("a", "b", "c")
 
 
 class Residual(nn.Module):
+    """Each of its layers takes some microseconds, which are what OpenVINO counts in."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.branch = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
-        self.head = nn.Linear(8, 5)
+        self.stem, self.branch = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1, groups=64)
+        self.head = nn.Linear(64, 1000)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         stem = self.stem(images).relu()
