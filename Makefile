@@ -16,7 +16,7 @@ SHELL := /usr/bin/env bash
 .PHONY: help run test test-quick check audit format lock docs bench bench-schedule soak upgrade-check range-check
 
 PORT ?= 8501
-WORKERS ?= 3
+WORKERS ?= 2
 RANGE_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,7 +33,8 @@ help:
 run: $(RUNTIME)
 	@MALLOC_ARENA_MAX=1 exec $(BIN)/python -m senseapp.app.server.serve --server.port $(PORT)
 
-# Workers share the cores: one thread each; on two cores three are quicker than more, beside their servers and browsers. Files stay whole, so that their servers and networks are made once;
+# Workers share the cores: one thread each; on two cores two are quicker than three (312 and 333 s), as servers and
+# browsers of the tests fill what is idle. Files stay whole, so that their servers and networks are made once;
 # tests/scheduling.py says which of them go together and which first. Bytecode is kept whatever the environment says:
 # without it each worker, server and job would compile everything again.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -42,7 +43,6 @@ test: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
 	@$(PYTEST)
 
-test-quick: WORKERS = 2
 test-quick: $(DEV)
 	@$(PYTEST) -m "$(QUICK)" --ignore=tests/browser --ignore=tests/cluster
 
