@@ -137,6 +137,16 @@ def test_small_bars_are_what_layers_lose_in_network_order(service: Service, fini
     assert [item.layer for item in result.at(0.75)][bars.index(max(bars))] == worst.layer
 
 
+def test_many_layers_share_as_many_small_bars_as_the_column_can_draw(service: Service, finished_run: str) -> None:
+    result = service.result(finished_run)
+    assert result is not None
+    copies = [replace(item, layer=f"{item.layer}.{copy}") for copy in range(4) for item in result.measurements]
+    wide = replace(result, measurements=(*result.measurements, *copies))
+    losses = [max(0.0, item.change(result.metric).delta) for item in wide.at(0.75)]
+    assert len(losses) == 30
+    assert small_bars(wide) == [max(losses[start : start + 3]) for start in range(0, 30, 3)]
+
+
 def test_the_guide_has_ten_entries_and_six_words(app: AppTest) -> None:
     open_page(app, "pages/guide.py")
     assert (len(ENTRIES), len(GLOSSARY)) == (10, 6)
