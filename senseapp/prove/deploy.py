@@ -11,6 +11,7 @@ from pathlib import Path
 import safetensors.torch
 from torch import Tensor, nn
 
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps
 from senseapp.data.images import PreparedImages
@@ -23,6 +24,7 @@ from senseapp.prove.findings import advice, findings, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
+from senseapp.reconstruct.small_file import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (
@@ -49,6 +51,7 @@ class Source:
         reconstruction: how its weights make up for what the schedule took; empty without a schedule.
         simulated: what the proof measured of these weights in torch; empty without a schedule.
         bits: by layer, of each weight on a grid; empty where the schedule says nothing of bits.
+        integers: by layer, those of such a weight; without what was proven before files held them.
         notes: sentences a person should read.
         tried: how many alternatives, this one included, held-out images compared; 0 where that is unknown.
     """
@@ -58,6 +61,7 @@ class Source:
     reconstruction: Delivered = ""
     simulated: tuple[MetricChange, ...] = ()
     bits: Mapping[str, float] = field(default_factory=dict)
+    integers: Mapping[str, IntegerWeight] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tried: int = 1
 
@@ -69,11 +73,12 @@ def original_source(evaluator: ScheduleEvaluator, runtime: Runtime) -> Source:
 
 def proven_source(evaluator: ScheduleEvaluator, runtime: Runtime, proven: Proof) -> Source:
     """Return a network that was just proven."""
-    return _source(_written(evaluator, runtime, proven.applied.model), proven.result)
+    network = _written(evaluator, runtime, proven.applied.model)
+    return _source(network, proven.result, proven.applied.integers)
 
 
 def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: ValidationResult, weights: Path) -> Source:
-    """Return the network of an earlier proof, whose weights lie at ``weights``, as a plain state dict.
+    """Return the network of an earlier proof, whose weights lie at ``weights``, a plain state dict, with its integers.
 
     Where channels were removed, the network lies beside them in files that some runtimes open; for others its schedule
     is carried out again, and takes the weights.
@@ -81,10 +86,11 @@ def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: Validat
     Raises:
         StorageFailed: the files are gone.
     """
+    integers = stored_integers(weights, evaluator.profile)
     whole, removes_channels = weights.with_suffix(runtime.description.suffix), proof.schedule.removes_channels
     if removes_channels and whole.is_file():
         with storage_errors(whole.name):
-            return _source(whole.read_bytes(), proof)
+            return _source(whole.read_bytes(), proof, integers)
     model = (
         evaluator.reconstruction.apply(proof.schedule).model
         if removes_channels
@@ -93,7 +99,7 @@ def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: Validat
     with storage_errors(weights.name):
         state = safetensors.torch.load(weights.read_bytes())
     model.load_state_dict(state)
-    return _source(_written(evaluator, runtime, model), proof)
+    return _source(_written(evaluator, runtime, model), proof, integers)
 
 
 def _written(evaluator: ScheduleEvaluator, runtime: Runtime, model: nn.Module) -> bytes:
@@ -101,13 +107,14 @@ def _written(evaluator: ScheduleEvaluator, runtime: Runtime, model: nn.Module) -
     return evaluator.exporter(runtime).write(model)
 
 
-def _source(network: bytes, proof: ValidationResult) -> Source:
+def _source(network: bytes, proof: ValidationResult, integers: Mapping[str, IntegerWeight]) -> Source:
     return Source(
         network=network,
         schedule=proof.schedule,
         reconstruction=proof.reconstruction,
         simulated=proof.kept_changes,
         bits=bits_of(proof.schedule),
+        integers=integers,
         tried=proof.tried,
         notes=(
             *((proof.delivered_reason,) if proof.delivered_reason else ()),
@@ -201,8 +208,10 @@ class _Deploying:
         if self._settings.kind == "float":
             self._store_integers()
         else:
-            args = (self._evaluator, self._runtime, self._source.network, self._source.bits, self._settings)
-            self._found = Int8Search(*args, self._steps, variants=others).found(self._files, self._layers)
+            source = self._source
+            args = (self._evaluator, self._runtime, source.network, source.bits, self._settings, self._steps)
+            search = Int8Search(*args, variants=others, integers=source.integers)
+            self._found = search.found(self._files, self._layers)
             self._files, self._notes = self._found.files, self._found.notes
         variants = {each.name: each for each in self._found.variants} if self._found is not None else {}
         self._files |= {name: each.content for name, each in variants.items()}
@@ -216,10 +225,11 @@ class _Deploying:
 
     def _store_integers(self) -> None:
         source = self._source
-        bits = {node: source.bits[layer] for node, layer in self._layers.items() if layer in source.bits}
+        nodes = [node for node, layer in self._layers.items() if layer in source.bits]
+        integers = {node: source.integers[layer] for node, layer in self._layers.items() if layer in source.integers}
         with self._steps.trying("weights stored as integers"):
-            if bits:
-                stored = self._runtime.with_quantized_weights(source.network, bits)
+            if nodes:
+                stored = self._runtime.with_quantized_weights(source.network, nodes, integers)
                 self._files["file"], self._notes = stored.content, stored.notes
 
     def _described(self, content: bytes) -> bytes:

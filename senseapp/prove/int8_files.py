@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.levels import BitScale
@@ -88,6 +89,7 @@ class Int8Search:
         runtime: that files are for.
         content: the network as a float file.
         bits: by layer, of each weight on a grid; empty for weights that may be changed.
+        integers: by layer, those of such weights.
         settings: which file is wanted.
         steps: are told, and take the errors of what is optional.
         variants: whether further files to choose from are made.
@@ -103,7 +105,9 @@ class Int8Search:
         steps: OptionalSteps,
         *,
         variants: bool = True,
+        integers: Mapping[str, IntegerWeight] | None = None,
     ) -> None:
+        self._integers = integers or {}
         self._makes_variants = variants and settings.kind != "int8"
         self._evaluator, self._runtime, self._content, self._bits = evaluator, runtime, content, bits
         self._settings, self._steps = settings, steps
@@ -131,6 +135,7 @@ class Int8Search:
             damages_of=lambda candidate: self._judge.judged(candidate).damages(_PARTS),
             reduce_range=settings.reduce_range,
             weights_are_free=not self._bits,  # rounded weights would leave their grid
+            integers={node: self._integers[layer] for node, layer in layers.items() if layer in self._integers},
             steps=steps,
         )
         with runtime.fitted_quantizer(network, fitting) as quantizer:

@@ -15,8 +15,10 @@ from senseapp.compressions.base import (
     CompressionRequest,
     UpdateConstraint,
     WeightCompressor,
+    WeightGrid,
     build_compressor,
 )
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSchedule, MeasurementFailed
 from senseapp.descriptions import DENSE_BITS, CompressionConfig, Effect, all_descriptions, get
 from senseapp.networks.profile import profile_model
@@ -42,6 +44,8 @@ class AppliedModel:
         kept_channels: by layer or norm that lost output channels, the positions of the kept ones.
         rounded_inputs: contexts inside which layers round their inputs; weights are always rounded.
         constraints: by layer, other weights that are equally compressed; none for layers with removed channels.
+        grids: by layer, the grid of its weight, and the scale that the grid's numbers are multiplied by in it; exactly,
+            so what changes such a weight changes its scale in place. See :attr:`integers`.
     """
 
     model: nn.Module
@@ -52,6 +56,13 @@ class AppliedModel:
     kept_channels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rounded_inputs: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
     constraints: Mapping[str, UpdateConstraint] = field(default_factory=dict)
+    grids: Mapping[str, tuple[WeightGrid, Tensor]] = field(default_factory=dict)
+
+    @property
+    def integers(self) -> dict[str, IntegerWeight]:
+        """The quantized weights as they are now, by layer; without those of float16 and of equalised channels."""
+        weights = {name: self.model.get_parameter(self.after.layer(name).parameter) for name in self.grids}
+        return {name: IntegerWeight.of(weights[name], scale, grid) for name, (grid, scale) in self.grids.items()}
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -105,6 +116,7 @@ def apply_schedule(
         kept_channels=applying.kept,
         rounded_inputs=tuple(applying.rounded_inputs),
         constraints=applying.constraints,
+        grids=applying.grids,
     )
 
 
@@ -119,6 +131,7 @@ class _Applying:
         self.kept: dict[str, tuple[int, ...]] = {}
         self.rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
         self.constraints: dict[str, UpdateConstraint] = {}
+        self.grids: dict[str, tuple[WeightGrid, Tensor]] = {}
 
     def _request(self, names: set[str]) -> CompressionRequest:
         layers = tuple(layer for layer in self.profile.layers if layer.name in names)
@@ -153,6 +166,8 @@ class _Applying:
                 self.notes.append(f"{entry.layer} was left as it is. {error}")
                 continue
             parameter = self.model.get_parameter(self.profile.layer(entry.layer).parameter)
+            if prepared.scale is not None and (grid := prepared.constraint.grid) is not None:
+                self.grids[entry.layer] = grid, prepared.scale()
             with prepared.active():
                 compressed = parameter.data
             parameter.data = compressed

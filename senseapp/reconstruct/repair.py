@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from senseapp.compressions.base import WeightGrid
 from senseapp.core.texts import plural
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair_sites import (
@@ -102,6 +103,7 @@ class Matching(Repair):
         layers: names of layers whose outputs are corrected, if they have a bias, besides those that lost channels.
         kept: positions of the kept channels, by norm or layer that lost some.
         scale: whether each output channel of a layer may have its own scale.
+        grids: by layer, the grid that its weight lies on and its scale, which changes with the weight.
 
     Attributes:
         sites: the matched norms and layers, by name.
@@ -119,12 +121,14 @@ class Matching(Repair):
         layers: Collection[str] = (),
         kept: Mapping[str, Sequence[int]] | None = None,
         scale: bool = True,
+        grids: Mapping[str, tuple[WeightGrid, Tensor]] | None = None,
     ) -> None:
         self._model, self._reference, self.kept = model, reference, kept or {}
         found: dict[str, Site] = {name: NormSite(module) for name, module in batch_norms(model).items()}
         for name, may_scale in correctable_layers(model).items():
             if name in layers or _weight_shape(model, name) != reference.shapes.get(name):
-                found[name] = LayerSite(model.get_submodule(name), scale=scale and may_scale)
+                grid = None if grids is None else grids.get(name)
+                found[name] = LayerSite(model.get_submodule(name), scale=scale and may_scale, grid=grid)
         self.sites = {name: site for name, site in found.items() if self._is_comparable(name, site)}
         self.skipped = tuple(name for name in reference.norms if name not in self.sites)
 
@@ -251,4 +255,6 @@ def _pass(
 def matching_of(applied: AppliedModel, reference: Reference, *, scale: bool) -> Matching:
     """Return the matching of the norms and the compressed layers of ``applied`` to ``reference``."""
     members = {member for entry in applied.reached for member in entry.members}
-    return Matching(applied.model, reference, layers=members, kept=applied.kept_channels, scale=scale)
+    return Matching(
+        applied.model, reference, layers=members, kept=applied.kept_channels, scale=scale, grids=applied.grids
+    )

@@ -14,6 +14,7 @@ from timm.layers import FrozenBatchNormAct2d
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
+from senseapp.compressions.base import WeightGrid
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 
 _PRIOR_IMAGES = 64  # with this number of images, a channel's own ratio and the common one have equal weight
@@ -155,19 +156,24 @@ class LayerSite:
     """One layer, whose bias (and weight) restore the moments of its output.
 
     Zeros stay zeros, and weights on a grid per output channel stay on one. ``scale`` corrects the spread as well as the
-    mean; it is valid only where each channel may have its own scale.
+    mean; it is valid only where each channel may have its own scale. ``grid`` is the grid of the weight and its scale,
+    which changes with it.
     """
 
     reads_input = False
 
-    def __init__(self, module: nn.Module, *, scale: bool) -> None:
+    def __init__(self, module: nn.Module, *, scale: bool, grid: tuple[WeightGrid, Tensor] | None = None) -> None:
         self._weight, self._bias, self._scale = module.get_parameter("weight"), module.get_parameter("bias"), scale
+        self._grid = grid if scale else None
         self._axis = 1 if isinstance(module, CONVOLUTIONS) else -1
         self.start_from_now()
 
     def start_from_now(self) -> None:
         """Take the current weight and bias as those without a correction."""
         self._old = (self._weight.detach().clone() if self._scale else None), self._bias.detach().clone()
+        if self._grid is not None:
+            grid, scale = self._grid
+            self._numbers, self._old_scale = grid.nearest(self._weight.detach() / scale), scale.clone()
         self._factor = torch.ones_like(self._bias, dtype=torch.float64)
         self._shift = torch.zeros_like(self._factor)
 
@@ -216,8 +222,14 @@ class LayerSite:
     def _write(self) -> None:
         weight, bias = self._old
         self._bias.data.copy_(bias.double() * self._factor + self._shift)
-        if weight is not None:
-            self._weight.data.copy_(weight * self._factor.to(weight.dtype).view(-1, *[1] * (weight.dim() - 1)))
+        if weight is None:
+            return
+        factor = self._factor.to(weight.dtype).view(-1, *[1] * (weight.dim() - 1))
+        if self._grid is None:
+            self._weight.data.copy_(weight * factor)
+        else:
+            _, scale = self._grid
+            self._weight.data.copy_(self._numbers * scale.copy_(self._old_scale * factor))
 
 
 Site = NormSite | LayerSite

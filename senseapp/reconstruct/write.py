@@ -24,7 +24,7 @@ from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.reconstruct.apply import AppliedModel
-from senseapp.reconstruct.sizes import plain_state, separate_state, small_file
+from senseapp.reconstruct.small_file import separate_state, small_file
 from senseapp.records.deployment import ONNX, PROGRAM
 from senseapp.records.schedule import ValidationResult
 
@@ -48,11 +48,10 @@ def write_compressed(
         StorageFailed: a file cannot be written.
     """
     check_suffix(path.suffix)
-    state, integers, notes = plain_state(applied)
+    state = separate_state(applied.model)
     files = {path: _serialized(state, path.suffix)}
-    small, small_notes = small_file(applied, state, integers, plain_bytes=len(files[path]))
+    small, notes = small_file(applied, state, plain_bytes=len(files[path]))
     files |= {path.with_suffix(suffix): content for suffix, content in small.items()}
-    notes += small_notes
     for suffix, write in _network_writers(applied, example, uploaded).items():
         try:
             files[path.with_suffix(suffix)], more = write()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.process import quiet
 from senseapp.core.steps import OptionalSteps
@@ -188,6 +189,7 @@ class Fitting:
         damages_of: the same on parts of these images, by which a gain is told from chance.
         reduce_range: whether weights get 7 bits.
         weights_are_free: whether they may be changed before they are rounded; not where they lie on a grid.
+        integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
         steps: are told, and take the errors of what is optional.
     """
 
@@ -196,6 +198,7 @@ class Fitting:
     damages_of: Callable[[Network], Sequence[float]]
     reduce_range: bool = False
     weights_are_free: bool = True
+    integers: Mapping[str, IntegerWeight] = field(default_factory=dict)
     steps: OptionalSteps = field(default_factory=OptionalSteps)
 
 
@@ -268,10 +271,12 @@ class Runtime(ABC):
         """Return the layer, one of ``layers``, that each node of a float file belongs to, where one does."""
         return {}
 
-    def with_quantized_weights(self, content: bytes, bits: Mapping[str, float]) -> QuantizedWeights:
+    def with_quantized_weights(
+        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
+    ) -> QuantizedWeights:
         """Return a float file that computes the same, with weights stored in few bits.
 
-        ``bits`` are those of the weight of each node that lies on a grid.
+        ``nodes`` have rounded weights; ``integers`` are those of their layers, by node, where they are known.
         """
         return QuantizedWeights(content=content)
 

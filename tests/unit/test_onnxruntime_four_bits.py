@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 import pytest
 import torch
 from torch import Tensor, nn
 
+from senseapp.compressions.base import WeightGrid
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
+from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.cases import first_of
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+GRID = WeightGrid(nearest=torch.round, largest=8)
 
 
 class Mixed(nn.Module):
@@ -35,24 +43,31 @@ def rounded(largest: int) -> nn.Module:
     torch.manual_seed(largest)
     network = Mixed().eval()
     with torch.no_grad():
-        for module in network.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d)):
-                steps = torch.randint(-largest, largest + 1, module.weight.shape).float()
-                shape = (-1, *[1] * (steps.dim() - 1))
-                module.weight.copy_(steps * (0.01 + torch.rand(len(steps)).view(shape)))
+        network.scales = {}
+        for name, module in network.named_children():
+            steps = torch.randint(-largest, largest + 1, module.weight.shape).float()
+            shape = (-1, *[1] * (steps.dim() - 1))
+            network.scales[name] = 0.01 + torch.rand(len(steps))
+            module.weight.copy_(steps * network.scales[name].view(shape))
         network.tokens.weight[3] = 0
     return network
 
 
-def nodes_of(content: bytes) -> list[str]:
-    return [node.name for node in onnx.load_from_string(content).graph.node]
+def integers_by_node(content: bytes, network: nn.Module) -> dict[str, IntegerWeight]:
+    """Return what each node's layer was made of, by the scales that are left in its rows."""
+    found = {}
+    for node, layer in layers_of_nodes(content, list(network.scales)).items():
+        weight = network.get_submodule(layer).weight.detach()
+        scale = network.scales[layer].view(-1, *[1] * (weight.dim() - 1))
+        found[node] = IntegerWeight.of(weight, scale, GRID)
+    return found
 
 
 @pytest.mark.parametrize("largest", first_of([7, 1, 3]))
 def test_a_file_in_four_bits_gives_what_the_rounded_network_gives(largest):
     network = rounded(largest)
     exported = onnx_model(network, IMAGES[:1])
-    found, stored = with_four_bits(exported, nodes_of(exported))
+    found, stored = with_four_bits(exported, integers_by_node(exported, network))
     assert len(stored) == 3
     onnx.checker.check_model(onnx.load_from_string(found))
     with torch.no_grad():
@@ -66,8 +81,12 @@ def test_a_file_in_four_bits_gives_what_the_rounded_network_gives(largest):
 def test_what_has_more_steps_or_is_not_asked_for_stays():
     network = rounded(8)
     exported = onnx_model(network, IMAGES[:1])
-    assert with_four_bits(exported, nodes_of(exported)) == (exported, [])
-    exported = onnx_model(rounded(7), IMAGES[:1])
-    assert with_four_bits(exported, []) == (exported, [])
+    assert with_four_bits(exported, integers_by_node(exported, network)) == (exported, [])
+    network = rounded(7)
+    exported = onnx_model(network, IMAGES[:1])
+    assert with_four_bits(exported, {}) == (exported, [])
     one = next(node.name for node in onnx.load_from_string(exported).graph.node if node.op_type in ("Gemm", "MatMul"))
-    assert with_four_bits(exported, [one])[1] == [one]
+    integers = integers_by_node(exported, network)
+    assert with_four_bits(exported, {one: integers[one]})[1] == [one]
+    others = {one: replace(integers[one], values=integers[one].values.flip(0))}
+    assert with_four_bits(exported, others) == (exported, [])  # integers that the weight is not made of

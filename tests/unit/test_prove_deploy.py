@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.compressions import PruningConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.errors import InvalidSpec
-from senseapp.prove.deploy import stored_source
+from senseapp.prove.deploy import deploy, proven_source, stored_source
 from senseapp.prove.float_nodes import mixed
 from senseapp.prove.prove import prove
 from senseapp.reconstruct.write import onnx_model, write_compressed
-from senseapp.records.deployment import Median
+from senseapp.records.deployment import DeploySettings, Median
+from senseapp.records.schedule import Adapting
 from senseapp.runtimes.base import Runtime, ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNX
@@ -125,7 +126,31 @@ def test_a_stored_proof_with_fewer_channels_is_a_source_for_any_runtime(runtime:
     assert proven.result.schedule.removes_channels
     weights, *_ = write_compressed(proven.applied, tmp_path / "proof.safetensors", proven.example)[0]
     source = stored_source(evaluator, runtime, proven.result, weights)
+    assert source.integers == {}
     images = evaluator.images.proof.batch(0, 8)
     with torch.no_grad():
         expected = proven.applied.model(images)
     torch.testing.assert_close(runtime.open(source.network).run(images), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("adapting", ["off", "minutes"])
+def test_a_stored_proof_has_the_integers_that_its_weights_are_made_of(adapting: Adapting, tmp_path: Path) -> None:
+    evaluator = evaluator_of(small_network(), QuantizationConfig())
+    proven = prove(evaluator, schedule_of(evaluator, "quantization", 4), repair=True, adapting=adapting)
+    weights, *_ = write_compressed(proven.applied, tmp_path / "proof.safetensors", proven.example)[0]
+    stored = stored_source(evaluator, ONNX, proven.result, weights)
+    new = proven_source(evaluator, ONNX, proven)
+    layers = {entry.layer for entry in proven.applied.reached}
+    assert set(stored.integers) == set(new.integers) == layers
+    for name, weight in stored.integers.items():
+        parameter = proven.applied.model.get_parameter(evaluator.profile.layer(name).parameter)
+        assert torch.equal(weight.dequantized(), parameter)
+        assert torch.equal(weight.values, new.integers[name].values)
+    notes = deploy(evaluator, stored, DeploySettings(kind="float", batch=1)).record.notes
+    assert any("stored as integers, and computed with in float" in note for note in notes)
+    assert not any("stored in 32 bits" in note for note in notes)
+    weights.with_suffix(".int.safetensors.gz").unlink()  # as in a home of before
+    older = stored_source(evaluator, ONNX, proven.result, weights)
+    assert older.integers == {}
+    notes = deploy(evaluator, older, DeploySettings(kind="float", batch=1)).record.notes
+    assert any("rounded as the schedule says, and stored in 32 bits" in note for note in notes)

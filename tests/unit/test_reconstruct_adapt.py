@@ -19,7 +19,6 @@ from senseapp.measure.sweep import measure
 from senseapp.networks.layer_product import LayerProduct
 from senseapp.prove.prove import prove
 from senseapp.prove.repair_choice import measured_quickly
-from senseapp.reconstruct.sizes import as_integers
 from senseapp.records.measurement import change_in
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
@@ -94,8 +93,12 @@ def test_few_rows_of_inputs_are_not_trusted_more_than_they_tell(rows):
 @pytest.mark.parametrize("shared", [False, True])
 def test_rounded_weights_lie_on_one_grid_for_each_row_or_all(bits, shared):
     weight, second = problem(bits, rows=5, width=70)
-    found = obs.rounded(weight, second, grid(bits, shared=shared)).matrix[0]
-    assert as_integers(found, bits=bits, channel_axis=0) is not None
+    found = obs.rounded(weight, second, grid(bits, shared=shared))
+    assert found.scale is not None
+    numbers = (found.matrix / found.scale[..., None]).round()
+    assert float(numbers.abs().max()) <= 2 ** (bits - 1) - 1
+    assert torch.equal(numbers * found.scale[..., None], found.matrix)
+    assert not shared or len(found.scale.unique()) == 1
 
 
 def test_groups_are_rounded_as_if_alone():
@@ -247,12 +250,16 @@ def test_a_network_is_adapted_within_its_schedule_and_comes_back(network, case):
         if "sparsity" in levels:
             assert int((now == 0).sum()) >= int((plain[layer.parameter] == 0).sum())
         if "quantization" in levels and layer.name in adaptation.layers:
-            assert as_integers(now, bits=int(levels["quantization"]), channel_axis=0) is not None
+            integers = applied.integers[layer.name]
+            assert integers.largest <= 2 ** (int(levels["quantization"]) - 1) - 1
+            assert torch.equal(integers.dequantized(), now)
     with applied.active():
         assert adaptation.fit()
     assert all(torch.equal(value, adapted[name]) for name, value in applied.model.state_dict().items())
     adaptation.undo()
     assert all(torch.equal(value, plain[name]) for name, value in applied.model.state_dict().items())
+    for name, weight in applied.integers.items():
+        assert torch.equal(weight.dequantized(), plain[applied.after.layer(name).parameter])
 
 
 def test_two_of_four_stay_two_of_four(network):

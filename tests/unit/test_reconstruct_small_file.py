@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
-from senseapp.compressions.quantization.grid import fake_quantize_weight
+from senseapp.compressions.base import WeightGrid
+from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_weight, scale_of
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for
-from senseapp.reconstruct.sizes import as_integers
+from senseapp.reconstruct.repair import Reference, matching_of
+from senseapp.reconstruct.small_file import stored_integers
 from senseapp.reconstruct.write import write_compressed
 from senseapp.records.deployment import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
@@ -73,16 +77,14 @@ def read_by_the_shown_lines(form, path: Path) -> dict[str, Tensor]:
     return names["weights"]
 
 
-def assert_same_weights(form, tmp_path: Path, model: nn.Module, *, exact: bool = True) -> None:
+def assert_same_weights(form, tmp_path: Path, model: nn.Module) -> None:
     plain = safetensors.torch.load_file(tmp_path / "x.safetensors")
     weights = read_by_the_shown_lines(form, tmp_path / f"x{form.suffix}")
     assert weights.keys() == plain.keys()
     assert all(torch.equal(weights[name], plain[name]) and weights[name].dtype == plain[name].dtype for name in plain)
     fresh = a_network()
     fresh.load_state_dict(weights, strict=True)
-    torch.testing.assert_close(
-        dict(fresh.named_parameters()), dict(model.named_parameters()), rtol=0.0 if exact else 3e-7, atol=0.0
-    )
+    torch.testing.assert_close(dict(fresh.named_parameters()), dict(model.named_parameters()), rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize("zeros", [0.5, 0.9])
@@ -130,17 +132,24 @@ def test_floats_of_eight_bits_are_stored_as_such(tmp_path):
 
 def test_channels_that_repair_has_multiplied_keep_their_integers(tmp_path):
     compressed = applied(("quantization", 4))
-    factors = 0.5 + torch.rand(64, generator=torch.Generator().manual_seed(1))
-    compressed.model.body[0].weight.data *= factors[:32].view(-1, 1, 1, 1)
-    compressed.model.head.weight.data *= factors.view(-1, 1)
+    before = compressed.integers
+    matching = matching_of(compressed, Reference(a_network(), [IMAGES]), scale=True)
+    assert matching.fit()
     _, notes = write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
     assert notes == ()
-    assert_same_weights(INTEGERS, tmp_path, compressed.model, exact=False)
+    assert_same_weights(INTEGERS, tmp_path, compressed.model)
+    after = stored_integers(tmp_path / "x.safetensors", compressed.after)
+    assert set(after) == {*before, "again"}  # which has the weight of the head
+    assert all(torch.equal(after[name].values, before[name].values) for name in before)
+    assert not torch.equal(after["body.0"].scale, before["body.0"].scale)
+    matching.undo()
+    assert all(torch.equal(compressed.integers[name].scale, before[name].scale) for name in before)
 
 
-def test_weights_on_no_grid_stay_as_they_are_and_it_is_said(tmp_path):
+def test_weights_without_scales_stay_as_they_are_and_it_is_said(tmp_path):
     compressed = applied(("quantization", 4))
-    compressed.model.body[0].weight.data += 0.01 * torch.randn(32, 3, 3, 3)
+    grids = {name: grid for name, grid in compressed.grids.items() if name != "body.0"}
+    compressed = replace(compressed, grids=grids)
     _, notes = write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
     assert notes[0].startswith("1 quantized weights are no multiples of one scale per channel")
     assert "first: body.0.weight" in notes[0]
@@ -165,17 +174,22 @@ def test_the_same_model_gives_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("bits", [2, 3, 8])
 def test_integers_of_any_weight_give_back_what_rounding_gave(bits):
     generator = torch.Generator().manual_seed(bits)
+    grid = GRIDS["int"](bits)
     for exponent in (-30, 0, 20):
         weight = torch.randn(7, 5, 3, generator=generator) * 2.0**exponent
         weight[2] = 0
-        rounded = fake_quantize_weight(weight, bits=bits)
-        found = as_integers(rounded, bits=bits, channel_axis=0)
-        assert found is not None
+        rounded, scale = fake_quantize_weight(weight, bits=bits), scale_of(weight, bits=bits)
+        found = IntegerWeight.of(rounded, scale, WeightGrid(nearest=grid.nearest, largest=grid.largest))
         assert torch.equal(found.dequantized(), rounded)
 
 
 def test_a_half_precision_weight_is_no_integer_times_float32():
-    assert as_integers(torch.ones(2, 2, dtype=torch.float16), bits=4, channel_axis=0) is None
+    network = a_network().bfloat16()
+    profile = profile_model(network, IMAGES[:1].bfloat16())
+    entry = ScheduleEntry(layer="head", members=("head",), compression="quantization", level=4)
+    schedule = Schedule(model="net", method="manual", entries=(entry,))
+    half = apply_schedule(network, schedule, profile=profile, configs=configs_for(), calibration=(IMAGES.bfloat16(),))
+    assert half.integers == {}
 
 
 def test_a_wrong_suffix_is_refused_before_anything_is_computed(tmp_path):

@@ -32,7 +32,7 @@ from senseapp.compressions.quantization.activations import (
     observe_inputs,
 )
 from senseapp.compressions.quantization.equalisation import ChannelFactors, equalising
-from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, fake_quantize_weight
+from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, fake_quantize_weight, scale_of
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
 
@@ -92,12 +92,15 @@ class QuantizationCompressor(WeightCompressor):
         allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers)
         equalised = self._equalised.get(target.layer)
         constraint = UpdateConstraint(grid=allowed if equalised is None else None)
+        on_grid = equalised is None and rounded.dtype is torch.float32
+        scale = partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None
         if input_range is None:
             return Prepared(
                 applied=applied,
                 active=lambda: swapped(weight.parameter, rounded),
                 weight=lambda: rounded,
                 constraint=constraint,
+                scale=scale,
             )
         low, high = input_range
         round_input = self._input_rounding(bits)
@@ -116,7 +119,7 @@ class QuantizationCompressor(WeightCompressor):
             with swapped(weight.parameter, rounded), inputs():
                 yield
 
-        return Prepared(applied=applied, active=active, inputs=inputs, constraint=constraint)
+        return Prepared(applied=applied, active=active, inputs=inputs, constraint=constraint, scale=scale)
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter
@@ -136,6 +139,16 @@ class QuantizationCompressor(WeightCompressor):
             channel_axis=weight.profile.channel_axis,
         )
         return rounded if factors is None else rounded / factors
+
+    def _scale(self, weight: LayerWeight, values: Tensor, bits: int) -> Tensor:
+        with ordinary_tensors():
+            return scale_of(
+                values,
+                bits=bits,
+                number_format=self._config.number_format,
+                granularity=self._config.granularity,
+                channel_axis=weight.profile.channel_axis,
+            )
 
     def _input_rounding(self, bits: int) -> Rounding:
         bits = self._config.input_bits or bits

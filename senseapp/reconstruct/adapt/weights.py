@@ -59,6 +59,7 @@ class LayerVisit:
     Attributes:
         dense: its weight before compression.
         constraint: of its new weights.
+        scale: of its weights where these lie on a grid; changes with them.
         found: the new weights.
     """
 
@@ -69,14 +70,17 @@ class LayerVisit:
     constraint: UpdateConstraint
     aimed: bool
     seed: int
+    scale: Tensor | None = None
     found: obs.AdaptedWeight | None = field(init=False, default=None)
     plain: Tensor = field(init=False)
     bias: Tensor | None = field(init=False)
     old_bias: Tensor | None = field(init=False)
+    old_scale: Tensor | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.plain, self.bias = self.weight.parameter.detach().clone(), _bias_of(self.weight.module)
         self.old_bias = None if self.bias is None else self.bias.detach().clone()
+        self.old_scale = None if self.scale is None else self.scale.clone()
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
@@ -87,12 +91,16 @@ class LayerVisit:
         found = obs.adapted(wanted, second, self.constraint)
         parameter, self.found = self.weight.parameter, found
         parameter.data.copy_(self.product.weight(found.matrix, parameter))
+        if self.scale is not None and found.scale is not None:
+            self.scale.copy_(found.scale.reshape(-1)[: len(self.scale)].view_as(self.scale))
         if self.bias is not None and self.old_bias is not None:
             self.bias.data.copy_(self.old_bias + _outputs(dense, sums.original) - _outputs(found.matrix, sums.mean))
 
     def undo(self) -> None:
         """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         self.weight.parameter.data.copy_(self.plain)
+        if self.scale is not None and self.old_scale is not None:
+            self.scale.copy_(self.old_scale)
         if self.bias is not None and self.old_bias is not None:
             self.bias.data.copy_(self.old_bias)
 
@@ -170,6 +178,7 @@ class Adaptation(SequentialPass):
                     constraint=applied.constraints[name],
                     aimed=self._update.aimed and product.groups == 1,
                     seed=self._seed,
+                    scale=applied.grids[name][1] if name in applied.grids else None,
                 ),
             )
 

@@ -7,7 +7,7 @@ weights of at most 4 bits are held exactly.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper, numpy_helper
 from torch import Tensor
 
-from senseapp.reconstruct.sizes import IntegerWeight, as_integers
+from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.runtimes.onnxruntime.integer_weights import integers_of
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
 BITS = 4
@@ -25,19 +26,20 @@ _BLOCK = 32
 _ZERO = 8
 
 
-def with_four_bits(network: bytes, nodes: Collection[str]) -> tuple[bytes, list[str]]:
-    """Return ``network`` with those of ``nodes`` in 4 bits that can be, and which they are.
+def with_four_bits(network: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, list[str]]:
+    """Return ``network`` with those nodes in 4 bits that can be, and which they are.
 
-    They are matrix products whose weights are at most 7 steps of one size in each row, as rounding to 4 bits or fewer
-    leaves them. The network computes the same as before, up to the order of its sums.
+    They are matrix products of a layer whose ``integers`` are at most 7, as rounding to 4 bits or fewer leaves them.
+    The network computes the same as before, up to the order of its sums.
     """
     model = onnx.load_from_string(network)
     graph, stored = model.graph, {}
     for product in products(model):
-        if product.node in nodes and product.kind != "Conv":
-            found = as_integers(product.matrix(product.values)[0], bits=BITS, channel_axis=0)
-            if found is not None:
-                stored[product.node] = product, found
+        layer = integers.get(product.node)
+        if layer is None or product.kind == "Conv" or layer.largest >= _ZERO:
+            continue
+        if (found := integers_of(product, layer)) is not None:
+            stored[product.node] = product, found
     if not stored:
         return network, []
     gone = {product.weight for product, _ in stored.values()}
@@ -51,8 +53,8 @@ def with_four_bits(network: bytes, nodes: Collection[str]) -> tuple[bytes, list[
             continue
         product, weight = stored[node.name]
         packed: dict[str, NDArray[Any]] = {
-            f"{product.weight}.q4": _packed(weight.values),
-            f"{product.weight}.scales": _scales(weight),
+            f"{product.weight}.q4": _packed(product.matrix(weight.values)[0]),
+            f"{product.weight}.scales": _scales(weight, *product.matrix(weight.values)[0].shape),
         }
         graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in packed.items())
         graph.node.extend(_written(node, product, list(packed)))
@@ -71,10 +73,9 @@ def _packed(values: Tensor) -> NDArray[np.uint8]:
     return np.bitwise_or(pairs[..., 0], np.left_shift(pairs[..., 1], BITS), dtype=np.uint8)
 
 
-def _scales(weight: IntegerWeight) -> NDArray[np.float32]:
-    """Return the scale of each block, (N, blocks)."""
-    rows, width = weight.values.shape
-    return weight.scale.expand(rows, -(-width // _BLOCK)).contiguous().numpy()
+def _scales(weight: IntegerWeight, rows: int, width: int) -> NDArray[np.float32]:
+    """Return the scale of each block of a matrix (N, K) of ``rows`` and ``width``, (N, blocks)."""
+    return weight.scale.reshape(-1, 1).expand(rows, -(-width // _BLOCK)).contiguous().numpy()
 
 
 def _written(node: NodeProto, product: WeightedNode, packed: list[str]) -> list[NodeProto]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
 
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.texts import plural
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
@@ -155,11 +156,13 @@ class OnnxRuntime(Runtime):
         """Return the layer that each node belongs to, by the names that torch's exporter leaves."""
         return layers_of_nodes(content, layers)
 
-    def with_quantized_weights(self, content: bytes, bits: Mapping[str, float]) -> QuantizedWeights:
+    def with_quantized_weights(
+        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
+    ) -> QuantizedWeights:
         """Return the file with weights in 4 bits in onnxruntime's operator for them, others as integers."""
-        network, in_operator = with_four_bits(content, [node for node, each in bits.items() if each <= BITS])
-        network, stored = with_integer_weights(network, bits)
-        missing = len(bits) - stored - len(in_operator)
+        network, in_operator = with_four_bits(content, integers)
+        network, stored = with_integer_weights(network, integers)
+        missing = len(nodes) - stored - len(in_operator)
         found = [
             f"Weights of {plural(count, 'layer')} are {what}."
             for count, what in (
@@ -214,6 +217,7 @@ class OnnxRuntime(Runtime):
                 rounding = chosen_rounding(
                     writer,
                     fitting.batches,
+                    integers=fitting.integers,
                     damages_of=lambda file: fitting.damages_of(self._model(file)),
                     steps=steps,
                 )

@@ -11,6 +11,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.metrics import MetricChange
@@ -147,9 +148,11 @@ class UploadedRuntime(OnnxRuntime):
         owners = {node.name: made[node.output[0]] for node in graph.node if node.output[0] in made}
         return {node: layer for node, layer in owners.items() if layer in layers}
 
-    def with_quantized_weights(self, content: bytes, bits: Mapping[str, float]) -> QuantizedWeights:
+    def with_quantized_weights(
+        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
+    ) -> QuantizedWeights:
         """Return the file as it is: weights stay tensors of the type that they were uploaded in."""
-        note = f"Weights of {plural(len(bits), 'layer')} are rounded as the schedule says, and stored as they were."
+        note = f"Weights of {plural(len(nodes), 'layer')} are rounded as the schedule says, and stored as they were."
         return QuantizedWeights(content=content, notes=(note,))
 
     @contextmanager

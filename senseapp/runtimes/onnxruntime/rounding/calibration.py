@@ -16,7 +16,9 @@ from torch import Tensor
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.activations import OBSERVERS
 from senseapp.compressions.quantization.grid import fake_quantize_input
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import Trying
+from senseapp.runtimes.onnxruntime.integer_weights import integers_of
 from senseapp.runtimes.onnxruntime.partly_int8 import activation_grid
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, MOST_OF_A_PAIR, rounded
@@ -95,6 +97,7 @@ def rounded_products(
     products: Sequence[WeightedNode],
     inputs: Mapping[str, Range],
     *,
+    integers: Mapping[str, IntegerWeight] | None = None,
     largest: int = LARGEST,
     any_order: bool = False,
     progress: Callable[[str], None],
@@ -102,6 +105,7 @@ def rounded_products(
     """Return by node the weights and biases that change its output least, given that inputs are rounded to ``inputs``.
 
     With ``any_order``, sums of products fit in 16 bits also where a runtime pairs weights otherwise than onnxruntime.
+    A weight that is made of ``integers``, by node those of its layer, keeps them if they are small enough for this.
     The bias takes up the difference that rounded inputs and weights make to the mean of the output, so weights are
     fitted to the covariance of inputs where there is one (Nagel et al. 2019, "Data-free quantization", section 4.2).
     """
@@ -116,7 +120,8 @@ def rounded_products(
     for index, each in enumerate(wanted):
         progress(f"Rounding weights · {index} of {len(wanted)}")
         most = min(largest, MOST_OF_A_PAIR // 2) if any_order and each.order_varies else largest
-        found[each.node] = sums[each.node].rounded(most)
+        layer = (integers or {}).get(each.node)
+        found[each.node] = sums[each.node].rounded(most, None if layer is None else integers_of(each, layer))
     return found
 
 
@@ -140,7 +145,7 @@ class _Sums:
         self._first_rounded += seen.sum(1)
         self._count += rows.shape[1]
 
-    def rounded(self, largest: int) -> RoundedProduct:
+    def rounded(self, largest: int, own: IntegerWeight | None) -> RoundedProduct:
         product, offsets = self._product, self._product.offsets
         weight = product.matrix(product.values)
         second, mean, seen = (each / self._count for each in (self._second, self._first, self._first_rounded))
@@ -150,7 +155,14 @@ class _Sums:
         least = torch.zeros_like(weight[:, :, :1])
         if offsets is not None:
             least = least.maximum(offsets.abs().view_as(least) / (_BIAS_STEPS * input_scale))
-        steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=not product.depthwise)
+        steps, scale = rounded(
+            weight,
+            second,
+            least_scale=least,
+            largest=largest,
+            paired=not product.depthwise,
+            own=None if own is None else _rows(product, own),
+        )
         float_offsets = offsets
         if offsets is not None:
             kept, integers = weight.double() @ mean[:, :, None], (steps * scale).double()
@@ -164,6 +176,12 @@ class _Sums:
             offsets=offsets,
             float_offsets=float_offsets,
         )
+
+
+def _rows(product: WeightedNode, weight: IntegerWeight) -> tuple[Tensor, Tensor]:
+    """Return the integers of a node's weight (G, O/G, K), and their scales (G, O/G, 1)."""
+    matrix = product.matrix(weight.values.float())
+    return matrix, weight.scale.reshape(-1).expand(matrix.shape[0] * matrix.shape[1]).reshape(*matrix.shape[:2], 1)
 
 
 def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:

@@ -9,6 +9,7 @@ import onnx
 from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import OptionalSteps
 from senseapp.metrics.paired_tests import clearly_less
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
@@ -28,10 +29,13 @@ def chosen_rounding(
     writer: Int8Writer,
     batches: Sequence[Tensor],
     *,
+    integers: Mapping[str, IntegerWeight],
     damages_of: Callable[[bytes], Sequence[float]],
     steps: OptionalSteps,
 ) -> Rounding:
     """Return how to round the network of ``writer``, fitted to ``batches``; ``damages_of`` judges parts of others.
+
+    Nodes whose weights are made of ``integers`` keep them, see :func:`.rounded_products`.
 
     The least and largest values are the ranges, unless another observer of activations does clearly less harm to the
     whole network; then observers are tried tensor by tensor, where two of them differ most. Weights are fitted first,
@@ -51,6 +55,7 @@ def chosen_rounding(
                 batches,
                 nodes,
                 inputs,
+                integers=integers,
                 largest=largest,
                 any_order=writer.any_order,
                 progress=steps.progress,

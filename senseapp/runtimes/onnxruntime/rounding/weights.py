@@ -18,7 +18,13 @@ _LEAST_SCALE = torch.finfo(torch.float32).tiny ** 0.5  # of channels that hold n
 
 
 def rounded(
-    weight: Tensor, second: Tensor, *, least_scale: Tensor, largest: int = LARGEST, paired: bool = True
+    weight: Tensor,
+    second: Tensor,
+    *,
+    least_scale: Tensor,
+    largest: int = LARGEST,
+    paired: bool = True,
+    own: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return integers (G, O, K) and their scale for each row (G, O, 1), for ``weight`` (G, O, K) of G groups.
 
@@ -26,7 +32,8 @@ def rounded(
     covariance where a bias takes up the mean, of what the rows are multiplied with. Of several scales the best is
     taken, then columns are rounded in turn (:func:`~senseapp.compressions.obs.in_turn`). Integers are at most
     ``largest``; with ``paired``, columns 2i and 2i + 1 of one sign add up to at most :data:`MOST_OF_A_PAIR`, in the
-    order that the runtime multiplies in. Scales are at least ``least_scale``, (G, O, 1).
+    order that the runtime multiplies in. Scales are at least ``least_scale``, (G, O, 1). ``own`` are the integers and
+    the scale that the weight is made of, if it was rounded before; rows in which these are allowed keep them.
 
     On processors with AVX2 or AVX-512 but without VNNI, onnxruntime adds two products of 8 bits in 16, with
     saturation; its depthwise kernels do not.
@@ -43,6 +50,9 @@ def rounded(
         better = error < least
         least, scale = torch.where(better, error, least), torch.where(better, tried, scale)
         steps = torch.where(better, found, steps)
+    if own is not None:
+        keeps = (_nearest(own[0], largest, paired) == own[0]).all(2, keepdim=True) & (own[1] >= least_scale)
+        steps, scale = torch.where(keeps, own[0], steps), torch.where(keeps, own[1], scale)
     wanted, columns = weight.permute(2, 0, 1), steps.permute(2, 0, 1)
     for _ in range(_ROUNDS):
         columns = obs.in_turn(wanted, moments, columns, scale[..., 0], _allowed(wanted, largest, paired))
