@@ -9,7 +9,7 @@ from torch import nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadLayout:
+class AttentionTables:
     """Tables of an attention module with their head axis, and attributes whose value is the width of all heads."""
 
     tables: dict[str, int]
@@ -17,13 +17,13 @@ class HeadLayout:
 
 
 HEAD_LAYOUTS = {
-    "timm.layers.attention.Attention": HeadLayout(tables={}, widths=("attn_dim",)),
-    "timm.models.swin_transformer.WindowAttention": HeadLayout(tables={"relative_position_bias_table": 1}),
+    "timm.layers.attention.Attention": AttentionTables(tables={}, widths=("attn_dim",)),
+    "timm.models.swin_transformer.WindowAttention": AttentionTables(tables={"relative_position_bias_table": 1}),
 }
 """Attention classes whose forward reads number and width of heads from the module, by full name."""
 
 
-def head_layout(module: nn.Module) -> HeadLayout | None:
+def head_layout(module: nn.Module) -> AttentionTables | None:
     """Return the per-head attributes of ``module``; None if its class is not known."""
     return HEAD_LAYOUTS.get(f"{type(module).__module__}.{type(module).__qualname__}")
 

@@ -13,7 +13,7 @@ from senseapp.networks.network import nested
 from senseapp.runtimes.base import RuntimeNetwork
 
 
-class OnnxNetwork(RuntimeNetwork):
+class OnnxSession(RuntimeNetwork):
     """An open ONNX file with one input, and outputs that ONNX has flattened.
 
     Attributes:

@@ -12,7 +12,7 @@ from senseapp.core.errors import UnsupportedModel
 from senseapp.metrics.detection.detections import candidates_of, detections_of
 from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
 from senseapp.tasks.detection import DETECTION
-from senseapp.tasks.detection.heads import Heads, read_heads
+from senseapp.tasks.detection.heads import DetectorRows, read_heads
 from senseapp.tasks.detection.heads_layouts import decode, recognise
 
 SIDE, CLASSES = 64, 3
@@ -31,13 +31,13 @@ def centre(box: tuple[float, ...] = WANTED) -> Tensor:
     return torch.tensor([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top])
 
 
-def best(heads: Heads) -> tuple[float, int, list[float]]:
+def best(heads: DetectorRows) -> tuple[float, int, list[float]]:
     """Return score, class and box of the best detection of the first image."""
     score, label, *box = detections_of(candidates_of(heads.rows, heads.class_boxes)[0])[0].tolist()
     return score, int(label), box
 
 
-def assert_found(heads: Heads, score: float = 0.9, label: int = LABEL) -> None:
+def assert_found(heads: DetectorRows, score: float = 0.9, label: int = LABEL) -> None:
     found = best(heads)
     assert found[0] == pytest.approx(score, abs=1e-4)
     assert found[1] == label
@@ -143,7 +143,7 @@ def test_a_softmax_with_corners_as_ssd() -> None:
     boxes[0, 9] = torch.tensor(WANTED) / SIDE
     layout = recognise([boxes, shares], (SIDE, SIDE))
     assert layout.sentence == "50 boxes (corners) with a softmax of 4 classes, the first the background."
-    assert_found(Heads(rows=decode([boxes, shares], layout), layout=""), label=1)
+    assert_found(DetectorRows(rows=decode([boxes, shares], layout), layout=""), label=1)
     with pytest.raises(UnsupportedModel, match="size of the input is not known"):
         read_heads([boxes, shares])
 
@@ -158,7 +158,7 @@ def test_a_softmax_whose_last_class_is_no_object_as_detr() -> None:
         layout.sentence == "20 boxes (centre, width and height) with a softmax of 4 classes, the last the background."
     )
     rows = decode([logits, boxes], layout)
-    assert_found(Heads(rows=rows, layout=""))
+    assert_found(DetectorRows(rows=rows, layout=""))
     assert (class_scores(rows, RowKind.SOFTMAX_LAST)[..., -1] == 0).all()
 
 
@@ -168,7 +168,7 @@ def test_centre_maps() -> None:
     sizes[0, :, 3, 3] = torch.tensor([24.0, 40.0]) / 8
     layout = recognise([heat, offsets, sizes], (SIDE, SIDE))
     assert layout.sentence == "A map of centres for each of 3 classes, with sizes and offsets, as of CenterNet."
-    assert_found(Heads(rows=decode([heat, offsets, sizes], layout), layout=""))
+    assert_found(DetectorRows(rows=decode([heat, offsets, sizes], layout), layout=""))
 
 
 def test_a_layout_is_kept_where_values_leave_their_range() -> None:

@@ -16,7 +16,7 @@ from senseapp.networks.profile import CONVOLUTIONS
 _LAYERS_PER_SENTENCE = 20
 
 
-class Heads(Protocol):
+class AttentionHeads(Protocol):
     """The heads of one attention."""
 
     @property
@@ -46,7 +46,7 @@ class ChannelGroup:
     cuts: tuple[Cut, ...]
     units: tuple[tuple[int, ...], ...]
     members: tuple[str, ...]
-    heads: Heads | None = None
+    heads: AttentionHeads | None = None
 
     def channels(self, units: Sequence[int]) -> frozenset[int]:
         """Return the root channels of these units."""

@@ -17,8 +17,8 @@ from senseapp.networks.onnx.channel_paths import (
     UNIT,
     Arrival,
     ChannelPaths,
+    HeadTable,
     NotFollowed,
-    Table,
     along,
     channel_axis,
     distinct,
@@ -63,7 +63,7 @@ class GraphAttention:
     makers: tuple[HeadChannels, ...]
     reader: HeadChannels
     sizes: Mapping[str, Mapping[int, tuple[int, ...]]]
-    tables: tuple[Table, ...]
+    tables: tuple[HeadTable, ...]
 
     @property
     def num_heads(self) -> int:

@@ -31,7 +31,7 @@ class NotFollowed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class HeadTable:
     """A stored tensor with numbers of each head; ``heads`` has the head of each position on ``axis``."""
 
     module: str
@@ -60,7 +60,7 @@ class Passage:
 
     ends: list[Arrival] = field(default_factory=list)
     sizes: dict[str, dict[int, tuple[int, ...]]] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[HeadTable] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class ChannelPaths:
                 if shared or is_layer(held.holder) or name in self.network.output_names:
                     raise NotFollowed(f"“{name}” is also used outside of its heads")
                 passage.tables.append(
-                    Table(
+                    HeadTable(
                         module=self.names[held.holder],
                         attribute=held.attribute,
                         axis=axis % value.ndim,

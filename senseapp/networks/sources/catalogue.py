@@ -21,6 +21,7 @@ from senseapp.records.spec import ModelSpec
 _CLASSES = (1000, *range(10_000, 30_000))  # ImageNet, and the larger sets that contain it
 _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
+_USUAL = "classification"  # of architectures whose row of the index names no task
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class CatalogueEntry:
     num_layers: int
     num_classes: int
     weights: str
-    task: str = "classification"
+    task: str
 
     @property
     def title(self) -> str:
@@ -85,10 +86,13 @@ def library_versions() -> dict[str, str]:
 @cache
 def load_catalogue() -> tuple[CatalogueEntry, ...]:
     """Return all architectures, timm's first, each library's by name."""
-    return tuple(
-        CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, weights, *task)
-        for library, name, num_params, macs, shape, num_layers, num_classes, weights, *task in _index()["architectures"]
-    )
+    entries = []
+    for library, name, num_params, macs, shape, num_layers, num_classes, weights, *task in _index()["architectures"]:
+        own = task[0] if task else _USUAL
+        entries.append(
+            CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, weights, own)
+        )
+    return tuple(entries)
 
 
 @cache

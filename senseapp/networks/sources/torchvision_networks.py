@@ -33,7 +33,7 @@ _WITHOUT_AUXILIARY_HEADS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def torchvision_names(task: str = "classification") -> tuple[str, ...]:
+def torchvision_names(task: str) -> tuple[str, ...]:
     """Return the names of torchvision's architectures of a task, sorted."""
     return tuple(sorted(torchvision.models.list_models(module=FAMILIES[task])))
 

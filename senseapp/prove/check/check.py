@@ -35,7 +35,7 @@ from senseapp.prove.check.sides import (
     ComparedFile,
     Interpreted,
     NotComparable,
-    Side,
+    OpenSide,
     SideOpener,
     is_runtime_file,
     kind_of_outputs,
@@ -96,7 +96,7 @@ def check_files(
 class _Prepared:
     """The reference, open, and the images as it takes them."""
 
-    reference: Side
+    reference: OpenSide
     images: ImageSet
     preprocessing: Preprocessing
     task: Task
@@ -148,7 +148,7 @@ def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...],
     else:
         size = len(content or b"")
         notes = loaded.onnx.notes if loaded.onnx is not None and (data.mean or data.std) else loaded.notes
-        side = Side(spec=model, network=compared, file=compared, content=content, file_bytes=size, notes=notes)
+        side = OpenSide(spec=model, network=compared, file=compared, content=content, file_bytes=size, notes=notes)
     return _Prepared(
         reference=side,
         images=images,
@@ -185,7 +185,7 @@ def _with_outputs_of(file: ComparedFile, model: ModelSpec, task: Task, loaded: L
     return replace(loaded, num_classes=width, class_names=known)
 
 
-def _align(prepared: _Prepared, candidate: Side) -> None:
+def _align(prepared: _Prepared, candidate: OpenSide) -> None:
     """Choose outputs of the candidate that are compared, and read both sides as class scores.
 
     Raises:
@@ -222,7 +222,7 @@ def _align(prepared: _Prepared, candidate: Side) -> None:
 
 
 def _choose_outputs(
-    file: ComparedFile, spec: ModelSpec, reference: Side, task: Task, first: Tensor, before: object
+    file: ComparedFile, spec: ModelSpec, reference: OpenSide, task: Task, first: Tensor, before: object
 ) -> None:
     known = {name for name, _ in file.file.facts.outputs}
     wanted = reference.file.file.output_names if reference.file is not None else ()
@@ -269,7 +269,7 @@ class _Comparison:
 
     spec: CheckSpec
     prepared: _Prepared
-    candidate: Side
+    candidate: OpenSide
     opener: SideOpener
     steps: OptionalSteps
 
@@ -391,7 +391,7 @@ class _Comparison:
             timed.append(self.opener.runtime.operators(content, threads=self.spec.threads, batch=batch))
         return operator_shares(*timed)
 
-    def _as_file(self, side: Side) -> bytes | None:
+    def _as_file(self, side: OpenSide) -> bytes | None:
         """Return the file of a side, made of its weights where it is none; None where that is not possible."""
         if side.content is None and side.module is not None:
             example = self.prepared.images.batch(0, 1).cpu()

@@ -132,7 +132,7 @@ class Interpreted:
 
 
 @dataclass(slots=True, kw_only=True)
-class Side:
+class OpenSide:
     """One file of a check, open.
 
     Attributes:
@@ -182,7 +182,7 @@ class Side:
 class NotComparable(Exception):
     """Both files are open, and cannot answer the same images in the same form; its text is one sentence."""
 
-    def __init__(self, sentence: str, side: Side) -> None:
+    def __init__(self, sentence: str, side: OpenSide) -> None:
         super().__init__(sentence)
         self.side = side
 
@@ -226,12 +226,12 @@ class SideOpener:
             return load_model(replace(spec, outputs=()), progress=self.progress)
         return _from_facts(spec, file.facts)
 
-    def weights(self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, task: Task) -> Side:
+    def weights(self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, task: Task) -> OpenSide:
         """Return a network in PyTorch as a side."""
         context = MeasurementContext.prepare(loaded.module, images, own=True, task=task)
         stored = Path(spec.checkpoint) if spec.checkpoint else None
         size = context.profile.num_bytes if stored is None else stored.stat().st_size
-        return Side(spec=spec, network=context, module=context.model, file_bytes=size, notes=loaded.notes)
+        return OpenSide(spec=spec, network=context, module=context.model, file_bytes=size, notes=loaded.notes)
 
     def candidate(
         self,
@@ -240,7 +240,7 @@ class SideOpener:
         images: ImageSet,
         preprocessing: Preprocessing,
         task: Task,
-    ) -> Side:
+    ) -> OpenSide:
         """Open the candidate; a checkpoint belongs to the architecture of the reference where it names none.
 
         Raises:
@@ -251,7 +251,7 @@ class SideOpener:
             return self.weights(spec, self._candidate_weights(spec, reference), images, task)
         file, content = self.file(spec)
         compared = ComparedFile(file, preprocessing)
-        side = Side(spec=spec, network=compared, file=compared, content=content, file_bytes=len(content))
+        side = OpenSide(spec=spec, network=compared, file=compared, content=content, file_bytes=len(content))
         problem = _input_problem(file.facts, tuple(images.batch(0, 1).shape[1:]))
         if problem:
             raise NotComparable(f"{side.name} {problem}", side)
@@ -391,7 +391,7 @@ __all__ = [
     "ComparedFile",
     "Interpreted",
     "NotComparable",
-    "Side",
+    "OpenSide",
     "SideOpener",
     "answers_of",
     "as_shares",

@@ -56,7 +56,7 @@ class Profiler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class LayerNode:
     """The node of a layer, its weight, and the shapes of what goes in and comes out."""
 
     node: onnx.NodeProto
@@ -65,7 +65,7 @@ class Product:
     made: tuple[int, ...]
 
 
-def product_bench(products: Sequence[Product], *, int8: bool) -> bytes:
+def product_bench(products: Sequence[LayerNode], *, int8: bool) -> bytes:
     """Return a file in which each product stands for itself, between tensors of its own."""
     nodes, inputs, outputs, constants = [], [], [], []
     generator = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def product_bench(products: Sequence[Product], *, int8: bool) -> bytes:
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 
 
-def _outputs(product: Product) -> int:
+def _outputs(product: LayerNode) -> int:
     return product.made[1] if product.node.op_type == "Conv" else product.made[-1]
 
 

@@ -34,12 +34,12 @@ def computed_on_integers(content: bytes, *, float_outputs: bool = False) -> byte
     added in float after the sum of products has been scaled.
     """
     model = onnx.load_from_string(content)
-    _Rewriting(model.graph, float_outputs=float_outputs).rewrite()
+    _IntegerGraph(model.graph, float_outputs=float_outputs).rewrite()
     return bytes(model.SerializeToString())
 
 
 @dataclass
-class _Rewriting:
+class _IntegerGraph:
     graph: onnx.GraphProto
     float_outputs: bool
     made: list[NodeProto] = field(default_factory=list)

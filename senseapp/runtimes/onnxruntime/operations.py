@@ -36,7 +36,7 @@ from senseapp.runtimes.base import (
     RuntimeNetwork,
     ratio,
 )
-from senseapp.runtimes.onnx_network import OnnxNetwork
+from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
@@ -96,11 +96,11 @@ class OnnxRuntime(Runtime):
         """Return a file that takes images."""
         return self._file(content, threads=threads, simulated=simulated)
 
-    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
+    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxSession:
         """Return a file that takes what it declares."""
         return RuntimeModel(content, threads=threads, simulated=simulated)
 
-    def simulated(self, content: bytes) -> OnnxNetwork:
+    def simulated(self, content: bytes) -> OnnxSession:
         """Return an int8 file that computes in float what this runtime's integers are to be, without saturation."""
         return self._file(content, simulated=True)
 

@@ -70,7 +70,7 @@ class _Value:
         return (found.astype(np.float64) - zero) * self.scale.astype(np.float64)
 
 
-class _Graph:
+class _ValueGraph:
     """The graph of a file: who computes and who reads each value."""
 
     def __init__(self, model: ModelProto) -> None:
@@ -108,7 +108,7 @@ class _Graph:
         """Whether something of that name is computed, as numbers or as integers."""
         return name in self.maker or f"{name}_quantized" in self.maker
 
-    def folded_end(self, name: str, other: _Graph) -> str:
+    def folded_end(self, name: str, other: _ValueGraph) -> str:
         """Return the result of what reads ``name`` alone and is no value of its own in ``other``; else ``name``."""
         while True:
             readers = self.readers[name]
@@ -220,7 +220,7 @@ def find_parting(
         images: (N, C, H, W) as each of them takes them, the same pictures.
         progress: told before each part.
     """
-    ours, theirs = (_Graph(parsed_model(content)) for content in (reference, candidate))
+    ours, theirs = (_ValueGraph(parsed_model(content)) for content in (reference, candidate))
     pairs, matched_by = _by_name(ours, theirs), "name"
     named = {pair.name for pair in pairs}
     products = [node.output[0] for _, node in ours.products()]
@@ -247,7 +247,7 @@ def find_parting(
     return Parting(tensors=told, matched_by=by, images=len(images[0])) if told else None
 
 
-def _meant_alike(found: Sequence[PartedTensor], graph: _Graph) -> tuple[PartedTensor, ...]:
+def _meant_alike(found: Sequence[PartedTensor], graph: _ValueGraph) -> tuple[PartedTensor, ...]:
     """Return tensors without those that differ although everything after them agrees again."""
     places = {each.name: each for each in found}
     agrees: dict[str, bool] = {}
@@ -259,7 +259,7 @@ def _meant_alike(found: Sequence[PartedTensor], graph: _Graph) -> tuple[PartedTe
     return tuple(each for each in found if each.difference < APART or not agrees[each.name])
 
 
-def _by_name(ours: _Graph, theirs: _Graph) -> list[_Pair]:
+def _by_name(ours: _ValueGraph, theirs: _ValueGraph) -> list[_Pair]:
     pairs: dict[str, _Pair] = {}
     for node in ours.nodes:
         for name in filter(None, node.output):
@@ -272,7 +272,7 @@ def _by_name(ours: _Graph, theirs: _Graph) -> list[_Pair]:
     return list(pairs.values())
 
 
-def _in_order(ours: _Graph, theirs: _Graph) -> list[_Pair]:
+def _in_order(ours: _ValueGraph, theirs: _ValueGraph) -> list[_Pair]:
     mine, others = ours.products(), theirs.products()
     keys = [key for key, _ in mine], [key for key, _ in others]
     pairs = []

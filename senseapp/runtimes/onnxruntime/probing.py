@@ -20,7 +20,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from senseapp.records.probe import GlueCost, GlueKind, LayerShape, ProbedCosts, ShapeCost
 from senseapp.runtimes.onnxruntime.bench import (
     OPSET,
-    Product,
+    LayerNode,
     Profiler,
     border_seconds,
     product_bench,
@@ -57,16 +57,16 @@ def probe(
     return ProbedCosts(layers=tuple(costs), glue=_glue_costs(glue, profiler, threads), border_seconds=border)
 
 
-def _product(shape: LayerShape) -> Product | None:
+def _product(shape: LayerShape) -> LayerNode | None:
     """Return a layer as a node of its own; None for what is no convolution and no linear layer of images."""
     weight, given = shape.weight, shape.given
     if len(weight) == 2 and given and given[-1] == weight[1]:
         made = (*given[:-1], weight[0])
         if len(given) == 1:
             node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)
-            return Product(node=node, weight=_constant(weight), given=(1, *given), made=(1, *made))
+            return LayerNode(node=node, weight=_constant(weight), given=(1, *given), made=(1, *made))
         node = helper.make_node("MatMul", ["x", "w"], ["y"])
-        return Product(node=node, weight=_constant(weight[::-1]), given=(1, *given), made=(1, *made))
+        return LayerNode(node=node, weight=_constant(weight[::-1]), given=(1, *given), made=(1, *made))
     kernel = weight[2:]
     if not kernel or len(given) != len(kernel) + 1 or len(shape.made) != len(given) or given[0] % weight[1]:
         return None
@@ -84,7 +84,7 @@ def _product(shape: LayerShape) -> Product | None:
     if min(made) < 1 or weight[0] % groups:
         return None
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], group=groups, strides=strides, pads=pads)
-    return Product(node=node, weight=_constant(weight), given=(1, *given), made=(1, weight[0], *made))
+    return LayerNode(node=node, weight=_constant(weight), given=(1, *given), made=(1, weight[0], *made))
 
 
 def _constant(dims: Sequence[int]) -> TensorProto:
@@ -94,10 +94,10 @@ def _constant(dims: Sequence[int]) -> TensorProto:
 
 # ---- between layers
 
-_Make = Callable[["_Graph"], None]
+_Make = Callable[["_ProbeGraph"], None]
 
 
-class _Graph:
+class _ProbeGraph:
     """A small network of convolutions of one channel each with an operation between them, in float or in int8."""
 
     def __init__(self, *, int8: bool) -> None:
@@ -167,18 +167,18 @@ class _Graph:
         return rounded
 
 
-def _convs(graph: _Graph) -> None:
+def _convs(graph: _ProbeGraph) -> None:
     graph.ends(graph.conv(graph.conv(graph.given(*_IMAGE))))
 
 
-def _three_convs(graph: _Graph) -> None:
+def _three_convs(graph: _ProbeGraph) -> None:
     graph.ends(graph.conv(graph.conv(graph.conv(graph.given(*_IMAGE)))))
 
 
-def _between(make: Callable[[_Graph, str], str]) -> _Make:
+def _between(make: Callable[[_ProbeGraph, str], str]) -> _Make:
     """Return what puts an operation between two convolutions."""
 
-    def made(graph: _Graph) -> None:
+    def made(graph: _ProbeGraph) -> None:
         graph.ends(graph.conv(make(graph, graph.conv(graph.given(*_IMAGE)))))
 
     return made
@@ -187,30 +187,30 @@ def _between(make: Callable[[_Graph, str], str]) -> _Make:
 def _alone(kind: str, *shapes: tuple[int, ...]) -> _Make:
     """Return what makes an operation alone, on inputs of these shapes."""
 
-    def made(graph: _Graph) -> None:
+    def made(graph: _ProbeGraph) -> None:
         graph.ends(graph.node(kind, *(graph.given(*shape) for shape in shapes), rounds=False))
 
     return made
 
 
-def _sum(graph: _Graph) -> None:
+def _sum(graph: _ProbeGraph) -> None:
     first = graph.conv(graph.given(*_IMAGE))
     graph.ends(graph.conv(graph.node("Add", first, graph.conv(first))))
 
 
-def _mean(graph: _Graph) -> None:
+def _mean(graph: _ProbeGraph) -> None:
     first = graph.conv(graph.given(*_IMAGE))
     graph.ends(graph.conv(first))
     graph.ends(graph.node("ReduceMean", first, graph.constant(np.array([2, 3])), keepdims=1, rounds=False))
 
 
-def _hardswish(graph: _Graph, given: str) -> str:
+def _hardswish(graph: _ProbeGraph, given: str) -> str:
     """Return what onnxruntime makes of HardSwish, which it has no kernel for."""
     gate = graph.node("HardSigmoid", given, alpha=1 / 6, rounds=False)
     return graph.node("Mul", given, gate)
 
 
-def _layer_norm(graph: _Graph) -> None:
+def _layer_norm(graph: _ProbeGraph) -> None:
     size = _TOKENS[-1]
     gain, shift = graph.constant(np.ones(size, np.float32)), graph.constant(np.zeros(size, np.float32))
     graph.ends(graph.node("LayerNormalization", graph.given(*_TOKENS), gain, shift, rounds=False))
@@ -252,7 +252,7 @@ def _glue_costs(kinds: Sequence[GlueKind], profiler: Profiler, threads: int) -> 
         if make is None:
             return 0.0
         if (make, int8) not in known:
-            graph = _Graph(int8=int8)
+            graph = _ProbeGraph(int8=int8)
             make(graph)
             known[make, int8] = graph.seconds(profiler, threads)
         return known[make, int8]

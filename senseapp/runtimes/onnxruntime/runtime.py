@@ -11,12 +11,12 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.network import OUTPUTS
-from senseapp.runtimes.onnx_network import OnnxNetwork
+from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.integer_arithmetic import UNDONE_BY, computed_on_integers
 
 
-class RuntimeModel(OnnxNetwork):
+class RuntimeModel(OnnxSession):
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
     It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. With

@@ -25,7 +25,7 @@ from senseapp.runtimes.base import RuntimeNetwork, quick_seconds, times
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
     Kernel,
-    Product,
+    LayerNode,
     Profiler,
     border_seconds,
     by_product,
@@ -139,7 +139,7 @@ def shapes_of(graph: onnx.GraphProto, batch: int) -> dict[str, tuple[int, ...]]:
 
 def _products(
     graph: onnx.GraphProto, owners: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, Product]]:
+) -> Iterator[tuple[str, LayerNode]]:
     weights = {each.name: each for each in graph.initializer}
     seen: set[str] = set()
     for node in graph.node:
@@ -149,7 +149,7 @@ def _products(
         if node.input[0] in shapes and node.output[0] in shapes:
             seen.add(layer)
             weight = weights[node.input[1]]
-            yield layer, Product(node=node, weight=weight, given=shapes[node.input[0]], made=shapes[node.output[0]])
+            yield layer, LayerNode(node=node, weight=weight, given=shapes[node.input[0]], made=shapes[node.output[0]])
 
 
 def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:

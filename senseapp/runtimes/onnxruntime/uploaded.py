@@ -26,7 +26,7 @@ from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer, RuntimeNetwork
-from senseapp.runtimes.onnx_network import OnnxNetwork
+from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
@@ -55,7 +55,7 @@ class UploadedModel(RuntimeNetwork):
     """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
 
     def __init__(
-        self, file: OnnxNetwork, images: ImageInput, *, reader: Callable[[object], object] | None = None
+        self, file: OnnxSession, images: ImageInput, *, reader: Callable[[object], object] | None = None
     ) -> None:
         self._file, self._images = file, replace(images, batch=file.fixed_batch)
         self._reader = reader

@@ -36,7 +36,7 @@ def computed_as_in_openvino(content: bytes) -> bytes:
         InvalidSpec: OpenVINO cannot open it.
     """
     model = onnx.load_from_string(content)
-    _Rewriting(model.graph, _left_out(model, content)).rewrite()
+    _ArithmeticGraph(model.graph, _left_out(model, content)).rewrite()
     return computed_on_integers(model.SerializeToString(), float_outputs=True)
 
 
@@ -51,7 +51,7 @@ def _left_out(model: onnx.ModelProto, content: bytes) -> frozenset[str]:
     )
 
 
-class _Rewriting:
+class _ArithmeticGraph:
     def __init__(self, graph: onnx.GraphProto, left_out: frozenset[str]) -> None:
         self._graph, self._left_out = graph, left_out
         self._constants = {each.name: each for each in graph.initializer}

@@ -12,7 +12,7 @@ from senseapp.core.texts import plural
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
 from senseapp.runtimes.base import Fitting, OwnInt8, Runtime
-from senseapp.runtimes.onnx_network import OnnxNetwork
+from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
@@ -45,7 +45,7 @@ class OpenVino(OnnxRuntime):
     )
     remedy_note = ""
 
-    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxNetwork:
+    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxSession:
         """Return a file that takes what it declares; ``simulated`` as OpenVINO's kernels are to compute it."""
         if simulated:
             return super()._file(computed_as_in_openvino(content), threads=threads, simulated=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from senseapp.compat.openvino_internals import openvino
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.network import OUTPUTS
-from senseapp.runtimes.onnx_network import OnnxNetwork
+from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.runtime import processor
 from senseapp.runtimes.openvino import OPENVINO
 
@@ -24,7 +24,7 @@ _KEPT_SHAPES = 2  # of a batch, and of the rest that is smaller
 _CORE = openvino.Core()
 
 
-class OpenVinoModel(OnnxNetwork):
+class OpenVinoModel(OnnxSession):
     """An ONNX file in memory, open in OpenVINO on the CPU.
 
     It is compiled for the shape of its calls, which makes it up to twice as quick as for any number of images, and

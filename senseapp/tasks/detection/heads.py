@@ -18,7 +18,7 @@ _ROWS = "rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class DetectorRows:
     """What a detector said of some images.
 
     Attributes:
@@ -57,7 +57,7 @@ class HeadReader:
         return {_ROWS: decode(list(_tensors_in(model_output)), self.layout)}
 
 
-def read_heads(raw: object) -> Heads:
+def read_heads(raw: object) -> DetectorRows:
     """Return the rows of a raw output, by its names or by the layout that is recognised in it.
 
     Raises:
@@ -73,14 +73,14 @@ def read_heads(raw: object) -> Heads:
         )
     tensors = list(_tensors_in(raw))
     found = recognise(tensors)
-    return Heads(rows=decode(tensors, found), layout=found.sentence)
+    return DetectorRows(rows=decode(tensors, found), layout=found.sentence)
 
 
-def _by_names(raw: Mapping[str, Any]) -> Heads | None:
+def _by_names(raw: Mapping[str, Any]) -> DetectorRows | None:
     """Return the rows of the opened heads of torchvision; None for other names."""
     names = set(raw)
     if names == {_ROWS}:
-        return Heads(rows=raw[_ROWS], layout=f"{raw[_ROWS].shape[1]:,} boxes")
+        return DetectorRows(rows=raw[_ROWS], layout=f"{raw[_ROWS].shape[1]:,} boxes")
     if {"anchor_boxes", "anchor_logits", "proposal_boxes", "softmax_logits"} <= names:
         return _of_regions(raw)
     if {"boxes", "softmax_logits"} <= names:
@@ -102,14 +102,14 @@ def _tensors_in(raw: object) -> Iterator[Tensor]:
         yield cast("Tensor", raw)
 
 
-def _of_anchors(raw: Mapping[str, Any], kind: RowKind, logits: str, objects: str = "") -> Heads:
+def _of_anchors(raw: Mapping[str, Any], kind: RowKind, logits: str, objects: str = "") -> DetectorRows:
     values = raw[logits]
     extra = raw[objects].squeeze(-1) if objects else None
     rows = assembled(raw["boxes"], kind, logits=values, objects=extra, num_classes=values.shape[2])
-    return Heads(rows=rows, layout=f"{rows.shape[1]:,} anchors with {values.shape[2]} classes")
+    return DetectorRows(rows=rows, layout=f"{rows.shape[1]:,} anchors with {values.shape[2]} classes")
 
 
-def _of_regions(raw: Mapping[str, Any]) -> Heads:
+def _of_regions(raw: Mapping[str, Any]) -> DetectorRows:
     import torch
 
     logits, boxes = raw["softmax_logits"], raw["proposal_boxes"]  # (N, P, K), (N, P, K, 4)
@@ -121,4 +121,4 @@ def _of_regions(raw: Mapping[str, Any]) -> Heads:
         assembled(own, RowKind.PROPOSAL, logits=logits, objects=None, num_classes=count),
     ]
     layout = f"{rows[0].shape[1]:,} anchors and {rows[1].shape[1]:,} regions with {count} classes"
-    return Heads(rows=torch.cat(rows, dim=1), class_boxes=boxes, layout=layout)
+    return DetectorRows(rows=torch.cat(rows, dim=1), class_boxes=boxes, layout=layout)

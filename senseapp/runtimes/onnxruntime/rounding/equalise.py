@@ -80,7 +80,7 @@ def equalised(network: bytes, batches: Sequence[Tensor], *, with_weights: bool, 
 
 def _groups_seen(network: bytes, batches: Sequence[Tensor]) -> tuple[list[_Group], dict[str, _Seen]]:
     """Return the groups of tensors of ``network``, and what their tensors are on ``batches``."""
-    groups = _Graph(onnx.load_from_string(network)).groups()
+    groups = _ChannelGraph(onnx.load_from_string(network)).groups()
     return groups, _seen(network, batches, [name for group in groups for name in group.tensors])
 
 
@@ -94,7 +94,7 @@ def _equalised(
             continue
         if (found := group.factors(seen, with_weights=with_weights)) is not None:
             factors |= dict.fromkeys(group.tensors, found)
-    _Graph(model).scale(factors)
+    _ChannelGraph(model).scale(factors)
     return bytes(model.SerializeToString())
 
 
@@ -141,7 +141,7 @@ class _Group:
         return factors.minimum(self.bound / (_MARGIN * ranges * seen_ranges.max())).clamp_min(1.0)
 
 
-class _Graph:
+class _ChannelGraph:
     """Which tensors of a network can be scaled channel by channel, and the constants that do it."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
