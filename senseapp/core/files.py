@@ -25,7 +25,8 @@ import psutil
 
 from senseapp.core.errors import HomeInUse, StorageFailed
 
-MOST_TEXT_BYTES = 100_000_000
+MB = 1_000_000  # as in the names of limits, and on pages
+MOST_TEXT_BYTES = 100 * MB
 _TEMPORARY = re.compile(r"\..+?(?:\.(\d+))?\.[0-9a-f]{32}")  # of which file, of which process
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+MOST_UNPACKED = 4  # times an archive of weights: trained ones hardly get smaller
 _CHUNK_BYTES = 1 << 20
 _ENTRY_SIGNATURE = b"PK\x01\x02"
 _LEAST_ENTRY_BYTES, _USUAL_ENTRY_BYTES = 46, 512  # without and with a long name

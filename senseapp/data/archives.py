@@ -17,11 +17,11 @@ from typing import IO, cast
 from zipfile import ZipInfo
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.core.files import MB
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
 from senseapp.data.contents import Contents, Entry, Unreadable, safe_member_name
 
-_MB = 1_000_000
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _GZIP = b"\x1f\x8b"
 _OTHERS = {
@@ -49,10 +49,10 @@ class ArchiveLimits:
     """
 
     members: int = 200_000
-    total_bytes: int = 20_000 * _MB
-    file_bytes: int = 64 * _MB
+    total_bytes: int = 20_000 * MB
+    file_bytes: int = 64 * MB
     ratio: float = 100.0
-    small_bytes: int = 100 * _MB
+    small_bytes: int = 100 * MB
 
     def check_members(self, count: int, title: str) -> None:
         """Raise InvalidDataset if there are too many files."""
@@ -78,7 +78,7 @@ class ArchiveLimits:
     def check_file(self, file_bytes: int) -> None:
         """Raise Unreadable if one picture is too large a file."""
         if file_bytes > self.file_bytes:
-            raise Unreadable(f"larger than {self.file_bytes // _MB} MB")
+            raise Unreadable(f"larger than {self.file_bytes // MB} MB")
 
 
 def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource | TarSource:

@@ -15,11 +15,11 @@ from PIL import Image
 
 from senseapp.data.bit_depth import Depth, depth_of, eight_bits
 from senseapp.data.contents import Unreadable
+from senseapp.data.geometry import UPRIGHT
 
 MAX_CHANNELS = 64
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _ORIENTATION, _MAX_SAMPLE_VALUE = 274, 281
-_UPRIGHT = 1
 
 
 def is_tiff(file: bytes) -> bool:
@@ -44,7 +44,7 @@ class TiffBands:
         with TiffFile(io.BytesIO(file)) as tiff:
             page: Any = tiff.pages.first
             self.size: tuple[int, int] = (int(page.imagewidth), int(page.imagelength))
-            self.orientation = int(getattr(page.tags.get(_ORIENTATION), "value", _UPRIGHT))
+            self.orientation = int(getattr(page.tags.get(_ORIENTATION), "value", UPRIGHT))
             self._stated = _stated_bits(page)
             self._channels = int(page.samplesperpixel)
         self._file = file

@@ -11,10 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from senseapp.core.files import home, make_private
+from senseapp.core.files import MB, home, make_private
 from senseapp.descriptions.sources import IMAGE_SETS
 
-_MB = 1_000_000
 _UNDER_WAY_SECONDS = 60.0
 _ABANDONED_SECONDS = 6 * 3600.0
 
@@ -43,7 +42,7 @@ def new_partial_folder(name: str) -> Path:
 def download_progress(name: str) -> str:
     """Return how far the download of an image set is, in one sentence."""
     facts = IMAGE_SETS[name]
-    megabytes = _bytes_so_far(name, enough=facts.megabytes * _MB) // _MB
+    megabytes = _bytes_so_far(name, enough=facts.megabytes * MB) // MB
     if megabytes >= facts.megabytes:
         return f"Unpacking {facts.title}"
     return f"Downloading {facts.title}: {megabytes} of {facts.megabytes} MB"

@@ -24,7 +24,7 @@ FINER_BITS = tuple(float(bits) for bits in range(9, 17))
 """Bits that weights can be rounded to but harm no layer, so that no run offers them; the notebook takes them."""
 FRACTIONS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
-_LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision
+LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision
 _SHOWN_DIGITS = 10  # takes the binary dust off a percentage, and keeps what people typed
 _GRID_POINTS = 20
 _TIDY_STEPS = (10, 5, 2, 1)
@@ -45,7 +45,7 @@ def parse_numbers(text: str, *, what: str) -> tuple[float, ...]:
 
 def tidy_level(level: float) -> float:
     """Return ``level`` at the precision that files keep."""
-    return round(float(level), _LEVEL_DIGITS)
+    return round(float(level), LEVEL_DIGITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

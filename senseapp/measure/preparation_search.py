@@ -26,6 +26,7 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import load_images
 from senseapp.measure.preparation_candidates import NumTried, PreparationCandidate, Preparations, macs_of, verdict
+from senseapp.metrics.intervals import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
 from senseapp.networks.checkpoints.fitting import look_alikes
 from senseapp.networks.loaded import LoadedModel, Preprocessing
@@ -45,7 +46,6 @@ _NOT_SEARCHED = (
 _BATCH = 16  # images of a forward pass
 _MOST_ARCHITECTURES = 6  # that fit the weights and are tried
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
-_SIGNIFICANCE = 0.05  # for all candidates together
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
 _MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
 _LEAST_IMAGES = 24  # however large the network is
@@ -306,7 +306,7 @@ class _PreparationSearch:
         judged = [(item, self._answers(item)) for item in (own, *finalists)]
         judged.sort(key=lambda item: round(item[1].mean_loss, 4))  # ties stay in order
         by_own = next(answers for item, answers in judged if item is own)
-        significance = _SIGNIFICANCE / self._num_tried
+        significance = SIGNIFICANCE / self._num_tried  # for all candidates together
         better = [
             (item, by)
             for item, by in judged
@@ -334,7 +334,7 @@ class _PreparationSearch:
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
         """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it."""
         _, best = judged[0]
-        alike = [item for item, by in judged if not clearly_better(best, by, significance=_SIGNIFICANCE)]
+        alike = [item for item, by in judged if not clearly_better(best, by, significance=SIGNIFICANCE)]
         return min(alike, key=self._num_departures)
 
     def _num_departures(self, candidate: PreparationCandidate) -> int:

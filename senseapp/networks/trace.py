@@ -63,6 +63,7 @@ class DataFlow:
 
 
 NEVER = math.inf
+EXAMPLE_IMAGES = 2  # of a traced pass: torch treats a batch of one as a fixed size
 _NodeT = TypeVar("_NodeT")
 
 

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.data.pictures import png_of
-from senseapp.metrics.intervals import discordant_interval, proportion_interval
+from senseapp.metrics.intervals import SIGNIFICANCE, discordant_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions
 from senseapp.records.answers import UNKNOWN, ChangedAnswers, ChangedPicture, ClassDrop, FileAnswers
 from senseapp.tasks import AnswerDrop, Task
 
 _MOST_PICTURES = 12
 _MOST_CLASSES = 20
-_SIGNIFICANCE = 0.05
 _DIGITS = 3  # of a probability
 Counts = npt.NDArray[np.int64]
 
@@ -91,7 +90,7 @@ def class_drops(
 ) -> tuple[ClassDrop, ...]:
     """Return what each class with images loses, the worst first; counts are by class, (K,)."""
     present = np.flatnonzero(totals)
-    confidence = 1 - _SIGNIFICANCE / max(1, len(present))
+    confidence = 1 - SIGNIFICANCE / max(1, len(present))
     mean = float((worse - better).sum() / max(1, totals.sum()))
     found = []
     for index in present.tolist():
@@ -117,8 +116,8 @@ def _named_drops(
     drops_of: Callable[[float], Sequence[AnswerDrop]], task: Task, names: Sequence[str]
 ) -> tuple[ClassDrop, ...]:
     """Return what classes lose, the worst first, with intervals that hold together."""
-    count = max(1, len(drops_of(1 - _SIGNIFICANCE)))
-    found = drops_of(1 - _SIGNIFICANCE / count)
+    count = max(1, len(drops_of(1 - SIGNIFICANCE)))
+    found = drops_of(1 - SIGNIFICANCE / count)
     mean = sum(each.drop for each in found) / count
     drops = (
         ClassDrop(

@@ -3,7 +3,7 @@
 There may be several repairs: of the statistics alone (:mod:`senseapp.reconstruct.repair`), and with new weights for the
 compressed layers (:mod:`senseapp.reconstruct.adapt.weights`), or for those that read removed channels
 (:mod:`senseapp.reconstruct.adapt.pruned`). The best of them on held-out images is the one that is meant here. It is
-fitted to at most :data:`~senseapp.reconstruct.reconstructor.REPAIR_IMAGES` of the curves' images. Which of the two is
+fitted to at most :data:`~senseapp.records.spec.REPAIR_IMAGES` of the curves' images. Which of the two is
 better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the other
 half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the repaired
 model does worse on them, it is not delivered. They have none where a loss is promised: images that choose between two

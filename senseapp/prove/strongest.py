@@ -13,6 +13,7 @@ from senseapp.compressions.base import ChannelCompressor, CompressionRequest, bu
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.descriptions import BudgetKind
 from senseapp.networks.profile import profile_model
+from senseapp.networks.trace import EXAMPLE_IMAGES
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import measured, measured_quickly
 from senseapp.records.measurement import RunResult
@@ -21,15 +22,13 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule, Stronges
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import trade_off, true_figures
 
-_EXAMPLE_IMAGES = 2
-
 
 def couplings_of(model: nn.Module, result: RunResult) -> tuple[CoupledGroup, ...]:
     """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
     config, seed = result.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:
         return ()
-    drawn = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randn(EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
     images = drawn.to(next(model.parameters()).device)
     layers = profile_model(model, images).layers
     request = CompressionRequest(model=model, layers=layers, calibration=(images,), seed=seed)

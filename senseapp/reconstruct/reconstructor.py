@@ -26,10 +26,8 @@ from senseapp.reconstruct.apply import AppliedModel, apply_schedule
 from senseapp.reconstruct.repair import Matching, Reference, matching_of
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting, Schedule
-from senseapp.records.spec import SensitivitySpec
+from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
 
-REPAIR_IMAGES = 256
-"""The most that a repair is fitted to. On EfficientNet-Lite0, 64 and 256 photographs gave the same."""
 _ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass holds is a few times that
 
 

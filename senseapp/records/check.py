@@ -13,9 +13,9 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, MetricChange, metric_named
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare
+from senseapp.records.promise import CONFIDENCE
 from senseapp.records.spec import DataSpec, ModelSpec
 
-CONFIDENCE = 0.95
 """Of the upper bound of a loss, one-sided."""
 
 

@@ -17,12 +17,13 @@ from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
+from senseapp.metrics.intervals import SIGNIFICANCE
 
 if TYPE_CHECKING:
     from senseapp.metrics.bounds import TestSequence
     from senseapp.records.candidate import Candidate
 
-CONFIDENCE = 0.95
+CONFIDENCE = 1 - SIGNIFICANCE
 """Certainty of bounds that are shown with figures."""
 _LEAST_CONFIDENCE = 0.75
 

@@ -37,6 +37,9 @@ NUM_MEASURED_SHAPES = 96
 MOST_RANDOM_INPUTS = 10_000
 """More say no more, and they are all made in memory."""
 
+REPAIR_IMAGES = 256
+"""The most that a repair is fitted to. On EfficientNet-Lite0, 64 and 256 photographs gave the same."""
+
 AVERAGED = "ema"
 """What :attr:`ModelSpec.network` says for averaged weights, which training programs keep under names that hold it."""
 

@@ -23,7 +23,6 @@ from senseapp.server.session import load_engine
 from senseapp.tasks import task_named
 
 _KEPT = 64  # cards
-_EXAMPLE_IMAGES = 2  # random ones of a traced pass
 _Key: TypeAlias = tuple[ModelSpec, float, int]
 ValueT = TypeVar("ValueT")
 
@@ -103,9 +102,10 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     from senseapp.networks.network import images_per_pass
     from senseapp.networks.profile import profile_model
     from senseapp.networks.sources.load import load_model
+    from senseapp.networks.trace import EXAMPLE_IMAGES
 
     loaded = load_model(spec.model)
-    images = torch.randn(images_per_pass(loaded.module) or _EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
+    images = torch.randn(images_per_pass(loaded.module) or EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
     profile = profile_model(loaded.module, images)
     layers = select_layers(profile, settings.layers, settings.layer_types)
     request = CompressionRequest(model=loaded.module, layers=layers, calibration=(images,), seed=settings.seed)

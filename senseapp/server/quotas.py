@@ -16,11 +16,10 @@ from pathlib import Path
 import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
-from senseapp.core.files import storage_errors
+from senseapp.core.files import MB, storage_errors
 from senseapp.server.settings import ServerSettings, whole_number
 from senseapp.store.run_store import RunStore
 
-_MB = 1_000_000
 _DAY_SECONDS = 86_400.0
 
 
@@ -47,9 +46,9 @@ def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
     """Return the disk use of the runs of ``owner`` and of all users."""
     return DiskUse(
         own_bytes=store.bytes_used(owner),
-        own_limit_bytes=settings.person_mb * _MB,
+        own_limit_bytes=settings.person_mb * MB,
         all_bytes=store.bytes_used(),
-        all_limit_bytes=settings.server_mb * _MB,
+        all_limit_bytes=settings.server_mb * MB,
         free_bytes=shutil.disk_usage(store.folder_of_runs).free,
         keep_days=settings.keep_days,
     )
@@ -81,7 +80,7 @@ def remove_untouched(store: RunStore, keep_days: int) -> tuple[str, ...]:
 
 
 def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / _MB:,.1f} MB" if num_bytes < 10 * _MB else f"{num_bytes // _MB:,} MB"
+    return f"{num_bytes / MB:,.1f} MB" if num_bytes < 10 * MB else f"{num_bytes // MB:,} MB"
 
 
 _UNUSED_SECONDS = 6 * 3600.0  # after which an upload that no run reads is removed
@@ -110,7 +109,7 @@ class UploadLimits:
     @property
     def file_bytes(self) -> int:
         """Limit of one file, in bytes."""
-        return self.file_mb * _MB
+        return self.file_mb * MB
 
 
 def reserve_upload(
@@ -128,7 +127,7 @@ def reserve_upload(
     """
     wanted = max(num_bytes, announced_bytes)
     if wanted > limits.file_bytes:
-        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {wanted // _MB:,} MB.")
+        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {wanted // MB:,} MB.")
     with storage_errors("the folder uploads"):
         sweep_uploads(folder.parent, is_read=is_read)
         _check_quotas(folder, wanted, limits)
@@ -148,15 +147,15 @@ def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
 
 def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
     used, in_all = bytes_in(folder), bytes_in(folder.parent)
-    if used + num_bytes > limits.person_mb * _MB:
+    if used + num_bytes > limits.person_mb * MB:
         raise QuotaExceeded(
-            f"Your uploads may take {limits.person_mb:,} MB and take {used // _MB:,} MB; this file adds "
-            f"{num_bytes // _MB:,} MB. Delete runs whose files you no longer need, or bring a smaller file."
+            f"Your uploads may take {limits.person_mb:,} MB and take {used // MB:,} MB; this file adds "
+            f"{num_bytes // MB:,} MB. Delete runs whose files you no longer need, or bring a smaller file."
         )
-    if in_all + num_bytes > limits.server_mb * _MB:
+    if in_all + num_bytes > limits.server_mb * MB:
         raise QuotaExceeded(
             f"The uploads on this server may take {limits.server_mb:,} MB in all, and there is no room for "
-            f"{num_bytes // _MB:,} MB more. Try again later, or ask whoever runs it."
+            f"{num_bytes // MB:,} MB more. Try again later, or ask whoever runs it."
         )
 
 
@@ -202,7 +201,7 @@ class MemoryGuard:
     """
 
     def __init__(self, job_mb: int = 0, *, most_bytes: float = math.inf) -> None:
-        self._job_bytes = job_mb * _MB
+        self._job_bytes = job_mb * MB
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._jobs = 0

@@ -15,7 +15,7 @@ from senseapp.core.codec import register
 from senseapp.core.errors import StorageFailed
 from senseapp.core.files import replace_file
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import SensitivitySpec
+from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
 
 _BACKWARD = 2.0  # a backward pass costs about two forward passes
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
@@ -85,14 +85,13 @@ _SCHEDULES = 15  # whole schedules that a recommendation measures before the pro
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
 _REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
-_REPAIR_IMAGES = 256  # most images of a repair
 
 
 def recommendation_work(profile: ModelProfile, *, num_images: int, adapted: bool = False) -> RunWork:
     """Count the work of recommending a schedule on ``num_images`` images, independent of the number of layers."""
     layers = sum(layer.runs for layer in profile.layers)
     passes = _ADAPTING_PASSES if adapted else _REPAIR_PASSES
-    images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, _REPAIR_IMAGES)
+    images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, REPAIR_IMAGES)
     calls = _CALLS_PER_LAYER * layers * images / _USUAL_BATCH
     return RunWork(macs=profile.macs * images, calls=calls, measurements=_SCHEDULES)
 

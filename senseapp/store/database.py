@@ -187,7 +187,7 @@ def seen_by_link(record: RunRecord) -> RunRecord:
     return replace(record, run_id=record.link, owner="", read_only=True, spec=spec, origin="", tags=())
 
 
-_NAME_LIMIT = 60
+PRESET_NAME_LIMIT = 60
 _MOST = 50  # of one owner on one page
 _TEXT_LIMIT = 8000
 
@@ -218,8 +218,8 @@ class Presets:
             QuotaExceeded: there are too many presets already.
         """
         name, text = " ".join(name.split()), json.dumps(dict(settings))
-        if not 1 <= len(name) <= _NAME_LIMIT or not name.isprintable():
-            raise InvalidSpec(f"A preset has a name of 1 to {_NAME_LIMIT} characters. Enter another one.")
+        if not 1 <= len(name) <= PRESET_NAME_LIMIT or not name.isprintable():
+            raise InvalidSpec(f"A preset has a name of 1 to {PRESET_NAME_LIMIT} characters. Enter another one.")
         if len(text) > _TEXT_LIMIT:
             raise InvalidSpec("These settings are too long for a preset. Lock fewer layers.")
         others = self.of(owner, page).keys() - {name}

@@ -13,13 +13,13 @@ from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
 from senseapp.core.texts import csv_text, printable_text
+from senseapp.descriptions.levels import LEVEL_DIGITS
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
-_LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
 _MOST_BYTES = 20_000_000
 _PERCENT_CEILING = 1.0  # a best accuracy up to that is a fraction, not percent
 
@@ -70,7 +70,7 @@ def _row(record: TableRecord) -> DistillerRow:
         raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
     row = DistillerRow(
         parameter=parameter,
-        sparsity=round(_number(record, "sparsity"), _LEVEL_DIGITS),
+        sparsity=round(_number(record, "sparsity"), LEVEL_DIGITS),  # published files hold 0.15000000000000002
         top1=_number(record, "top1") / 100,
         top5=_number(record, "top5") / 100,
         loss=_number(record, "loss"),

@@ -21,6 +21,9 @@ PerImage: TypeAlias = Any
 """What is known of each image, which only its task reads: a tensor, images first, or a tuple of one object for each
 image. Both have a length, and ``[start:stop]`` of either is that of these images."""
 
+FARTHEST = 1e6
+"""Pixels from the corner of a picture, that a coordinate of an annotation may be."""
+
 PICTURE_FOLDERS = (
     *("images", "image", "imgs", "img", "jpegimages", "pictures", "photos", "inputs", "input"),
     "leftimg8bit",

@@ -17,7 +17,7 @@ from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
-from senseapp.networks.sources.catalogue import find_entry
+from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, find_entry
 from senseapp.records.spec import ModelSpec
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.views.words import format as fmt
@@ -37,7 +37,6 @@ _FOLDER = LooseFiles(
 )
 _ANOTHER = "another"
 _LOOK_ALIKE = "look-alike"
-_USUAL_CLASSES = 1000
 _DIFFERENCES_SHOWN = 200
 
 
@@ -140,7 +139,7 @@ def _with_random_head(item: ArchitectureMatch, model: ModelSpec) -> ModelSpec | 
         persist_state="session",
     )
     entry = find_entry(item.library, item.name)
-    num_classes = (entry.num_classes if entry else 0) or _USUAL_CLASSES
+    num_classes = (entry.num_classes if entry else 0) or IMAGENET_CLASSES
     return replace(model, num_classes=num_classes) if wanted else None
 
 

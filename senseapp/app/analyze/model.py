@@ -17,6 +17,7 @@ from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.state import restart_with
 from senseapp.app.common.uploads import forget_refusal
+from senseapp.core.files import MB
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
 from senseapp.descriptions import SOURCES, ModelSource
@@ -166,7 +167,6 @@ def _named(source: ModelSource, draft: ModelSpec) -> ModelSpec:
     return ModelSpec(library=source.name, name=name)
 
 
-_MB = 1_000_000
 _BYTES_PER_PARAMETER = 4
 
 
@@ -186,7 +186,7 @@ def _reading(model: ModelSpec) -> str:
     if not come or entry is None:
         return "Reading the model. You can already press Run."
     whole = entry.num_params * _BYTES_PER_PARAMETER
-    return f"Fetching the published weights: {come // _MB:,} of about {whole // _MB:,} MB. You can already press Run."
+    return f"Fetching the published weights: {come // MB:,} of about {whole // MB:,} MB. You can already press Run."
 
 
 def _show(profile: ModelProfile, task: Task) -> None:

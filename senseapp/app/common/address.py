@@ -23,6 +23,7 @@ from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.state import RUN_PARAMETER, Bound, Visit, kept, session
 from senseapp.compat.streamlit_internals import page_id, went_through_history
 from senseapp.core.errors import SenseError
+from senseapp.store.database import PRESET_NAME_LIMIT
 
 T = TypeVar("T")
 
@@ -237,9 +238,6 @@ def write_address(scope: str, texts: Mapping[str, str]) -> None:
     st.query_params.from_dict({name: text for name, text in (query | dict(texts)).items() if text})
 
 
-_NAME_LIMIT = 60
-
-
 def presets_button(page: str, scope: str) -> None:
     """Offer the presets of ``page``, to be called after its settings were drawn; nothing for who cannot keep any.
 
@@ -266,7 +264,7 @@ def presets_button(page: str, scope: str) -> None:
         else:
             st.caption("No preset yet. Save the settings of this page under a name to use them for other runs.")
         name_key = f"presets.name.{page}"
-        st.text_input("Name", key=name_key, max_chars=_NAME_LIMIT, placeholder="For the phone")
+        st.text_input("Name", key=name_key, max_chars=PRESET_NAME_LIMIT, placeholder="For the phone")
         settings = {name: text for name, text in settings_of(scope).items() if text}
         st.button("Save these settings", key=f"presets.save.{page}", on_click=_save, args=(page, name_key, settings))
         if refused := st.session_state.pop(f"presets.refused.{page}", ""):

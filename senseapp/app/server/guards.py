@@ -29,7 +29,7 @@ from senseapp.compat.streamlit_internals import (
 from senseapp.core.errors import InvalidSpec
 
 _LAST_PORT = 65535
-_POLICY_VIOLATION = 1008
+POLICY_VIOLATION = 1008
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERYWHERE = ("", "0.0.0.0", "::")  # addresses to listen on that name no host
@@ -76,7 +76,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, sentence: str, sta
         await PlainTextResponse(sentence, status)(scope, receive, send)
         return
     await receive()  # the request to connect; refusing it then answers with 403
-    await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+    await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
 
 def configured_hosts() -> tuple[str, ...]:

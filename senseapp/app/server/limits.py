@@ -23,6 +23,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from senseapp.app.common.texts import LONGEST_TEXT
+from senseapp.app.server.guards import POLICY_VIOLATION
 from senseapp.compat.streamlit_internals import is_session, page_message
 from senseapp.core.errors import InvalidSpec
 
@@ -151,7 +152,6 @@ SILENT_SECONDS = 10.0
 """For which a connection may be open before its first message; pages send one at once."""
 
 _TRY_AGAIN = 1013
-_POLICY_VIOLATION = 1008
 _DESCRIPTORS_OF_A_PAGE = 4
 _OTHER_DESCRIPTORS = 256
 _FALLBACK_LIMIT = 1024  # where the system knows none
@@ -220,7 +220,7 @@ class Connections:
         first = await self._first_message(receive, address)
         if first is None or first["type"] == "websocket.disconnect":
             if first is None:
-                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
         held.append(first)
 

@@ -20,9 +20,8 @@ from senseapp.compressions.pruning.search import find_groups, unit_order
 from senseapp.compressions.sparsity.sparsity import num_zeroed
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, UnsupportedModel, first_line_of
 from senseapp.networks.profile import profile_model, watched_pass
+from senseapp.networks.trace import EXAMPLE_IMAGES
 from senseapp.records.profile import CoupledAxis, CoupledGroup, LayerProfile
-
-_EXAMPLE_IMAGES = 2
 
 
 class PruningCompressor:
@@ -42,7 +41,7 @@ class PruningCompressor:
                     "Channels are removed from models that take one tensor, and this one takes several. Give it a "
                     "forward with one argument, or choose another compression."
                 )
-            example = request.calibration[0][:_EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
+            example = request.calibration[0][:EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
             trace = request.trace or watched_pass(request.model, example)
             profile = profile_model(request.model, example[: trace.batch_size], trace=trace)
             self._other_macs = {name: macs // trace.batch_size for name, macs in trace.other_macs.items()}

@@ -39,7 +39,7 @@ _RANKS = {name: rank for rank, names in enumerate(_NAMES_OF_ROLES) for name in n
 _LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in mean
 _ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
 _VARIANCE_SUFFIX = "running_var"
-_MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
+MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
 
 
 def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
@@ -51,7 +51,7 @@ def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]
     second order.
     """
     names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
-    if len(names) > _MOST_WEIGHTS:
+    if len(names) > MOST_WEIGHTS:
         return ()
     found: dict[tuple[str, ...], None] = {}
     for order in (names, sorted(names, key=_with_numbers)):

@@ -22,7 +22,7 @@ from typing import Any
 import timm
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
+from senseapp.core.foreign_zip import MOST_UNPACKED, ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import listed, printable_text
 from senseapp.networks.checkpoints.weights_file import CHECKPOINT_SUFFIXES, damaged, refuse_program
 
@@ -30,7 +30,6 @@ CONFIG_FILE = "config.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 _MOST_CONFIG_BYTES = 4_000_000  # 21,000 class names are 1 MB
 _MOST_MEMBERS = 1000
-_MOST_UNPACKED = 4  # times the archive: trained weights hardly get smaller
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _LARGEST_NUMBER = 100_000
@@ -106,9 +105,9 @@ def _in_folder(folder: Path) -> tuple[Path, ModelConfig | None]:
 def _unpacked(path: Path, target: Path) -> tuple[Path, ModelConfig | None]:
     try:
         with closing(ForeignZip(path, most_members=_MOST_MEMBERS)) as archive:
-            if archive.total_bytes > _MOST_UNPACKED * path.stat().st_size + _MOST_CONFIG_BYTES:
+            if archive.total_bytes > MOST_UNPACKED * path.stat().st_size + _MOST_CONFIG_BYTES:
                 raise InvalidCheckpoint(
-                    f"{path.name} would unpack to more than {_MOST_UNPACKED} times its size. Pack the weights without "
+                    f"{path.name} would unpack to more than {MOST_UNPACKED} times its size. Pack the weights without "
                     "compression, or choose the .safetensors file itself."
                 )
             members = {each.filename: each for each in archive.members if not each.is_dir()}

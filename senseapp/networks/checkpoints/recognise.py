@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from senseapp.networks.checkpoints.by_order import MOST_WEIGHTS
 from senseapp.networks.checkpoints.fingerprint import (
     MODULUS,
     BuiltWith,
@@ -29,7 +30,6 @@ _SCORE_WITHOUT_HEAD = 0.97
 _SCORE_BY_ORDER = 0.96
 _BEST_INEXACT_SCORE = 0.95
 _LEAST_SCORE = 0.05
-_MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
 T = TypeVar("T")
 
 
@@ -147,7 +147,7 @@ def recognise(
     with more weights than any network match none. ``known`` are candidates found before, ``among`` the architectures to
     compare with; None: all of them.
     """
-    if len(shapes) > _MOST_WEIGHTS and not known:
+    if len(shapes) > MOST_WEIGHTS and not known:
         return ()
     layers = Layers(shapes)
     sketch, found = sketch_of(layers.shapes), list(known)

@@ -19,13 +19,13 @@ from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
 from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.sources.building import check_side
+from senseapp.networks.sources.catalogue import IMAGENET_CLASSES
 from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import TASKS, Task, task_named
 from senseapp.tasks.base import OutputReader
 
-_NUM_IMAGENET_CLASSES = 1000
 _ANSWERS = ("logit", "prob", "score", "class", "cls", "pred", "softmax")  # in names of outputs of classifiers
 _SHOWN = 8
 
@@ -293,7 +293,7 @@ def _num_outputs(task: Task, opened: OpenedOnnx) -> int:
 def _class_names(opened: OpenedOnnx, count: int) -> tuple[str, ...]:
     """Return the names in the file, else those of ImageNet for as many classes as it has."""
     named = class_names_in(opened.metadata, count)
-    return named or (imagenet_class_names() if count == _NUM_IMAGENET_CLASSES else ())
+    return named or (imagenet_class_names() if count == IMAGENET_CLASSES else ())
 
 
 def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:

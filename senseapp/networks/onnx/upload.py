@@ -16,13 +16,12 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
+from senseapp.core.foreign_zip import MOST_UNPACKED, ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import listed, printable_text
 from senseapp.networks.checkpoints.weights_file import damaged, refuse_program
 
 MOST_BYTES = 2**31 - 1  # of one protobuf message
 _MOST_MEMBERS = 10_000  # some exporters write a file for each tensor
-_MOST_UNPACKED = 4  # times the archive: trained weights hardly get smaller
 _LEAST_UNPACKED = 1 << 20
 _SUFFIX = ".onnx"
 _Reader = Callable[[], bytes]
@@ -68,9 +67,9 @@ def _of_archive(path: Path) -> bytes:
             archive = ForeignZip(path, most_members=_MOST_MEMBERS)
             stack.callback(archive.close)
             _check_size(archive.total_bytes, path.name)
-            if archive.total_bytes > _MOST_UNPACKED * path.stat().st_size + _LEAST_UNPACKED:
+            if archive.total_bytes > MOST_UNPACKED * path.stat().st_size + _LEAST_UNPACKED:
                 raise InvalidCheckpoint(
-                    f"{path.name} would unpack to more than {_MOST_UNPACKED} times its size. Pack its files without "
+                    f"{path.name} would unpack to more than {MOST_UNPACKED} times its size. Pack its files without "
                     "compression."
                 )
             members = {each.filename: each for each in archive.members if not each.is_dir()}

@@ -39,6 +39,7 @@ def unavailable(title: str) -> InvalidCheckpoint:
 
 
 MAX_IMAGE_SIDE = 2048
+IMAGE_CHANNELS = 3  # of networks whose library builds them for pictures
 
 
 def check_side(side: int | None, *, title: str) -> None:

@@ -18,7 +18,8 @@ from senseapp.core.errors import UnknownModel
 from senseapp.descriptions import SOURCES
 from senseapp.records.spec import ModelSpec
 
-_CLASSES = (1000, *range(10_000, 30_000))  # ImageNet, and the larger sets that contain it
+IMAGENET_CLASSES = 1000
+_CLASSES = (IMAGENET_CLASSES, *range(10_000, 30_000))  # ImageNet, and the larger sets that contain it
 _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
 _USUAL = "classification"  # of architectures whose row of the index names no task

@@ -19,10 +19,9 @@ from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.models.detection.ssd import SSD
 
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.sources.building import channel_statistics
+from senseapp.networks.sources.building import IMAGE_CHANNELS, channel_statistics
 from senseapp.records.spec import ModelSpec
 
-_IMAGE_CHANNELS = 3
 RawHeads = dict[str, Tensor]
 """Tensors that :mod:`senseapp.tasks.detection.heads` reads by these names, images first."""
 
@@ -172,7 +171,7 @@ def detector_preprocessing(module: nn.Module, spec: ModelSpec) -> Preprocessing:
     """
     transform = cast(Any, module).transform
     side = spec.img_size or int(transform.min_size[0])
-    channels = spec.in_chans or _IMAGE_CHANNELS
+    channels = spec.in_chans or IMAGE_CHANNELS
     return Preprocessing(
         input_shape=(channels, side, side),
         mean=channel_statistics(tuple(transform.image_mean), channels),

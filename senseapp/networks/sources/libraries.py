@@ -20,12 +20,11 @@ from senseapp.compat.timm_internals import weights_from
 from senseapp.core.errors import InvalidSpec, UnknownModel, first_line_of
 from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
 from senseapp.networks.sources.building import channel_statistics, check_side, is_reachable, unavailable
-from senseapp.networks.sources.catalogue import unknown_model
+from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, unknown_model
 from senseapp.networks.sources.torchvision_networks import build_torchvision
 from senseapp.records.spec import ModelSpec
 
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-_NUM_IMAGENET_CLASSES = 1000
 
 
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
@@ -55,7 +54,7 @@ def build_timm(spec: ModelSpec, arguments: Mapping[str, Any] = _NO_ARGUMENTS) ->
         preprocessing=_timm_preprocessing(spec, module),
         num_classes=num_classes,
         pretrained=spec.pretrained,
-        class_names=imagenet_class_names() if num_classes == _NUM_IMAGENET_CLASSES else (),
+        class_names=imagenet_class_names() if num_classes == IMAGENET_CLASSES else (),
         notes=notes,
     )
 
@@ -157,7 +156,7 @@ def output_width(module: nn.Module) -> int:
 def imagenet_class_names() -> tuple[str, ...]:
     """Return the names of the 1,000 ImageNet classes, in the order of the outputs."""
     described = ImageNetInfo()
-    return tuple(described.index_to_description(index) for index in range(_NUM_IMAGENET_CLASSES))
+    return tuple(described.index_to_description(index) for index in range(IMAGENET_CLASSES))
 
 
 @lru_cache(maxsize=8)

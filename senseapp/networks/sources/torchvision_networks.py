@@ -13,12 +13,11 @@ from torchvision.models import WeightsEnum
 
 from senseapp.core.errors import InvalidSpec, first_line_of
 from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
-from senseapp.networks.sources.building import channel_statistics, check_side, is_reachable, unavailable
+from senseapp.networks.sources.building import IMAGE_CHANNELS, channel_statistics, check_side, is_reachable, unavailable
 from senseapp.networks.sources.catalogue import unknown_model
 from senseapp.networks.sources.detectors import detector_notes, detector_preprocessing, opened_detector
 from senseapp.records.spec import ModelSpec
 
-_IMAGE_CHANNELS = 3
 FAMILIES = {
     "classification": torchvision.models,
     "segmentation": torchvision.models.segmentation,
@@ -80,7 +79,7 @@ def _arguments(spec: ModelSpec, task: str) -> dict[str, Any]:
 
 
 def _check_published(spec: ModelSpec, weights: WeightsEnum) -> None:
-    expected = {"num_classes": len(weights.meta["categories"]), "in_chans": _IMAGE_CHANNELS}
+    expected = {"num_classes": len(weights.meta["categories"]), "in_chans": IMAGE_CHANNELS}
     for what, published in expected.items():
         wanted = getattr(spec, what)
         if wanted not in (None, published):
@@ -97,7 +96,7 @@ def _create(spec: ModelSpec, arguments: dict[str, Any], num_classes: int) -> nn.
     try:
         with seeded_weights():
             module: nn.Module = torchvision.models.get_model(spec.name, num_classes=num_classes, **arguments)
-            if spec.in_chans not in (None, _IMAGE_CHANNELS):
+            if spec.in_chans not in (None, IMAGE_CHANNELS):
                 _replace_first_convolution(module, int(spec.in_chans or 0))
     except OSError as error:
         raise unavailable(spec.title) from error
@@ -141,7 +140,7 @@ def prepared_for(spec: ModelSpec, module: nn.Module, weights: WeightsEnum) -> Pr
     resize = transforms.resize_size[0]
     crop = getattr(transforms, "crop_size", (resize,))[0]
     side = spec.img_size or crop
-    channels = spec.in_chans or _IMAGE_CHANNELS
+    channels = spec.in_chans or IMAGE_CHANNELS
     return Preprocessing(
         input_shape=(channels, side, side),
         mean=channel_statistics(tuple(transforms.mean), channels),

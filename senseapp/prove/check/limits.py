@@ -10,8 +10,9 @@ from senseapp.metrics.bounds import images_needed_at
 from senseapp.metrics.classification import Agreement, TopAccuracy
 from senseapp.metrics.records import RecordMetric
 from senseapp.prove.judge import Judgement
-from senseapp.records.check import CONFIDENCE, CheckedLimit, LossBound
+from senseapp.records.check import CheckedLimit, LossBound
 from senseapp.records.deployment import Median
+from senseapp.records.promise import CONFIDENCE
 
 
 def comparable(images: int, not_finite: int) -> CheckedLimit:

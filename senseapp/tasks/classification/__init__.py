@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from senseapp.core.texts import printable
 from senseapp.metrics import check_labels
+from senseapp.metrics.intervals import SIGNIFICANCE
 from senseapp.tasks.base import (
     AnswerChanges,
     LabelMapProposal,
@@ -28,7 +29,6 @@ from senseapp.tasks.base import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SIGNIFICANCE = 0.05
 _CONFIDENT_AND_WRONG_BELOW = 0.5
 
 
@@ -253,14 +253,14 @@ def near_chance(correct: int, scored: int, num_classes: int) -> bool:
     A one-sided binomial test; so few images that even all of them right would prove nothing are not judged.
     """
     chance = 1 / max(num_classes, 1)
-    if not scored or chance**scored > _SIGNIFICANCE:
+    if not scored or chance**scored > SIGNIFICANCE:
         return False
     above = correct / scored - chance
-    if above > 0 and math.exp(-2 * scored * above**2) <= _SIGNIFICANCE:  # Hoeffding's bound on the tail below
+    if above > 0 and math.exp(-2 * scored * above**2) <= SIGNIFICANCE:  # Hoeffding's bound on the tail below
         return False
     from scipy.stats import binom  # slow to import, and most models are far above chance
 
-    return float(binom.sf(correct - 1, scored, chance)) > _SIGNIFICANCE
+    return float(binom.sf(correct - 1, scored, chance)) > SIGNIFICANCE
 
 
 def _is_one_folder(written: WrittenLabels) -> bool:

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.metrics.segmentation import VOID
-from senseapp.tasks.annotations import AnnotationFiles, Listing, PictureGeometry
+from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PictureGeometry
 from senseapp.tasks.coco import CocoFile, find_coco
 
 _MOST_OBJECTS = 5_000  # of one picture, as the next three
 _MOST_POLYGONS, _MOST_CORNERS = 20_000, 200_000
 _MOST_PIXELS = 1_000_000_000  # that are drawn; each of the three takes up to ten seconds of processor time
-_FARTHEST = 1e6  # pixels from the corner of a picture
 _FINER = 4  # in each direction, polygons are filled on a finer grid than that of the network's input
 _FIRST = ("instances", "stuff", "coco", "annotations", "segmentation", "masks")
 
@@ -119,7 +118,7 @@ def _shape(written: Mapping[str, Any]) -> Shape:
 def _polygon(values: object) -> NDArray[np.float64]:
     if not isinstance(values, list) or len(values) < 6 or len(values) % 2:
         raise ValueError("a polygon needs x and y of three corners at least")
-    if not all(isinstance(each, int | float) and abs(each) < _FARTHEST for each in values):  # NaN is not
+    if not all(isinstance(each, int | float) and abs(each) < FARTHEST for each in values):  # NaN is not
         raise ValueError("a polygon with a corner that is no number")
     return np.asarray(values, dtype=np.float64).reshape(-1, 2)
 

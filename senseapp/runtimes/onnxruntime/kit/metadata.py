@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 
 from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.onnx.metadata import LONGEST_NAMES
 
-_LONGEST_NAMES = 2_000_000
 """Characters of all class names together that a file carries."""
 
 
@@ -28,7 +28,7 @@ def with_metadata(network: bytes, *, preprocessing: Preprocessing | None, class_
             {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}, allow_nan=False
         )
     names = json.dumps(list(class_names))
-    if class_names and len(names) <= _LONGEST_NAMES:
+    if class_names and len(names) <= LONGEST_NAMES:
         found["senseapp.classes"] = names
     kept = [entry for entry in model.metadata_props if entry.key not in found]
     del model.metadata_props[:]

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.tasks.annotations import FARTHEST
+
 MOST_BOXES = 5_000
 """Of one picture; photographs have some tens."""
 MOST_CLASSES = 10_000
-_FARTHEST = 1e6  # pixels from the corner of a picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class PictureBoxes:
 
 def check_box(box: Sequence[float]) -> None:
     """Raise ValueError for a box (left, top, right, bottom) that has no area or lies nowhere."""
-    if not all(math.isfinite(side) and abs(side) <= _FARTHEST for side in box):
+    if not all(math.isfinite(side) and abs(side) <= FARTHEST for side in box):
         raise ValueError("a box whose numbers are not finite or far outside of any picture")
     if box[2] < box[0] or box[3] < box[1]:
         raise ValueError(f"a box of negative size, {box[2] - box[0]:g} × {box[3] - box[1]:g}")
