@@ -21,7 +21,7 @@ from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, e
 from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures, read_named
 from senseapp.data.shapes import SHAPE_NAMES, load_shapes
-from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, WITHOUT_LABELS, DataSpec
 from senseapp.tasks import Task
@@ -139,6 +139,32 @@ def load_images(
     )
     images = _LOADERS[spec.kind](request)
     return draw(images, num_samples, seed)
+
+
+def images_for(
+    model: LoadedModel,
+    spec: DataSpec,
+    *,
+    task: Task,
+    num_samples: int | None = None,
+    seed: int = 0,
+    data_roots: Sequence[Path] = (),
+    with_labels: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ImageSet:
+    """Load the images of ``spec`` for ``model``; see :func:`load_images`. A random classifier needs no labels."""
+    return load_images(
+        spec,
+        model.preprocessing,
+        num_classes=model.num_classes,
+        task=task,
+        num_samples=num_samples,
+        seed=seed,
+        data_roots=data_roots,
+        class_names=model.class_names,
+        with_labels=with_labels and not model.fresh_head,
+        progress=progress,
+    )
 
 
 def load_named(

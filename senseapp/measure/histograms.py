@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from senseapp.core.process import PROCESS_CACHE
 from senseapp.data.images import ImageSet, TensorImages
-from senseapp.data.load import load_images
+from senseapp.data.load import images_for
 from senseapp.data.per_image import on_device
 from senseapp.measure.bins import HISTOGRAM_CALIBRATION_IMAGES, SUB_BINS, GridBins, bins_of
 from senseapp.measure.folding import fold_following_norm
@@ -60,16 +60,13 @@ def load_subject(
     progress("Loading the model")
     loaded = load_model(run.model, progress=progress)
     progress("Loading the images")
-    images = load_images(
+    images = images_for(
+        loaded,
         run.data,
-        loaded.preprocessing,
-        num_classes=loaded.num_classes,
         task=task_named(run.model.task),
         num_samples=num_images,
         seed=run.sensitivity.seed,
         data_roots=data_roots,
-        class_names=loaded.class_names,
-        with_labels=not loaded.fresh_head,
     )
     module = lay_out(loaded.module, Layout(channels_last=True))  # a fifth less time on ResNet-50
     return module, images

@@ -24,7 +24,7 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
-from senseapp.data.load import load_images
+from senseapp.data.load import images_for
 from senseapp.measure.preparation_candidates import NumTried, PreparationCandidate, Preparations, macs_of, verdict
 from senseapp.metrics.intervals import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
@@ -256,15 +256,12 @@ class _PreparationSearch:
 
     def _some_images(self, data: DataSpec, model: LoadedModel) -> ImageSet:
         load = partial(
-            load_images,
+            images_for,
+            model,
             data,
-            model.preprocessing,
-            num_classes=model.num_classes,
             task=task_named(self._spec.model.task),
             seed=self._spec.sensitivity.seed,
             data_roots=self._data_roots,
-            class_names=model.class_names,
-            with_labels=not model.fresh_head,
         )
         try:
             return load(num_samples=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES)))

@@ -12,7 +12,7 @@ import torch
 
 from senseapp.core.errors import SeveralLabelsError
 from senseapp.data.images import ImageSet, follow
-from senseapp.data.load import load_images
+from senseapp.data.load import images_for
 from senseapp.data.pictures import SEVERAL_NOTE
 from senseapp.measure.context import MeasurementContext, choose_device
 from senseapp.measure.executor import Executor
@@ -223,15 +223,12 @@ def _loaded(
     spec = _with_own_task(spec, model)
     progress("Loading the images")
     load = partial(
-        load_images,
-        preprocessing=model.preprocessing,
-        num_classes=model.num_classes,
+        images_for,
+        model,
         task=task_named(spec.model.task),
         num_samples=spec.sensitivity.num_samples,
         seed=spec.sensitivity.seed,
         data_roots=data_roots,
-        class_names=model.class_names,
-        with_labels=not model.fresh_head,
         progress=progress,
     )
     images = load(spec.data)

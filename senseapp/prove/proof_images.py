@@ -7,7 +7,7 @@ from pathlib import Path
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import ImageSet
-from senseapp.data.load import load_images
+from senseapp.data.load import images_for
 from senseapp.measure.plan import split
 from senseapp.networks.loaded import LoadedModel
 from senseapp.records.inputs import LEAST_HELD_OUT, MOST_HELD_OUT
@@ -55,16 +55,13 @@ def load_proof_images(result: RunResult, model: LoadedModel, data_roots: tuple[P
 def _load(
     result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...], count: int | None, *, seed: int = 0
 ) -> ImageSet:
-    return load_images(
+    return images_for(
+        model,
         result.spec.data,
-        model.preprocessing,
-        num_classes=model.num_classes,
         task=task_named(result.spec.model.task),
         num_samples=count,
         seed=result.spec.sensitivity.seed + seed,
         data_roots=data_roots,
-        class_names=model.class_names,
-        with_labels=not model.fresh_head,
     )
 
 

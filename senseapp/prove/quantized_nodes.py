@@ -11,7 +11,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import ignore_progress
 from senseapp.core.texts import listed, plural
 from senseapp.data.images import ImageSet, draw
-from senseapp.data.load import load_images
+from senseapp.data.load import images_for
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.plan import micro_batches
 from senseapp.measure.preparation_search import choose_preparation
@@ -96,14 +96,12 @@ def node_damages(
 
 def _images(spec: RunSpec, loaded: LoadedModel, progress: Callable[[str], None]) -> ImageSet:
     progress("Loading the images")
-    found = load_images(
+    found = images_for(
+        loaded,
         spec.data,
-        loaded.preprocessing,
-        num_classes=loaded.num_classes,
         task=task_named(spec.model.task),
         num_samples=spec.sensitivity.num_samples,
         seed=spec.sensitivity.seed,
-        class_names=loaded.class_names,
         with_labels=False,
         progress=progress,
     )

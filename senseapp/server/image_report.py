@@ -47,7 +47,7 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
     """
     load_engine()
     from senseapp.data.images import PreparedImages, follow  # torch loads on first use, not when the app starts
-    from senseapp.data.load import load_images
+    from senseapp.data.load import images_for
     from senseapp.measure.preparation_search import choose_class_order, choose_preparation
     from senseapp.networks.sources.load import load_model
 
@@ -57,15 +57,12 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         spec = choice.spec
     model, task = load_model(spec.model), task_named(spec.model.task)
     load = partial(
-        load_images,
-        preprocessing=model.preprocessing,
-        num_classes=model.num_classes,
+        images_for,
+        model,
         task=task,
         num_samples=_MOST_SCORED if num_images is not None and num_images > 2 * _MOST_SCORED else None,
         seed=spec.sensitivity.seed,
         data_roots=data_roots,
-        class_names=model.class_names,
-        with_labels=not model.fresh_head,
     )
     images = load(spec.data)
     if choice is None:

@@ -19,7 +19,7 @@ from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, effective_preprocessing
-from senseapp.data.load import load_images
+from senseapp.data.load import images_for
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.metrics import METRICS, divergence_among, primary_among
@@ -131,16 +131,13 @@ def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...],
         compared = ComparedFile(file, preprocessing)
         loaded = _with_outputs_of(compared, model, task, loaded)
     progress("Loading the images")
-    images = load_images(
+    images = images_for(
+        loaded,
         data,
-        loaded.preprocessing,
-        num_classes=loaded.num_classes,
         task=task,
         num_samples=spec.num_samples,
         seed=spec.seed,
         data_roots=data_roots,
-        class_names=loaded.class_names,
-        with_labels=not loaded.fresh_head,
         progress=progress,
     )
     if compared is None:
