@@ -32,7 +32,9 @@ _LEAST_GAIN = 0.2
 def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, significance: float = 0.05) -> bool:
     """Return whether ``new`` damages of parts of some images are less than the ``old``, by ``least`` of their mean.
 
-    The gain must not be one by chance: a one-sided paired t test over the parts. One part has no such test.
+    The gain must not be one by chance: a one-sided paired t test over the parts, of gains as shares of both damages
+    together. Damages of parts differ by orders of magnitude, and a part with much of both would decide alone (or hide
+    a gain on all others). One part has no such test.
     """
     before, after = np.asarray(old, np.float64), np.asarray(new, np.float64)
     if not np.isfinite(after).all():
@@ -42,8 +44,10 @@ def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, si
     gains, count = before - after, len(before)
     if not gains.mean() > least * before.mean():
         return False
-    error = gains.std(ddof=1) / np.sqrt(count) if count > 1 else 0.0
-    return bool(error == 0 or stdtr(count - 1, -gains.mean() / error) <= significance)
+    both = before + after
+    shares = np.divide(gains, both, out=np.zeros(count), where=both > 0)
+    error = shares.std(ddof=1) / np.sqrt(count) if count > 1 else 0.0
+    return bool(error == 0 or stdtr(count - 1, -shares.mean() / error) <= significance)
 
 
 @dataclass(frozen=True, slots=True)
