@@ -7,9 +7,9 @@ import streamlit as st
 from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
 from senseapp.app.analyze.compression import (
     UNSURE,
-    ask_whether_int8_pays,
     choose_goal,
     choose_sensitivity,
+    offer_int8_prediction,
     say_what_pays,
     which_pays,
 )
@@ -55,7 +55,7 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     if sensitivity:
         with aim:
             say_what_pays(sensitivity.compression.description, goal)
-            ask_whether_int8_pays(model, profile, sensitivity.compression.description)
+            offer_int8_prediction(model, profile, sensitivity.compression.description)
     blocks["Model"].summarise(model_line(model, profile))
     blocks["Images"].summarise(images_line(images, sensitivity.num_samples if sensitivity else None))
     blocks["Compression"].summarise(compression_line(sensitivity))

@@ -244,9 +244,9 @@ def _random(request: ImageRequest) -> ImageSet:
 
 def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
     """Refuse settings that would change nothing: a person who gives one expects it to count."""
-    given = [name for name in names if getattr(spec, name) not in ((), None, "rgb", False)]
-    if given:
-        raise InvalidSpec(f"{reason} Leave out {', '.join(given)}.")
+    overridden = [name for name in names if getattr(spec, name) not in ((), None, "rgb", False)]
+    if overridden:
+        raise InvalidSpec(f"{reason} Leave out {', '.join(overridden)}.")
 
 
 _LOADERS: dict[str, Callable[[ImageRequest], ImageSet]] = {

@@ -31,26 +31,26 @@ class _SeenInputs:
     output: Any = None
 
     @classmethod
-    def of(cls, given: Tensor, trace: CallTrace) -> _SeenInputs:
+    def of(cls, batch: Tensor, trace: CallTrace) -> _SeenInputs:
         # A tensor made in inference mode has no version counter that would reveal later writes.
-        if trace.input_overwritten or given.is_inference():
+        if trace.input_overwritten or batch.is_inference():
             with torch.inference_mode(False):
-                given = given.clone()
-        return cls(given, version_of(given), Prefix(trace, given))
+                batch = batch.clone()
+        return cls(batch, version_of(batch), Prefix(trace, batch))
 
     def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return False
-        given = args[0]
+        batch = args[0]
         if version_of(self.inputs) != self.version:  # eval_fn refills one buffer for each batch
             return False
-        if given is self.inputs:
+        if batch is self.inputs:
             return True
         return (
-            given.device == self.inputs.device
-            and given.shape == self.inputs.shape
-            and given.dtype == self.inputs.dtype
-            and torch.equal(given, self.inputs)
+            batch.device == self.inputs.device
+            and batch.shape == self.inputs.shape
+            and batch.dtype == self.inputs.dtype
+            and torch.equal(batch, self.inputs)
         )
 
 

@@ -66,18 +66,18 @@ def choose_preparation(
     Raises:
         InvalidInput: no architecture that fits the weights can be loaded, or the images cannot be read.
     """
-    given = replace(spec, data=replace(spec.data, preparation="given"))
+    as_it_is = replace(spec, data=replace(spec.data, preparation="given"))
     if spec.data.kind not in ("folder", "archive", "torchvision"):
-        return PreparationChoice(spec=given)
+        return PreparationChoice(spec=as_it_is)
     if not task_named(spec.model.task).prepared_by_answers:
-        notes = (*given.data.chosen_by, _NOT_SEARCHED)
-        return PreparationChoice(spec=replace(given, data=replace(given.data, chosen_by=notes)))
+        notes = (*as_it_is.data.chosen_by, _NOT_SEARCHED)
+        return PreparationChoice(spec=replace(as_it_is, data=replace(as_it_is.data, chosen_by=notes)))
     progress("Choosing the preprocessing")
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())
-    given = replace(given, model=models[0])
+    as_it_is = replace(as_it_is, model=models[0])
     if len(models) > 1:  # the images choose
         models, recognition = models[:_MOST_ARCHITECTURES], ()
-    return _PreparationSearch(given, models, tuple(data_roots), recognition).choose()
+    return _PreparationSearch(as_it_is, models, tuple(data_roots), recognition).choose()
 
 
 def choose_class_order(

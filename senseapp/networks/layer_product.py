@@ -63,16 +63,16 @@ class LayerProduct:
         """Invert :meth:`matrix`, with the shape, dtype and strides of ``like``."""
         return torch.empty_like(like).copy_(matrix.reshape(like.shape))
 
-    def rows(self, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
+    def rows(self, values: Tensor, positions: int, generator: torch.Generator) -> Tensor:
         """Return the input rows at up to ``positions`` random positions of each image: (G, S, K)."""
         if isinstance(self.module, _Convolution):
-            return self._patches(self.module, given, positions, generator)
-        flat = given.reshape(given.shape[0], -1, given.shape[-1])  # (N, L, K)
+            return self._patches(self.module, values, positions, generator)
+        flat = values.reshape(values.shape[0], -1, values.shape[-1])  # (N, L, K)
         images, chosen = _chosen(len(flat), flat.shape[1], positions, generator)
-        return flat[images, chosen].reshape(1, -1, given.shape[-1])
+        return flat[images, chosen].reshape(1, -1, values.shape[-1])
 
-    def _patches(self, module: _Convolution, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
-        windows = _padded(module, given)  # (N, C, H, W)
+    def _patches(self, module: _Convolution, values: Tensor, positions: int, generator: torch.Generator) -> Tensor:
+        windows = _padded(module, values)  # (N, C, H, W)
         for axis, (kernel, stride, dilation) in enumerate(
             zip(module.kernel_size, module.stride, module.dilation, strict=True), start=2
         ):
@@ -81,7 +81,7 @@ class LayerProduct:
         spread: tuple[Any, ...] = tuple(slice(None, None, dilation) for dilation in module.dilation)
         windows = windows[(..., *spread)]
         sizes = tuple(windows.shape[2 : 2 + spatial])
-        images, chosen = _chosen(len(given), math.prod(sizes), positions, generator)
+        images, chosen = _chosen(len(values), math.prod(sizes), positions, generator)
         places: tuple[Any, ...] = (images, slice(None), *torch.unravel_index(chosen, sizes))
         picked = windows[places]  # (N, P, C, *kernel)
         return picked.reshape(picked.shape[0] * picked.shape[1], self.groups, -1).transpose(0, 1)
@@ -120,8 +120,8 @@ class InputSums:
         second, crossed = (inputs[0].new_zeros(shape) for _ in range(2))
         mean, before = (inputs[0].new_zeros(shape[:2]) for _ in range(2))
         count = 0
-        for was, given in zip(original, inputs, strict=True):
-            wanted, rows = product.rows(was, positions, draws[0]), product.rows(given, positions, draws[1])
+        for was, values in zip(original, inputs, strict=True):
+            wanted, rows = product.rows(was, positions, draws[0]), product.rows(values, positions, draws[1])
             second.baddbmm_(rows.transpose(1, 2), rows)
             if cross:
                 crossed.baddbmm_((wanted - rows).transpose(1, 2), rows)
@@ -138,10 +138,10 @@ def _chosen(images: int, available: int, wanted: int, generator: torch.Generator
     return torch.arange(images)[:, None], places
 
 
-def _padded(module: _Convolution, given: Tensor) -> Tensor:
-    """Return ``given``, (N, C, ...), with the padding of the convolution ``module``."""
+def _padded(module: _Convolution, values: Tensor) -> Tensor:
+    """Return ``values``, (N, C, ...), with the padding of the convolution ``module``."""
     sides: list[int] = []  # padding before and after, last axis first
-    settings = zip(given.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
+    settings = zip(values.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
     for axis, (size, kernel, stride, dilation) in reversed(list(enumerate(settings))):
         if isinstance(module, Conv2dSame):
             both = max(0, (math.ceil(size / stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
@@ -151,4 +151,4 @@ def _padded(module: _Convolution, given: Tensor) -> Tensor:
             both = 0 if isinstance(module.padding, str) else 2 * module.padding[axis]
         sides += [both // 2, both - both // 2]
     zeros = isinstance(module, Conv2dSame) or module.padding_mode == "zeros"
-    return functional.pad(given, sides, mode="constant" if zeros else module.padding_mode)
+    return functional.pad(values, sides, mode="constant" if zeros else module.padding_mode)

@@ -35,18 +35,18 @@ def glue_of(model: nn.Module, sample: Tensor) -> tuple[GlueVolume, ...]:
     """
     seen: Counter[GlueKind] = Counter()
 
-    def saw(operation: Any, given: tuple[Any, ...], _named: Mapping[str, Any], output: Any) -> None:
+    def saw(operation: Any, inputs: tuple[Any, ...], _named: Mapping[str, Any], output: Any) -> None:
         name = operation.overloadpacket.__name__.rstrip("_")
-        tensors = [each for each in given if isinstance(each, Tensor) and each.dim() > 1]
-        made = output[0] if isinstance(output, tuple) else output
-        if not isinstance(made, Tensor):
+        tensors = [each for each in inputs if isinstance(each, Tensor) and each.dim() > 1]
+        result = output[0] if isinstance(output, tuple) else output
+        if not isinstance(result, Tensor):
             return
         if (kind := _KINDS.get(name)) or ((kind := _JOINS.get(name)) and len(tensors) > 1):
-            seen[kind] += made.numel()
+            seen[kind] += result.numel()
         elif name in _POOLS and tensors:
             seen["pool"] += tensors[0].numel()
         elif name in ("bmm", "matmul"):
-            seen["matmul"] += made.numel() * tensors[0].shape[-1]
+            seen["matmul"] += result.numel() * tensors[0].shape[-1]
         elif "scaled_dot_product" in name:
             query, key = tensors[:2]
             pairs = math.prod(query.shape[:-1]) * key.shape[-2]

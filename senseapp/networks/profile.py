@@ -244,9 +244,9 @@ def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
 
 
 class _WeightWatch:
-    def __init__(self, given: Tensor) -> None:
-        self._from_input = {storage_of(given)}
-        self._alive: list[Any] = [given]
+    def __init__(self, inputs: Tensor) -> None:
+        self._from_input = {storage_of(inputs)}
+        self._alive: list[Any] = [inputs]
         self._macs = 0
         self.weight: Tensor | None = None
 
@@ -274,10 +274,10 @@ def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:
         return _zero_share(weight)
     if not layer.input_shape:
         return 0.0
-    given = weight.new_zeros((1, *layer.input_shape))
-    watch = _WeightWatch(given)
+    inputs = weight.new_zeros((1, *layer.input_shape))
+    watch = _WeightWatch(inputs)
     with torch.no_grad(), OperationMode(watch.saw):
-        type(module).forward(module, given)  # not the replacement that a replay may have installed
+        type(module).forward(module, inputs)  # not the replacement that a replay may have installed
     return 0.0 if watch.weight is None else _zero_share(watch.weight)
 
 

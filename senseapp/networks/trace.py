@@ -282,8 +282,8 @@ class _Watcher:
 
     def _source(self, arguments: Any) -> int:
         first = next(tensors_in(arguments), None)
-        made = () if first is None else self.producers.get(identity_of(first), ())
-        return next((index for index, version in made if first is not None and version == version_of(first)), -1)
+        calls = () if first is None else self.producers.get(identity_of(first), ())
+        return next((index for index, version in calls if first is not None and version == version_of(first)), -1)
 
     def _close(self, call: Call) -> None:
         self.stack.pop()
@@ -372,8 +372,8 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
         watcher.origins.add_parameter(name, parameter)
         watcher.dependence.add(name.rpartition(".")[0], parameter)
     inputs = map_tensors(inputs, torch.clone)
-    given = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
-    for tensor, _ in given:
+    versions = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
+    for tensor, _ in versions:
         watcher.origins.add_input(tensor)
         watcher.flow.add_input(tensor)
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), OperationMode(watcher.saw):
@@ -385,16 +385,16 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
         calls=watcher.calls,
         uses=watcher.uses,
         output=output,
-        batch_size=len(given[0][0]),
+        batch_size=len(versions[0][0]),
         input_last_needed=max(
             (
                 _end(watcher, reader)
-                for tensor, _ in given
+                for tensor, _ in versions
                 for reader, _ in watcher.readers.get(identity_of(tensor), ())
             ),
             default=-1,
         ),
-        input_overwritten=any(version_of(tensor) != version for tensor, version in given),
+        input_overwritten=any(version_of(tensor) != version for tensor, version in versions),
         other_macs=watcher.other_macs,
         flow=tuple(watcher.flow.nodes),
         dependence=watcher.dependence,
@@ -410,9 +410,9 @@ def _settle_needs(watcher: _Watcher) -> None:
     """
     for identity, producers in watcher.producers.items():
         for reader, version in watcher.readers.get(identity, ()):
-            newest = max((made for _, made in producers if made <= version), default=None)
-            for index, made in producers:
-                if made == newest:
+            newest = max((written for _, written in producers if written <= version), default=None)
+            for index, written in producers:
+                if written == newest:
                     call = watcher.calls[index]
                     call.last_needed = max(call.last_needed, _end(watcher, reader))
 

@@ -202,8 +202,8 @@ class SensitivityAnalyzer:
         evaluation = ReplayedEvaluation(self.model, self.eval_fn, trace)
         return evaluation, evaluation.baseline()
 
-    def _on_device(self, given: Any, what: str) -> Any:
-        return map_tensors(batch_of(self.model, given, what), lambda tensor: tensor.to(self.device))
+    def _on_device(self, values: Any, what: str) -> Any:
+        return map_tensors(batch_of(self.model, values, what), lambda tensor: tensor.to(self.device))
 
     def _config(self, compression: str, granularity: str, per_channel: bool, activations: bool) -> CompressionConfig:
         """Return the settings; arguments that mean nothing for the compression are ignored, as the reference does."""

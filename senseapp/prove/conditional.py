@@ -59,8 +59,8 @@ class ConditionalSensitivity:
             self._trial, self.couplings = _Channels(compressor, dense.model), compressor.couplings()
         else:
             self._trial = _Weights(cast(WeightCompressor, compressor))
-        given = {entry.layer: entry.level for entry in schedule.entries if entry.compression != "none"}
-        self.levels: Levels = {layer: level for layer, level in given.items() if self._trial.can(layer, level)}
+        compressed = {entry.layer: entry.level for entry in schedule.entries if entry.compression != "none"}
+        self.levels: Levels = {layer: level for layer, level in compressed.items() if self._trial.can(layer, level)}
         images = JudgingImages.of_set(dense.images, dense)
         outputs = evaluator.profile.num_classes
         self._judge = Judge(dense.task, images, dense, num_outputs=outputs, metrics=(schedule.metric,))

@@ -278,11 +278,11 @@ class Backend:
     def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, local: bool) -> None:
         """Carry out the task on the cluster, in a worker process, or in this process with limited memory."""
         device, measures = spec.sensitivity.device, isinstance(task, Measurement)
-        given = measures and self._open_session is not None
-        address = cluster_for(spec) if measures and not (given or local) else ""
+        own_session = measures and self._open_session is not None
+        address = cluster_for(spec) if measures and not (own_session or local) else ""
         if address:
             carry_out_on_cluster(task, context, device=device, address=address)
-        elif self.processes and not given:
+        elif self.processes and not own_session:
             self.processes.carry_out(task, context, device=device)
         else:
             with self._memory.job(limited=runs_on_processor(device)):
@@ -357,9 +357,9 @@ def backend_at(home: Path) -> Backend:
     with _shared_lock:
         if key not in _shared:
             lock_home(key)
-            made = Backend(key, settings=ServerSettings.configured())
-            sweep_uploads(key / "uploads", is_read=made.store.reads_upload, unused_seconds=0)
-            _shared[key] = made
+            backend = Backend(key, settings=ServerSettings.configured())
+            sweep_uploads(key / "uploads", is_read=backend.store.reads_upload, unused_seconds=0)
+            _shared[key] = backend
             atexit.register(_shared[key].close)
         return _shared[key]
 

@@ -65,14 +65,14 @@ def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
 def _report(path: Path, network: str) -> CheckpointReport | None:
     """Return what is in a file, or None while it is read."""
 
-    def ask() -> CheckpointReport | None:
+    def identify() -> CheckpointReport | None:
         try:
             return backend.checkpoint_of(path, network=network)
         except InvalidCheckpoint as error:
             refuse_upload("checkpoint", str(error))
 
     return answer_or_wait(
-        ask,
+        identify,
         "Reading the checkpoint and recognising its architecture.",
         question=("checkpoint", path, network),
         key="analyze.checkpoint.again",

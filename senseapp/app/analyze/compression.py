@@ -252,7 +252,7 @@ def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
     )
 
 
-def ask_whether_int8_pays(
+def offer_int8_prediction(
     model: ModelSpec | None, profile: ModelProfile | None, compression: CompressionDescription
 ) -> None:
     """Offer to predict what a file in int8 takes on this machine, and show it; for compressions that make one."""

@@ -97,7 +97,7 @@ def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> 
 def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport | None:
     """Return what is in a file, or None while it is read; a file that cannot be read is removed, unless ``keep``."""
 
-    def ask() -> OnnxReport | None:
+    def examine() -> OnnxReport | None:
         try:
             return backend.onnx_of(model)
         except (InvalidCheckpoint, UnsupportedModel) as error:
@@ -106,7 +106,7 @@ def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport |
             refuse_upload("onnx", str(error))
 
     return answer_or_wait(
-        ask,
+        examine,
         "Reading the file and comparing its network with onnxruntime.",
         question=("onnx", model),
         key=f"analyze.onnx.again.{path.parent.name}",

@@ -129,13 +129,13 @@ def card_of(model: ModelSpec) -> ModelProfile | None:
         owned.inputs.estimate_time(RunSpec(model=model))  # times the machine here, so that no page waits for it
         return profile
 
-    return _ask(("card", model), load)
+    return _request(("card", model), load)
 
 
 def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
     """Return the layers that a run of pruning takes together, or None while that is found out in the background."""
     owned, settings = service(), spec.sensitivity
-    return _ask(
+    return _request(
         ("groups", spec.model, settings.layers, settings.layer_types), lambda: owned.inputs.pruning_groups(spec)
     )
 
@@ -143,37 +143,37 @@ def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
 def checkpoint_of(path: Path, *, network: str = "") -> CheckpointReport | None:
     """Return what a checkpoint holds, or None while it is read in the background."""
     owned = service()
-    return _ask(("checkpoint", path, network), lambda: owned.inputs.identify_checkpoint(str(path), network=network))
+    return _request(("checkpoint", path, network), lambda: owned.inputs.identify_checkpoint(str(path), network=network))
 
 
 def onnx_of(model: ModelSpec) -> OnnxReport | None:
     """Return what an ONNX file holds and how it would be measured, or None while it is read in the background."""
     owned = service()
-    return _ask(("onnx", model), lambda: owned.inputs.examine_onnx(model))
+    return _request(("onnx", model), lambda: owned.inputs.examine_onnx(model))
 
 
 def fit_of(model: ModelSpec) -> MatchReport | None:
     """Return how a checkpoint and one architecture compare, or None while they are compared."""
     owned = service()
-    return _ask(("fit", model), lambda: owned.inputs.compare_checkpoint(model))
+    return _request(("fit", model), lambda: owned.inputs.compare_checkpoint(model))
 
 
 def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
     """Return what a folder or archive holds for ``model``, or None while it is listed."""
     owned = service()
-    return _ask(("survey", data, model), lambda: owned.inputs.survey_images(data, model))
+    return _request(("survey", data, model), lambda: owned.inputs.survey_images(data, model))
 
 
 def preview_of(spec: RunSpec) -> PreviewReport | None:
     """Return some images as the model sees them, or None while they are prepared."""
     owned = service()
-    return _ask(("preview", spec), lambda: owned.inputs.preview(spec))
+    return _request(("preview", spec), lambda: owned.inputs.preview(spec))
 
 
 def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
     """Return which layers of a run of pruning shrink together, or None while the model is loaded."""
     owned = service()
-    return _ask(("couplings", run_id), lambda: owned.schedules.couplings(run_id))
+    return _request(("couplings", run_id), lambda: owned.schedules.couplings(run_id))
 
 
 def solved_of(
@@ -187,7 +187,7 @@ def solved_of(
 ) -> Schedule | None:
     """Return the schedule of a run of very many layers, or None while it is solved in a further process."""
     owned, known = service(), ("solved", run_id, method, gamma, len(groups), repr(budget), repr(limits))
-    return _ask(
+    return _request(
         known,
         lambda: owned.schedules.solved(run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups),
     )
@@ -196,19 +196,19 @@ def solved_of(
 def picture_answers_of(run_id: str, picture: Path) -> PictureAnswers | None:
     """Return what a run's networks answer to an uploaded picture, or None while they are asked."""
     owned = service()
-    return _ask(("picture", run_id, picture), lambda: owned.work.try_picture(run_id, picture))
+    return _request(("picture", run_id, picture), lambda: owned.work.try_picture(run_id, picture))
 
 
 def pictures_of(run_id: str, names: Sequence[str]) -> dict[str, bytes] | None:
     """Return pictures of a run as its network sees them, by name, or None while they are read."""
     owned, wanted = service(), tuple(names)
-    return _ask(("pictures", run_id, wanted), lambda: owned.work.pictures(run_id, wanted))
+    return _request(("pictures", run_id, wanted), lambda: owned.work.pictures(run_id, wanted))
 
 
 def graph_of(run_id: str) -> GraphFiles | None:
     """Return a run's network as a graph for Model Explorer, or None while it is exported."""
     owned = service()
-    return _ask(("graph", run_id), lambda: owned.schedules.graph(run_id))
+    return _request(("graph", run_id), lambda: owned.schedules.graph(run_id))
 
 
 def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
@@ -219,7 +219,7 @@ def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
         found = {record.run_id: owned.result(record.run_id) for record in finished}
         return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
 
-    return _ask(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
+    return _request(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
 
 
 def leaderboard() -> tuple[LeaderboardRow, ...] | None:
@@ -228,7 +228,7 @@ def leaderboard() -> tuple[LeaderboardRow, ...] | None:
     finished = [record for record in owned.runs() if record.state is RunState.DONE]
     files = best_files(finished)
     known = ((record.run_id, record.updated_seconds, files.get(record.run_id)) for record in finished)
-    return _ask(("leaderboard", *known), owned.leaderboard)
+    return _request(("leaderboard", *known), owned.leaderboard)
 
 
 def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
@@ -249,17 +249,17 @@ def recommendation_of(run_id: str) -> Recommendation | None:
     return None
 
 
-def forget(*question: Hashable) -> None:
-    """Let a question, such as ``("card", model)``, be answered anew the next time."""
-    _answers().pop((service().owner, *question), None)
+def forget(*key: Hashable) -> None:
+    """Let a key, such as ``("card", model)``, be answered anew the next time."""
+    _answers().pop((service().owner, *key), None)
 
 
-def _ask(question: tuple[Hashable, ...], answer: Callable[[], T]) -> T | None:
+def _request(key: tuple[Hashable, ...], answer: Callable[[], T]) -> T | None:
     """Return what ``answer`` finds, once a thread has called it; None until then."""
-    answers, key = _answers(), (service().owner, *question)
+    answers, key = _answers(), (service().owner, *key)
     if key not in answers:
         answers[key] = Future()
-        threading.Thread(target=_find, args=(key, answers[key], answer), name=str(question[0]), daemon=True).start()
+        threading.Thread(target=_find, args=(key, answers[key], answer), name=str(key[0]), daemon=True).start()
         while len(answers) > _KEPT_ANSWERS:
             answers.pop(next(iter(answers)))
     found = answers.get(key)

@@ -202,7 +202,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
                 runtime = runtime_words(task.settings.runtime)
                 if task.settings.kind != "float":
-                    _ask_whether_int8_pays(run_id, task.settings)
+                    _predict_int8(run_id, task.settings)
                 st.markdown(
                     md(
                         "The proven weights become one {} file, which {} runs{}. It runs here beside the original on "
@@ -219,7 +219,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             calibration_block(CalibrationTask(run_id=run_id, runtime=task.settings.runtime))
 
 
-def _ask_whether_int8_pays(run_id: str, settings: DeploySettings) -> None:
+def _predict_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     found = backend.service().work.outcome(task)

@@ -101,12 +101,13 @@ class PruningCompressor:
     def _removals(self, ratios: Mapping[str, float]) -> dict[str, Removal]:
         removals: dict[str, Removal] = {}
         for target in self.targets:
-            given = {ratios[member] for member in target.members if ratios.get(member)}
-            if len(given) > 1:
+            wanted = {ratios[member] for member in target.members if ratios.get(member)}
+            if len(wanted) > 1:
                 raise InvalidSchedule(
-                    f"Layers that are coupled take one pruning ratio; {', '.join(target.members)} have {sorted(given)}."
+                    "Layers that are coupled take one pruning ratio; "
+                    f"{', '.join(target.members)} have {sorted(wanted)}."
                 )
-            ratio = max(given, default=0.0)
+            ratio = max(wanted, default=0.0)
             if num_zeroed(ratio, len(self._groups[target.layer].units)):
                 removals[target.layer] = self._units(target, ratio)
         members = {member for target in self.targets for member in target.members}

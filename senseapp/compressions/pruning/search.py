@@ -199,7 +199,7 @@ def _run_in_segments(
         if is_layer(module) and module in graph:
             return answered_by_noise
         if isinstance(module, _NORMS) or mixes_neighbours(module):
-            return lambda given, *_args, **_kwargs: given
+            return lambda values, *_args, **_kwargs: values
         return forward
 
     with wrapped_forwards(graph.model, cut_open):

@@ -241,9 +241,9 @@ def watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) ->
     return module.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def _taken_to(first: Tensor, given: Tensor) -> Tensor:
+def _taken_to(first: Tensor, tensor: Tensor) -> Tensor:
     """Return a copy, as some models write into their input; in the model's precision, except for indices."""
-    return given.to(first.device, first.dtype if given.is_floating_point() else given.dtype, copy=True)
+    return tensor.to(first.device, first.dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
 def observe_inputs(
@@ -264,4 +264,4 @@ def observe_inputs(
         for module, observe in observers:
             stack.enter_context(watched(module, observe))
         for batch in batches:
-            called(model, map_tensors(batch, lambda given: _taken_to(first, given)))
+            called(model, map_tensors(batch, lambda tensor: _taken_to(first, tensor)))

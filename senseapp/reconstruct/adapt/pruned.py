@@ -162,7 +162,7 @@ class _ReaderVisit:
         """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         images = sum(map(len, inputs))
         positions = max(1, _ROWS // images)
-        given = _rows(self.product, inputs, positions, layer_generator(0, self.name))  # (G, S, K)
+        input_rows = _rows(self.product, inputs, positions, layer_generator(0, self.name))  # (G, S, K)
         before = self.dense.get_parameter("weight")
         reading = LayerProduct(self.dense, tuple(before.shape))
         wanted = torch.bmm(
@@ -175,7 +175,7 @@ class _ReaderVisit:
         parts = torch.split(wanted, self.weight.shape[0] // self.product.groups, dim=2)
         found = [
             taken_over(rows.view(images, -1, rows.shape[1]), part, matrix, intercept=self.intercept)
-            for rows, part, matrix in zip(given, parts, self.product.matrix(self.weight), strict=True)
+            for rows, part, matrix in zip(input_rows, parts, self.product.matrix(self.weight), strict=True)
         ]
         self._store(
             self.product.weight(torch.stack([weight for weight, _ in found]), self.weight),
@@ -232,7 +232,7 @@ class Reconstruction(SequentialPass):
         applied: the pruned network.
         batches: images (N, C, H, W) for the fit.
         matching: the norms and layers of the pruned network to match.
-        progress: receives the name of each visited module; may raise to stop, since the network is a copy.
+        progress: receives the name of each visited module; may raise, since the network is a copy.
 
     Attributes:
         readers: the layers with new weights, by name.
@@ -258,14 +258,14 @@ class Reconstruction(SequentialPass):
             module, intercept = applied.model.get_submodule(name), bool(matching.norms)
             intercept = intercept or _bias_of(module) is not None
             kept, before = applied.kept_channels.get(name), dense.model.get_submodule(name)
-            self.stop(name, _ReaderVisit(name, module, product, before, kept, intercept))
+            self.visit(name, _ReaderVisit(name, module, product, before, kept, intercept))
         for name, site in matching.sites.items():
             kept = applied.kept_channels.get(name)
             if isinstance(site, NormSite):
-                self.stop(name, NormVisit(site, kept))
+                self.visit(name, NormVisit(site, kept))
             elif calls[name] == 1:
                 before, module = dense.model.get_submodule(name), applied.model.get_submodule(name)
-                self.stop(name, _CorrectedVisit(module, site, before, kept))
+                self.visit(name, _CorrectedVisit(module, site, before, kept))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on the changes."""
@@ -274,7 +274,7 @@ class Reconstruction(SequentialPass):
 
 
 def _rows(product: LayerProduct, batches: Sequence[Tensor], positions: int, generator: torch.Generator) -> Tensor:
-    return torch.cat([product.rows(given, positions, generator) for given in batches], dim=1)
+    return torch.cat([product.rows(input_rows, positions, generator) for input_rows in batches], dim=1)
 
 
 def _bias_of(module: nn.Module) -> Tensor | None:

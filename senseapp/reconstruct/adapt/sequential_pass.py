@@ -51,7 +51,7 @@ class NormVisit:
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """See :class:`ModuleVisit`."""
-        goal, found = (pooled([self.site.moments(part) for part in given]) for given in (original, inputs))
+        goal, found = (pooled([self.site.moments(part) for part in batches]) for batches in (original, inputs))
         goal = goal if self.kept is None else goal.kept(self.kept)
         self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
@@ -85,14 +85,14 @@ class SequentialPass(Repair):
         self.model, self.trace = model, dense.trace
         self._networks = dense, replace(dense, model=model)
         self._batches, self._progress = batches, progress
-        self._stops: list[tuple[int, str, ModuleVisit]] = []
+        self._visits: list[tuple[int, str, ModuleVisit]] = []
 
-    def stop(self, name: str, at: ModuleVisit, position: int | None = None) -> None:
+    def visit(self, name: str, change: ModuleVisit, position: int | None = None) -> None:
         """Visit the module ``name`` at its first call, or at ``position``; never if it is not called."""
         starts = (call.start for call in self.trace.calls if call.module == name)
         place = next(starts, None) if position is None else position
         if place is not None:
-            self._stops.append((place, name, at))
+            self._visits.append((place, name, change))
 
     def fit(self, batches: Sequence[int] | None = None) -> bool:
         """Change the initial network on all or some batches; if the result is not finite, undo it and return False.
@@ -102,7 +102,7 @@ class SequentialPass(Repair):
         self.undo()
         try:
             with torch.no_grad(), self.streams(batches) as streams:
-                self._walk(streams)
+                self._run(streams)
         except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
             self.undo()
             return False
@@ -113,13 +113,13 @@ class SequentialPass(Repair):
 
     def is_finite(self) -> bool:
         """Return whether all changed values are finite."""
-        return all(stop.is_finite() for _, _, stop in self._stops)
+        return all(change.is_finite() for _, _, change in self._visits)
 
     def undo(self) -> None:
         """Restore the initial network."""
         with torch.no_grad():
-            for _, _, stop in reversed(self._stops):
-                stop.undo()
+            for _, _, change in reversed(self._visits):
+                change.undo()
 
     @property
     def num_images(self) -> int:
@@ -137,16 +137,16 @@ class SequentialPass(Repair):
     def _images(self, chosen: Sequence[int]) -> list[Tensor]:
         """Return the images of these batches, limited by memory, in micro-batches."""
         dense = self._networks[0]
-        positions = [position for position, _, _ in self._stops]
+        positions = [position for position, _, _ in self._visits]
         most = _PREFIX_BYTES // (2 * max(1, prefix_bytes_per_image(dense.trace, positions)))
         images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, _MOST_IMAGES))]
         return [part.contiguous(memory_format=_order(part)) for part in torch.split(images, dense.layout.micro_batch)]
 
-    def _walk(self, streams: Sequence[Stream]) -> None:
-        for number, (position, name, stop) in enumerate(sorted(self._stops, key=lambda each: each[0]), start=1):
-            self._progress(f"{self.title}: {name}, {number} of {len(self._stops)}")
+    def _run(self, streams: Sequence[Stream]) -> None:
+        for number, (position, name, change) in enumerate(sorted(self._visits, key=lambda each: each[0]), start=1):
+            self._progress(f"{self.title}: {name}, {number} of {len(self._visits)}")
             original, inputs = (stream.inputs(name, position) for stream in streams)
-            stop.adapt(original, inputs)
+            change.adapt(original, inputs)
 
 
 class Stream:
@@ -169,7 +169,7 @@ class Stream:
         """Continue to the call of ``module`` that starts at ``position``; return its input in each batch."""
         if self._here[:2] != (module, position):
             found: list[Tensor] = []
-            with watched(self.module(module), lambda given: found.append(given[0])), torch.inference_mode():
+            with watched(self.module(module), lambda inputs: found.append(inputs[0])), torch.inference_mode():
                 for prefix in self._prefixes:
                     self._replay.advance(prefix, position)
             self._here = module, position, found

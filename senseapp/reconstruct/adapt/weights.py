@@ -134,10 +134,10 @@ class Adaptation(SequentialPass):
         self.left: dict[str, str] = {}
         self.layers: dict[str, LayerVisit] = {}
         for position, layer in self._found(dense.model, applied):
-            self.stop(layer.name, layer, position)
+            self.visit(layer.name, layer, position)
             self.layers[layer.name] = layer
         for name, module in batch_norms(applied.model).items():
-            self.stop(name, NormVisit(NormSite(module)))
+            self.visit(name, NormVisit(NormSite(module)))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on the update, and on layers that were not changed."""
