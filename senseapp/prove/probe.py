@@ -142,7 +142,7 @@ def is_busy() -> bool:
 
 
 def _shape(layer: LayerProfile) -> LayerShape:
-    return LayerShape(given=layer.input_shape, made=layer.output_shape, weight=layer.weight_shape)
+    return LayerShape(input_shape=layer.input_shape, output_shape=layer.output_shape, weight=layer.weight_shape)
 
 
 def _parts(

@@ -18,12 +18,12 @@ class LayerShape:
     """A layer as far as its time depends on it, for one image.
 
     Attributes:
-        given, made: shapes of input and output, without the batch axis.
+        input_shape, output_shape: of input and output, without the batch axis.
         weight: shape of the weight, (out, in / groups, …).
     """
 
-    given: tuple[int, ...]
-    made: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
     weight: tuple[int, ...]
 
 

@@ -155,11 +155,11 @@ def test_a_layer_behind_nothing_keeps_its_bias_in_int8() -> None:
     zero(network[0].weight, network[0].bias)
     exported, batches = onnx_model(network, torch.zeros(1, 3, 8, 8)), [images_for(8).images]
     found = products(onnx.load_from_string(exported))
-    inputs = {each.given: (0.0, 0.0) if index else (-4.0, 4.0) for index, each in enumerate(found)}
+    inputs = {each.input: (0.0, 0.0) if index else (-4.0, 4.0) for index, each in enumerate(found)}
     fitted = rounded_products(exported, batches, found, inputs, progress=lambda _sentence: None)
     with Int8Writer(exported, batches, rounding=Rounding(ranges=inputs, products=fitted)) as writer:
         content = writer.write()
-        writer.rounding = Rounding(ranges=inputs | {found[1].given: (0.0, 1e-9)}, products=fitted)
+        writer.rounding = Rounding(ranges=inputs | {found[1].input: (0.0, 1e-9)}, products=fitted)
         too_fine = onnx.load_from_string(writer.write()).graph.initializer
     bias = network[2].bias.detach()
     assert float(bias.abs().min()) > 0.01

@@ -76,7 +76,7 @@ def test_weights_that_their_integers_do_not_make_stay_as_they_are() -> None:
 
 
 def node_of(values: Tensor) -> WeightedNode:
-    return WeightedNode(node="n", kind="Gemm", given="x", weight="w", bias=None, values=values.T, offsets=None)
+    return WeightedNode(node="n", kind="Gemm", input="x", weight="w", bias=None, values=values.T, offsets=None)
 
 
 @settings(deadline=None)

@@ -138,12 +138,12 @@ def test_rows_times_the_matrix_are_what_the_node_makes(network):
         *(("Conv", 1, False), ("Gemm", 1, False)),
     ]
     made = {node.name: node.output[0] for node in model.graph.node}
-    wanted = {each.given for each in found} | {made[each.node] for each in found}
+    wanted = {each.input for each in found} | {made[each.node] for each in found}
     wanted -= {model.graph.input[0].name, model.graph.output[0].name}
     model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(wanted))
     seen = {model.graph.input[0].name: FITTED[:2], **RuntimeModel(model.SerializeToString()).tensors(FITTED[:2])}
     for each in found:
-        rows = each.rows(seen[each.given], 10**6, torch.Generator().manual_seed(0))
+        rows = each.rows(seen[each.input], 10**6, torch.Generator().manual_seed(0))
         outputs = (rows @ each.matrix(each.values).transpose(1, 2)).movedim(1, 0).flatten(1)  # (S, O)
         outputs = outputs + (0 if each.offsets is None else each.offsets)
         expected = seen[made[each.node]].movedim(1, -1).reshape(-1, outputs.shape[1])
@@ -217,7 +217,7 @@ def test_biases_keep_the_mean_of_outputs(network):
     nodes = products(onnx.load_from_string(network))
     fitted = rounded_products(network, [FITTED], nodes, found, progress=lambda _sentence: None)
     first = fitted[nodes[0].node]
-    low, high = found[first.product.given]
+    low, high = found[first.product.input]
     seen = np.round((FITTED.numpy() - low) / ((high - low) / 255)) * ((high - low) / 255) + low
     before = torch.nn.functional.conv2d(FITTED, first.product.values, first.product.offsets, stride=2)
     after = torch.nn.functional.conv2d(torch.from_numpy(seen).float(), first.weight, first.offsets, stride=2)

@@ -178,16 +178,16 @@ def test_the_sentence_says_no_more_than_the_interval(low: float, high: float, sa
 
 
 SHAPES = [
-    LayerShape(given=(8, 12, 12), made=(16, 6, 6), weight=(16, 8, 3, 3)),
-    LayerShape(given=(16, 6, 6), made=(16, 6, 6), weight=(16, 1, 3, 3)),
-    LayerShape(given=(10, 16), made=(10, 32), weight=(32, 16)),
-    LayerShape(given=(32,), made=(5,), weight=(5, 32)),
+    LayerShape(input_shape=(8, 12, 12), output_shape=(16, 6, 6), weight=(16, 8, 3, 3)),
+    LayerShape(input_shape=(16, 6, 6), output_shape=(16, 6, 6), weight=(16, 1, 3, 3)),
+    LayerShape(input_shape=(10, 16), output_shape=(10, 32), weight=(32, 16)),
+    LayerShape(input_shape=(32,), output_shape=(5,), weight=(5, 32)),
 ]
 
 
 @pytest.mark.slow
 def test_onnxruntime_times_layers_and_what_is_between_them() -> None:
-    strange = LayerShape(given=(7, 4, 4), made=(8, 4, 4), weight=(8, 3, 3, 3))
+    strange = LayerShape(input_shape=(7, 4, 4), output_shape=(8, 4, 4), weight=(8, 3, 3, 3))
     kinds: list[GlueKind] = ["add", "mul", "silu", "hardswish", "gelu", "softmax", "layer_norm", "pool", "matmul"]
     found = probe([*SHAPES, strange], kinds, profiler=PROFILER)
     assert [each.shape for each in found.layers] == SHAPES

@@ -71,23 +71,23 @@ def _escaping(function: Callable[..., Any], texts: tuple[str, ...], *, options: 
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         if most:
-            given.arguments["max_chars"] = min(given.arguments.get("max_chars") or most, LONGEST_TEXT)
+            bound.arguments["max_chars"] = min(bound.arguments.get("max_chars") or most, LONGEST_TEXT)
         for name in texts:
-            if name in given.arguments:
-                given.arguments[name] = _escaped(given.arguments[name])
+            if name in bound.arguments:
+                bound.arguments[name] = _escaped(bound.arguments[name])
         if options:
-            written: Callable[[Any], Any] = given.arguments.get("format_func") or str
-            given.arguments["format_func"] = lambda option: as_written(written(option))
-        return function(*given.args, **given.kwargs)
+            written: Callable[[Any], Any] = bound.arguments.get("format_func") or str
+            bound.arguments["format_func"] = lambda option: as_written(written(option))
+        return function(*bound.args, **bound.kwargs)
 
     call.escapes = texts  # type: ignore[attr-defined]
     return call
 
 
-def _escaped(given: Any) -> Any:
+def _escaped(value: Any) -> Any:
     """Return a text, or several, as Streamlit has to be given it; what is neither stays."""
-    if isinstance(given, str):
-        return as_written(given)
-    return [_escaped(each) for each in given] if isinstance(given, list | tuple) else given
+    if isinstance(value, str):
+        return as_written(value)
+    return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value

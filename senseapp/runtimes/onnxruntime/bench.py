@@ -61,8 +61,8 @@ class LayerNode:
 
     node: onnx.NodeProto
     weight: onnx.TensorProto
-    given: tuple[int, ...]
-    made: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
 
 
 def product_bench(products: Sequence[LayerNode], *, int8: bool) -> bytes:
@@ -76,8 +76,8 @@ def product_bench(products: Sequence[LayerNode], *, int8: bool) -> bytes:
         name = f"product{index}"
         dims = tuple(product.weight.dims)
         biased = len(product.node.input) > 2
-        inputs.append(helper.make_tensor_value_info(f"in{index}", kind, product.given))
-        outputs.append(helper.make_tensor_value_info(f"out{index}" if int8 else name, kind, product.made))
+        inputs.append(helper.make_tensor_value_info(f"in{index}", kind, product.input_shape))
+        outputs.append(helper.make_tensor_value_info(f"out{index}" if int8 else name, kind, product.output_shape))
         own = onnx.NodeProto()
         own.CopyFrom(product.node)
         own.name, own.output[0] = name, name
@@ -100,11 +100,11 @@ def product_bench(products: Sequence[LayerNode], *, int8: bool) -> bytes:
             own.input[2] = f"c{index}"
         nodes += [own, helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"out{index}"])]
     if int8:  # what the borders of an int8 part cost, on the largest tensor
-        largest = max(products, key=lambda each: math.prod(each.made))
-        inputs.append(helper.make_tensor_value_info("border", TensorProto.FLOAT, largest.made))
-        outputs.append(helper.make_tensor_value_info("rounded_QuantizeLinear", TensorProto.UINT8, largest.made))
-        inputs.append(helper.make_tensor_value_info("back", TensorProto.UINT8, largest.made))
-        outputs.append(helper.make_tensor_value_info("real_DequantizeLinear", TensorProto.FLOAT, largest.made))
+        largest = max(products, key=lambda each: math.prod(each.output_shape))
+        inputs.append(helper.make_tensor_value_info("border", TensorProto.FLOAT, largest.output_shape))
+        outputs.append(helper.make_tensor_value_info("rounded_QuantizeLinear", TensorProto.UINT8, largest.output_shape))
+        inputs.append(helper.make_tensor_value_info("back", TensorProto.UINT8, largest.output_shape))
+        outputs.append(helper.make_tensor_value_info("real_DequantizeLinear", TensorProto.FLOAT, largest.output_shape))
         nodes.append(helper.make_node("QuantizeLinear", ["border", "scale", "zero"], ["rounded_QuantizeLinear"]))
         nodes.append(helper.make_node("DequantizeLinear", ["back", "scale", "zero"], ["real_DequantizeLinear"]))
     graph = helper.make_graph(nodes, "layers", inputs, outputs, constants)
@@ -113,7 +113,7 @@ def product_bench(products: Sequence[LayerNode], *, int8: bool) -> bytes:
 
 
 def _outputs(product: LayerNode) -> int:
-    return product.made[1] if product.node.op_type == "Conv" else product.made[-1]
+    return product.output_shape[1] if product.node.op_type == "Conv" else product.output_shape[-1]
 
 
 def timed_products(

@@ -119,20 +119,20 @@ class _Folding:
 
     def _norm(self, node: NodeProto) -> _Affine | None:
         values = [self._numbers(name) for name in node.input[1:]]
-        given = _attributes(node)
-        if given.get("training_mode", 0) or any(node.output[1:]):
+        attributes = _attributes(node)
+        if attributes.get("training_mode", 0) or any(node.output[1:]):
             return None
         found = [each for each in values if each is not None]
         if len(found) != 4:
             return None
         gamma, beta, mean, variance = found
-        scale = gamma / np.sqrt(variance + given.get("epsilon", _EPSILON))
+        scale = gamma / np.sqrt(variance + attributes.get("epsilon", _EPSILON))
         return _Affine(scale, beta - mean * scale)
 
-    def _constant(self, node: NodeProto, given: str, channels: int, rank: int) -> _Affine | None:
-        if node.op_type not in ("Add", "Sub", "Mul", "Div") or list(node.input).count(given) != 1:
+    def _constant(self, node: NodeProto, name: str, channels: int, rank: int) -> _Affine | None:
+        if node.op_type not in ("Add", "Sub", "Mul", "Div") or list(node.input).count(name) != 1:
             return None
-        place = list(node.input).index(given)
+        place = list(node.input).index(name)
         values = self._numbers(node.input[1 - place])
         if values is None or (place == 1 and node.op_type in ("Sub", "Div")) or values.ndim > rank + 1:
             return None

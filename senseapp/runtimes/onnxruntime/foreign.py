@@ -146,11 +146,11 @@ class OnnxFile(ForeignFile):
         return str(self._session.get_inputs()[0].type)
 
     def _of_images(self, name: str, values: Array, batch: Tensor) -> Tensor:
-        given = self.fixed_batch or len(batch)
-        if not isinstance(values, np.ndarray) or not values.ndim or len(values) != given:
+        count = self.fixed_batch or len(batch)
+        if not isinstance(values, np.ndarray) or not values.ndim or len(values) != count:
             shape = getattr(values, "shape", type(values).__name__)
             raise UnsupportedModel(
-                f"The output “{printable_text(name)}” is {shape} for {given} images: it does not list them one by one."
+                f"The output “{printable_text(name)}” is {shape} for {count} images: it does not list them one by one."
             )
         found = torch.from_numpy(values[: len(batch)].copy())
         return found.float() if found.is_floating_point() else found
@@ -171,18 +171,18 @@ def _facts(session: Any) -> FileFacts:
     if len(inputs) != 1:
         names = ", ".join(f"“{printable_text(each.name)}”" for each in inputs[:8]) or "none"
         raise UnsupportedModel(f"The file takes {len(inputs)} inputs ({names}); a check needs images as its only one.")
-    (given,) = inputs
-    shape = _shape(given.shape)
-    if len(shape) != 4 or given.type not in _TYPES:
+    (declared,) = inputs
+    shape = _shape(declared.shape)
+    if len(shape) != 4 or declared.type not in _TYPES:
         raise UnsupportedModel(
-            f"The input “{printable_text(given.name)}” is {given.type} of {len(shape)} axes; images are numbers "
+            f"The input “{printable_text(declared.name)}” is {declared.type} of {len(shape)} axes; images are numbers "
             "(N, C, H, W) or (N, H, W, C)."
         )
     metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
     return FileFacts(
-        input_name=given.name,
+        input_name=declared.name,
         input_shape=shape,
-        input_type=np.dtype(_TYPES[given.type]).name,
+        input_type=np.dtype(_TYPES[declared.type]).name,
         channels_last=is_channels_last([length or 0 for length in shape]),
         outputs=tuple((each.name, _shape(each.shape)) for each in session.get_outputs()),
         metadata=dict(metadata),

@@ -83,7 +83,7 @@ def _written(node: NodeProto, product: WeightedNode, packed: list[str]) -> list[
     outputs, inputs = product.matrix(product.values)[0].shape
     result = f"{node.output[0]}.product" if product.bias is not None else node.output[0]
     settings: dict[str, Any] = {"K": inputs, "N": outputs, "bits": BITS, "block_size": _BLOCK}
-    found = [helper.make_node("MatMulNBits", [product.given, *packed], [result], node.name, domain=_DOMAIN, **settings)]
+    found = [helper.make_node("MatMulNBits", [product.input, *packed], [result], node.name, domain=_DOMAIN, **settings)]
     if product.bias is not None:
         found.append(helper.make_node("Add", [result, product.bias], list(node.output), f"{node.name}.bias"))
     return found

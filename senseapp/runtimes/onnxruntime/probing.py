@@ -59,32 +59,36 @@ def probe(
 
 def _product(shape: LayerShape) -> LayerNode | None:
     """Return a layer as a node of its own; None for what is no convolution and no linear layer of images."""
-    weight, given = shape.weight, shape.given
-    if len(weight) == 2 and given and given[-1] == weight[1]:
-        made = (*given[:-1], weight[0])
-        if len(given) == 1:
+    weight, inputs = shape.weight, shape.input_shape
+    if len(weight) == 2 and inputs and inputs[-1] == weight[1]:
+        outputs = (*inputs[:-1], weight[0])
+        if len(inputs) == 1:
             node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)
-            return LayerNode(node=node, weight=_constant(weight), given=(1, *given), made=(1, *made))
+            return LayerNode(node=node, weight=_constant(weight), input_shape=(1, *inputs), output_shape=(1, *outputs))
         node = helper.make_node("MatMul", ["x", "w"], ["y"])
-        return LayerNode(node=node, weight=_constant(weight[::-1]), given=(1, *given), made=(1, *made))
+        return LayerNode(
+            node=node, weight=_constant(weight[::-1]), input_shape=(1, *inputs), output_shape=(1, *outputs)
+        )
     kernel = weight[2:]
-    if not kernel or len(given) != len(kernel) + 1 or len(shape.made) != len(given) or given[0] % weight[1]:
+    if not kernel or len(inputs) != len(kernel) + 1 or len(shape.output_shape) != len(inputs) or inputs[0] % weight[1]:
         return None
-    strides = [max(1, round(size / made)) for size, made in zip(given[1:], shape.made[1:], strict=True)]
+    strides = [max(1, round(size / out)) for size, out in zip(inputs[1:], shape.output_shape[1:], strict=True)]
     missing = [
-        max(0, (made - 1) * stride + window - size)
-        for size, made, stride, window in zip(given[1:], shape.made[1:], strides, kernel, strict=True)
+        max(0, (out - 1) * stride + window - size)
+        for size, out, stride, window in zip(inputs[1:], shape.output_shape[1:], strides, kernel, strict=True)
     ]
     pads = [size // 2 for size in missing] + [size - size // 2 for size in missing]
-    made = tuple(
+    outputs = tuple(
         (size + more - window) // stride + 1
-        for size, more, window, stride in zip(given[1:], missing, kernel, strides, strict=True)
+        for size, more, window, stride in zip(inputs[1:], missing, kernel, strides, strict=True)
     )
-    groups = given[0] // weight[1]
-    if min(made) < 1 or weight[0] % groups:
+    groups = inputs[0] // weight[1]
+    if min(outputs) < 1 or weight[0] % groups:
         return None
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], group=groups, strides=strides, pads=pads)
-    return LayerNode(node=node, weight=_constant(weight), given=(1, *given), made=(1, weight[0], *made))
+    return LayerNode(
+        node=node, weight=_constant(weight), input_shape=(1, *inputs), output_shape=(1, weight[0], *outputs)
+    )
 
 
 def _constant(dims: Sequence[int]) -> TensorProto:
@@ -109,22 +113,22 @@ class _ProbeGraph:
             "zero": np.array(128, np.uint8),
         }
 
-    def given(self, *shape: int) -> str:
+    def input(self, *shape: int) -> str:
         """Return an input of that shape."""
-        name = f"given{len(self._inputs)}"
+        name = f"in{len(self._inputs)}"
         self._inputs.append(helper.make_tensor_value_info(name, self._type, shape))
         return self._real(name)
 
-    def node(self, kind: str, *given: str, rounds: bool = True, **attributes: Any) -> str:
+    def node(self, kind: str, *inputs: str, rounds: bool = True, **attributes: Any) -> str:
         """Return what an operation returns, in int8 rounded and in float again; ``rounds`` is whether it is."""
-        made = f"made{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, list(given), [made], **attributes))
-        return self._real(self._rounded(made)) if rounds else made
+        output = f"out{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
+        return self._real(self._rounded(output)) if rounds else output
 
-    def conv(self, given: str) -> str:
+    def conv(self, value: str) -> str:
         """Return what a convolution of 1 × 1 of each channel returns."""
         weight = self.constant(np.ones((_IMAGE[1], 1, 1, 1), np.float32))
-        return self.node("Conv", given, weight, group=_IMAGE[1])
+        return self.node("Conv", value, weight, group=_IMAGE[1])
 
     def constant(self, values: NDArray[Any]) -> str:
         """Return a constant; weights are integers in int8."""
@@ -136,9 +140,9 @@ class _ProbeGraph:
         self._constants[name] = values
         return name
 
-    def ends(self, made: str) -> None:
+    def ends(self, output: str) -> None:
         """Make a tensor an output."""
-        name = self._rounded(made)
+        name = self._rounded(output)
         self._outputs.append(helper.make_tensor_value_info(name, self._type, None))
 
     def seconds(self, profiler: Profiler, threads: int) -> float:
@@ -168,73 +172,73 @@ class _ProbeGraph:
 
 
 def _convs(graph: _ProbeGraph) -> None:
-    graph.ends(graph.conv(graph.conv(graph.given(*_IMAGE))))
+    graph.ends(graph.conv(graph.conv(graph.input(*_IMAGE))))
 
 
 def _three_convs(graph: _ProbeGraph) -> None:
-    graph.ends(graph.conv(graph.conv(graph.conv(graph.given(*_IMAGE)))))
+    graph.ends(graph.conv(graph.conv(graph.conv(graph.input(*_IMAGE)))))
 
 
 def _between(make: Callable[[_ProbeGraph, str], str]) -> _Make:
     """Return what puts an operation between two convolutions."""
 
-    def made(graph: _ProbeGraph) -> None:
-        graph.ends(graph.conv(make(graph, graph.conv(graph.given(*_IMAGE)))))
+    def build(graph: _ProbeGraph) -> None:
+        graph.ends(graph.conv(make(graph, graph.conv(graph.input(*_IMAGE)))))
 
-    return made
+    return build
 
 
 def _alone(kind: str, *shapes: tuple[int, ...]) -> _Make:
     """Return what makes an operation alone, on inputs of these shapes."""
 
-    def made(graph: _ProbeGraph) -> None:
-        graph.ends(graph.node(kind, *(graph.given(*shape) for shape in shapes), rounds=False))
+    def build(graph: _ProbeGraph) -> None:
+        graph.ends(graph.node(kind, *(graph.input(*shape) for shape in shapes), rounds=False))
 
-    return made
+    return build
 
 
 def _sum(graph: _ProbeGraph) -> None:
-    first = graph.conv(graph.given(*_IMAGE))
+    first = graph.conv(graph.input(*_IMAGE))
     graph.ends(graph.conv(graph.node("Add", first, graph.conv(first))))
 
 
 def _mean(graph: _ProbeGraph) -> None:
-    first = graph.conv(graph.given(*_IMAGE))
+    first = graph.conv(graph.input(*_IMAGE))
     graph.ends(graph.conv(first))
     graph.ends(graph.node("ReduceMean", first, graph.constant(np.array([2, 3])), keepdims=1, rounds=False))
 
 
-def _hardswish(graph: _ProbeGraph, given: str) -> str:
+def _hardswish(graph: _ProbeGraph, value: str) -> str:
     """Return what onnxruntime makes of HardSwish, which it has no kernel for."""
-    gate = graph.node("HardSigmoid", given, alpha=1 / 6, rounds=False)
-    return graph.node("Mul", given, gate)
+    gate = graph.node("HardSigmoid", value, alpha=1 / 6, rounds=False)
+    return graph.node("Mul", value, gate)
 
 
 def _layer_norm(graph: _ProbeGraph) -> None:
     size = _TOKENS[-1]
     gain, shift = graph.constant(np.ones(size, np.float32)), graph.constant(np.zeros(size, np.float32))
-    graph.ends(graph.node("LayerNormalization", graph.given(*_TOKENS), gain, shift, rounds=False))
+    graph.ends(graph.node("LayerNormalization", graph.input(*_TOKENS), gain, shift, rounds=False))
 
 
 _GLUE: Mapping[GlueKind, tuple[_Make, _Make | None, int]] = {
     "add": (_sum, _three_convs, math.prod(_IMAGE)),
     "mul": (
-        _between(lambda graph, given: graph.node("Mul", given, graph.given(1, _IMAGE[1], 1, 1))),
+        _between(lambda graph, value: graph.node("Mul", value, graph.input(1, _IMAGE[1], 1, 1))),
         _convs,
         math.prod(_IMAGE),
     ),
     "silu": (
-        _between(lambda graph, given: graph.node("Mul", given, graph.node("Sigmoid", given))),
+        _between(lambda graph, value: graph.node("Mul", value, graph.node("Sigmoid", value))),
         _convs,
         math.prod(_IMAGE),
     ),
     "hardswish": (_between(_hardswish), _convs, math.prod(_IMAGE)),
     "hardsigmoid": (
-        _between(lambda graph, given: graph.node("HardSigmoid", given, alpha=1 / 6)),
+        _between(lambda graph, value: graph.node("HardSigmoid", value, alpha=1 / 6)),
         _convs,
         math.prod(_IMAGE),
     ),
-    "sigmoid": (_between(lambda graph, given: graph.node("Sigmoid", given)), _convs, math.prod(_IMAGE)),
+    "sigmoid": (_between(lambda graph, value: graph.node("Sigmoid", value)), _convs, math.prod(_IMAGE)),
     "pool": (_mean, _convs, math.prod(_IMAGE)),
     "gelu": (_alone("Gelu", _TOKENS), None, math.prod(_TOKENS)),
     "softmax": (_alone("Softmax", _SCORES), None, math.prod(_SCORES)),

@@ -70,7 +70,7 @@ def time_layers(
     slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
     real_seconds = slower[0] * real_own * np.array(real) / sum(real)
     whole_seconds = slower[1] * whole_own * np.array(whole) / sum(whole)
-    sizes = np.array([math.prod(each.made) for each in every])
+    sizes = np.array([math.prod(each.output_shape) for each in every])
     whole_seconds += (slower[1] * whole_rest - slower[0] * real_rest) * sizes / sizes.sum()  # with what it is between
     found = [
         LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
@@ -107,7 +107,7 @@ def time_products(
         node.name = names.get(node.name, node.name)
     kernels = profiler.kernels(model.SerializeToString(), threads, batch, _MEDIAN)
     seconds = by_product(kernels, len(products))
-    sizes = (math.prod(product.made) for product in products.values())
+    sizes = (math.prod(product.output_shape) for product in products.values())
     rest = sum(kernel.seconds for kernel in kernels) - sum(seconds)
     return dict(zip(products, zip(seconds, sizes, strict=True), strict=True)), rest
 
@@ -149,7 +149,12 @@ def _products(
         if node.input[0] in shapes and node.output[0] in shapes:
             seen.add(layer)
             weight = weights[node.input[1]]
-            yield layer, LayerNode(node=node, weight=weight, given=shapes[node.input[0]], made=shapes[node.output[0]])
+            yield (
+                layer,
+                LayerNode(
+                    node=node, weight=weight, input_shape=shapes[node.input[0]], output_shape=shapes[node.output[0]]
+                ),
+            )
 
 
 def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:

@@ -75,13 +75,13 @@ def ranges(
     generator = torch.Generator().manual_seed(0)
     watching = {name: {tensor: OBSERVERS[name]() for tensor in tensors} for name in observers}
     for values in tensors_of(network, batches, tensors):
-        for tensor, given in values.items():
-            flat = given.reshape(-1)
-            most = _VALUES * len(given)
+        for tensor, output in values.items():
+            flat = output.reshape(-1)
+            most = _VALUES * len(output)
             if len(flat) > most:
                 flat = flat[torch.randint(len(flat), (most,), generator=generator)]
             for name in observers:
-                watching[name][tensor].update(given if name == "minmax" else flat)
+                watching[name][tensor].update(output if name == "minmax" else flat)
     rounding = partial(fake_quantize_input, bits=bits)
     found: dict[ActivationObserver, dict[str, Range]] = {}
     for name, each in watching.items():
@@ -109,13 +109,13 @@ def rounded_products(
     The bias takes up the difference that rounded inputs and weights make to the mean of the output, so weights are
     fitted to the covariance of inputs where there is one (Nagel et al. 2019, "Data-free quantization", section 4.2).
     """
-    wanted = [each for each in products if each.given in inputs]
-    sums = {each.node: _Sums(each, inputs[each.given]) for each in wanted}
+    wanted = [each for each in products if each.input in inputs]
+    sums = {each.node: _Sums(each, inputs[each.input]) for each in wanted}
     generator = torch.Generator().manual_seed(0)
     images = sum(map(len, batches))
-    for values in tensors_of(network, batches, sorted({each.given for each in wanted})):
+    for values in tensors_of(network, batches, sorted({each.input for each in wanted})):
         for each in wanted:
-            sums[each.node].add(values[each.given], images, generator)
+            sums[each.node].add(values[each.input], images, generator)
     found = {}
     for index, each in enumerate(wanted):
         progress(f"Rounding weights · {index} of {len(wanted)}")
@@ -136,9 +136,9 @@ class _Sums:
         self._first_rounded = torch.zeros_like(self._first)
         self._count = 0
 
-    def add(self, given: Tensor, images: int, generator: torch.Generator) -> None:
+    def add(self, inputs: Tensor, images: int, generator: torch.Generator) -> None:
         wanted = min(max(_ROWS_OF_A_COLUMN * self._second.shape[1], _ROWS[0]), _ROWS[1])
-        rows = self._product.rows(given, math.ceil(wanted / images) * len(given), generator)
+        rows = self._product.rows(inputs, math.ceil(wanted / images) * len(inputs), generator)
         seen = fake_quantize_input(rows, *self._ends, bits=_BITS)
         self._second += seen.transpose(1, 2) @ seen
         self._first += rows.sum(1)
@@ -187,12 +187,12 @@ def _rows(product: WeightedNode, weight: IntegerWeight) -> tuple[Tensor, Tensor]
 def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Yield what ``wanted`` tensors of ``network`` are on a few images after the other."""
     model = onnx.load_from_string(network)
-    given, shown = model.graph.input[0].name, {each.name for each in model.graph.output}
+    own_input, shown = model.graph.input[0].name, {each.name for each in model.graph.output}
     model.graph.output.extend(
-        helper.make_empty_tensor_value_info(name) for name in wanted if name not in {given, *shown}
+        helper.make_empty_tensor_value_info(name) for name in wanted if name not in {own_input, *shown}
     )
     opened = RuntimeModel(model.SerializeToString())
     for batch in batches:
         for part in torch.split(batch, opened.fixed_batch or _AT_ONCE):
             found = opened.tensors(part)
-            yield {name: part if name == given else found[name] for name in wanted}
+            yield {name: part if name == own_input else found[name] for name in wanted}

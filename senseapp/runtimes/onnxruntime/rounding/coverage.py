@@ -24,12 +24,12 @@ def coverage(
     ends = {name: torch.tensor([float("inf"), -float("inf")]) for name in found}
     outside, values = dict.fromkeys(found, 0), dict.fromkeys(found, 0)
     for tensors in tensors_of(network, others, list(found)):
-        for name, given in tensors.items():
+        for name, tensor in tensors.items():
             low, high = found[name]
-            outside[name] += int(((given < low) | (given > high)).sum())
-            values[name] += given.numel()
+            outside[name] += int(((tensor < low) | (tensor > high)).sum())
+            values[name] += tensor.numel()
             least, most = ends[name]
-            ends[name] = torch.stack([least.minimum(given.amin()), most.maximum(given.amax())])
+            ends[name] = torch.stack([least.minimum(tensor.amin()), most.maximum(tensor.amax())])
     images = sum(map(len, others))
     makers = {name: node.name for node in onnx.load_from_string(network).graph.node for name in node.output}
     return [

@@ -168,8 +168,8 @@ class _ChannelGraph:
         for node in self._graph.node:
             linked = [name for name in (*node.input, *node.output) if name and name not in self._constants]
             if (product := self._products.get(node.name)) is not None:
-                read.setdefault(product.given, []).append(product)
-                (convolved if product.kind == "Conv" else multiplied).update((product.given, node.output[0]))
+                read.setdefault(product.input, []).append(product)
+                (convolved if product.kind == "Conv" else multiplied).update((product.input, node.output[0]))
             elif self._is_scaled_norm(node):
                 multiplied.add(node.output[0])
                 fixed.update(node.input)
@@ -199,15 +199,17 @@ class _ChannelGraph:
         """Return the value that a node clips to, infinite for none; None where it is not linear in each channel."""
         if node.op_type not in _BY_CHANNEL:
             return None
-        given = [self._constants[name] for name in node.input if name in self._constants]
+        constants = [self._constants[name] for name in node.input if name in self._constants]
         if node.op_type == "Clip":
-            ends = [float(numpy_helper.to_array(each)) for each in given]
+            ends = [float(numpy_helper.to_array(each)) for each in constants]
             return ends[1] if len(ends) == 2 and ends[0] == 0 and ends[1] > 0 else None
-        if node.op_type == "ReduceMean" and any(set(numpy_helper.to_array(each).tolist()) & {0, 1} for each in given):
+        if node.op_type == "ReduceMean" and any(
+            set(numpy_helper.to_array(each).tolist()) & {0, 1} for each in constants
+        ):
             return None
-        if node.op_type == "Reshape" and [numpy_helper.to_array(each).size for each in given] != [2]:
+        if node.op_type == "Reshape" and [numpy_helper.to_array(each).size for each in constants] != [2]:
             return None
-        return None if node.op_type == "Add" and given else float("inf")
+        return None if node.op_type == "Add" and constants else float("inf")
 
     def _is_scaled_norm(self, node: NodeProto) -> bool:
         own = node.input[1:]
@@ -218,28 +220,28 @@ class _ChannelGraph:
     def scale(self, factors: Mapping[str, Tensor]) -> None:
         """Multiply the channels of each tensor by its factors, in the constants of what makes and reads it."""
         for node in self._graph.node:
-            made = factors.get(node.output[0])
+            factor = factors.get(node.output[0])
             if (product := self._products.get(node.name)) is not None:
-                self._set(product.weight, _scaled(product, factors.get(product.given), made))
-                if product.bias is not None and product.offsets is not None and made is not None:
-                    self._set(product.bias, product.offsets * made)
-            elif made is not None and self._is_scaled_norm(node):
+                self._set(product.weight, _scaled(product, factors.get(product.input), factor))
+                if product.bias is not None and product.offsets is not None and factor is not None:
+                    self._set(product.bias, product.offsets * factor)
+            elif factor is not None and self._is_scaled_norm(node):
                 for name in node.input[1:]:
-                    self._set(name, torch.from_numpy(np.array(numpy_helper.to_array(self._constants[name]))) * made)
+                    self._set(name, torch.from_numpy(np.array(numpy_helper.to_array(self._constants[name]))) * factor)
 
     def _set(self, name: str, value: Tensor) -> None:
         array: NDArray[np.float32] = value.float().numpy()
         self._constants[name].CopyFrom(numpy_helper.from_array(array, name))
 
 
-def _scaled(product: WeightedNode, given: Tensor | None, made: Tensor | None) -> Tensor:
+def _scaled(product: WeightedNode, input_factor: Tensor | None, output_factor: Tensor | None) -> Tensor:
     """Return the weight of ``product`` for an input and an output whose channels are multiplied by these factors."""
     weight = product.matrix(product.values)  # (G, O/G, K), where channels change fastest
-    if given is not None:
-        inputs = given.view(product.groups, 1, 1, -1)
+    if input_factor is not None:
+        inputs = input_factor.view(product.groups, 1, 1, -1)
         weight = (_by_input(product) / inputs).view_as(weight)
-    if made is not None:
-        weight = weight * made.view(product.groups, -1, 1)
+    if output_factor is not None:
+        weight = weight * output_factor.view(product.groups, -1, 1)
     return product.tensor(weight)
 
 
@@ -277,10 +279,10 @@ def _seen(network: bytes, batches: Sequence[Tensor], tensors: Sequence[str]) -> 
     """Return what ``tensors`` of ``network`` are on ``batches``."""
     found: dict[str, _Seen] = {}
     for values in tensors_of(network, batches, tensors):
-        for name, given in values.items():
-            size = given.abs()
+        for name, output in values.items():
+            size = output.abs()
             first, last = size.movedim(1, 0).flatten(1).amax(1), size.flatten(0, -2).amax(0)
             if (known := found.get(name)) is not None:
                 first, last = first.maximum(known.by_channel), last.maximum(known.by_last)
-            found[name] = _Seen(given.dim(), len(given), first, last)
+            found[name] = _Seen(output.dim(), len(output), first, last)
     return found

@@ -33,32 +33,32 @@ def layer_roundings(
     """
     model = onnx.load_from_string(network)
     nodes = products(model)
-    made = {each.node: _made_by(model, each) for each in nodes}
+    outputs = {each.node: _made_by(model, each) for each in nodes}
     progress("Finding the ranges of activations")
-    bits, tensors = settings.activation_bits, sorted({*made.values(), *(each.given for each in nodes)})
+    bits, tensors = settings.activation_bits, sorted({*outputs.values(), *(each.input for each in nodes)})
     found = ranges(network, batches, tensors, ["mse"], bits=bits)["mse"]
     largest = 2 ** (settings.weight_bits - 1) - 1
     fitted = rounded_products(network, batches, nodes, found, largest=largest, progress=progress)
     for index, each in enumerate(nodes):
         progress(f"Rounding each part alone · {index} of {len(nodes)}")
         weight = fitted.get(each.node)
-        given, output = found.get(each.given), found.get(made[each.node])
+        values, output = found.get(each.input), found.get(outputs[each.node])
         constants = {each.weight: weight.weight} if weight is not None else {}
         if weight is not None and each.bias is not None and weight.offsets is not None:
             constants[each.bias] = weight.offsets
         yield LayerRounding(
             layer=owners.get(each.node, each.node),
             weight=change_of(_with_constants(network, constants)) if constants else None,
-            given=change_of(_with_rounded(network, each.given, given, bits, only=each.node)) if given else None,
-            made=change_of(_with_rounded(network, made[each.node], output, bits)) if output else None,
+            given=change_of(_with_rounded(network, each.input, values, bits, only=each.node)) if values else None,
+            made=change_of(_with_rounded(network, outputs[each.node], output, bits)) if output else None,
         )
 
 
 def _made_by(model: onnx.ModelProto, product: WeightedNode) -> str:
     """Return the tensor that an int8 file rounds after ``product``: that of an activation computed with it."""
-    made = next(node.output[0] for node in model.graph.node if node.name == product.node)
-    readers = [node for node in model.graph.node if made in node.input]
-    return str(readers[0].output[0]) if len(readers) == 1 and readers[0].op_type in FUSED else str(made)
+    output = next(node.output[0] for node in model.graph.node if node.name == product.node)
+    readers = [node for node in model.graph.node if output in node.input]
+    return str(readers[0].output[0]) if len(readers) == 1 and readers[0].op_type in FUSED else str(output)
 
 
 def _with_constants(network: bytes, values: dict[str, Tensor]) -> bytes:

@@ -23,7 +23,7 @@ class WeightedNode:
 
     Attributes:
         node, kind: its name, and one of :data:`KINDS`.
-        given, weight, bias: names of its tensors; no bias is None.
+        input, weight, bias: names of its tensors; no bias is None.
         values: of the weight, as the network holds it.
         offsets: of the bias, (O,).
         channel_axis: of the weight, that of output channels.
@@ -31,7 +31,7 @@ class WeightedNode:
 
     node: str
     kind: str
-    given: str
+    input: str
     weight: str
     bias: str | None
     values: Tensor
@@ -72,17 +72,17 @@ class WeightedNode:
             return matrix.reshape(outputs, *kernel, inputs).movedim(-1, 1).contiguous()
         return (matrix[0] if self.channel_axis == 0 else matrix[0].T).contiguous()
 
-    def rows(self, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
-        """Return what is multiplied at up to ``positions`` random positions of ``given``, the input: (G, S, K)."""
+    def rows(self, values: Tensor, positions: int, generator: torch.Generator) -> Tensor:
+        """Return what is multiplied at up to ``positions`` random positions of ``values``, the input: (G, S, K)."""
         if self.kind != "Conv":
-            flat = given.reshape(-1, given.shape[-1])
+            flat = values.reshape(-1, values.shape[-1])
             return flat[torch.randperm(len(flat), generator=generator)[:positions]][None]
         kernel, spatial = self.values.shape[2:], self.values.dim() - 2
         strides = self._attributes.get("strides", [1] * spatial)
         dilations = self._attributes.get("dilations", [1] * spatial)
         pads = self._attributes.get("pads", [0] * 2 * spatial)
         sides = [side for axis in reversed(range(spatial)) for side in (pads[axis], pads[spatial + axis])]
-        windows = functional.pad(given, sides)  # (N, C, H, W)
+        windows = functional.pad(values, sides)  # (N, C, H, W)
         for axis in range(spatial):
             windows = windows.unfold(2 + axis, dilations[axis] * (kernel[axis] - 1) + 1, strides[axis])
         for axis, step in enumerate(dilations):
@@ -118,7 +118,7 @@ def products(network: onnx.ModelProto) -> list[WeightedNode]:
             WeightedNode(
                 node=node.name,
                 kind=node.op_type,
-                given=node.input[0],
+                input=node.input[0],
                 weight=node.input[1],
                 bias=bias,
                 values=_tensor(constants[node.input[1]]),
