@@ -71,11 +71,11 @@ def run(arguments: argparse.Namespace) -> None:
     found = _of_model(arguments, spec, patterns) if arguments.model else _of_run(arguments.run_folder, spec, patterns)
     from senseapp.views.charts.histograms import parted  # loads pandas, which most commands do without
 
-    made, refusals = parted(found)
-    print("\n".join(_lines(made)))
+    finished, refusals = parted(found)
+    print("\n".join(_lines(finished)))
     for refusal in refusals:
         print(refusal, file=sys.stderr)
-    _write(made, arguments.out)
+    _write(finished, arguments.out)
 
 
 def _of_model(arguments: argparse.Namespace, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
@@ -102,31 +102,31 @@ def _of_run(path: Path, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
     return found
 
 
-def _lines(made: Sequence[QuantizationHistogram]) -> Iterator[str]:
+def _lines(finished: Sequence[QuantizationHistogram]) -> Iterator[str]:
     """Yield a table with a line for each layer, and the notes of all."""
-    width = max(len("layer"), *(len(each.spec.layer) for each in made))
+    width = max(len("layer"), *(len(each.spec.layer) for each in finished))
     yield f"{'layer':{width}} {'from':>10} {'to':>10} {'step':>10} {'zero':>8} {'clamped':>8}"
-    for each in made:
+    for each in finished:
         step = f"{each.scale:10.4g}" if each.scale == each.scale else f"{'channel':>10}"
         yield (
             f"{each.spec.layer:{width}} {each.low:10.4g} {each.high:10.4g} {step} "
             f"{each.zero_share:8.2%} {each.clamped_share:8.3%}"
         )
-    yield from dict.fromkeys(note for each in made for note in each.notes)
+    yield from dict.fromkeys(note for each in finished for note in each.notes)
 
 
-def _write(made: Sequence[QuantizationHistogram], folder: Path) -> None:
+def _write(finished: Sequence[QuantizationHistogram], folder: Path) -> None:
     from senseapp.views.charts.axes import picture_png, picture_svg
     from senseapp.views.charts.histograms import colours_text, picture_of, wall_frame
 
-    frame = wall_frame(made)
+    frame = wall_frame(finished)
     table = frame.assign(layer=frame["layer"].map(safe_cell)).to_csv(index=False, lineterminator="\n")
-    spec, images = made[0].spec, made[0].num_images
+    spec, images = finished[0].spec, finished[0].num_images
     title = f"Where do the {spec.tensor} lie on the quantization grid, and which matter?"
     lines = [f"{spec.bits} bits, {images} image{'s' if images != 1 else ''}. {colours_text(spec)}"]
     with storage_errors(f"the folder {folder.name}"):
         folder.mkdir(parents=True, exist_ok=True)
-    chart = picture_of(made)
+    chart = picture_of(finished)
     replace_file(folder / "histograms.csv", table)
     replace_file(folder / "histograms.svg", picture_svg(chart, title=title, lines=lines))
     replace_file(folder / "histograms.png", picture_png(chart, title=title, lines=lines))

@@ -70,21 +70,21 @@ class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
         """Return the task of one layer."""
         return HistogramTask(run_id=self.run_id, spec=replace(self.spec, layer=layer))
 
-    def made(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...]:
+    def finished(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...]:
         """Return the histograms that are kept in ``folder``."""
         known = (self.part(layer).outcome(folder) for layer in self.layers)
         return tuple(each for each in known if each is not None)
 
     def outcome(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...] | None:
         """Return the histograms, or None until all of them are kept."""
-        made = self.made(folder)
-        return made if len(made) == len(self.layers) else None
+        finished = self.finished(folder)
+        return finished if len(finished) == len(self.layers) else None
 
     def find_out(self, context: TaskContext) -> tuple[QuantizationHistogram, ...]:
         """Compute the missing histograms; raises MeasurementFailed, after the others are kept, if some have none."""
         from senseapp.measure.histograms import histograms_of
 
-        known = {each.spec.layer for each in self.made(context.folder)}
+        known = {each.spec.layer for each in self.finished(context.folder)}
         missing = [layer for layer in self.layers if layer not in known]
         result, progress = context.folder.load_result(), context.observer.phase
         found = histograms_of(result, self.spec, missing, data_roots=context.data_roots, progress=progress)
@@ -95,7 +95,7 @@ class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
         if refusals:
             more = f" {len(refusals) - 1} more of the layers have none either." if len(refusals) > 1 else ""
             raise MeasurementFailed(f"{refusals[0]}{more}")
-        return self.made(context.folder)
+        return self.finished(context.folder)
 
     def keep(self, folder: RunFolder, found: tuple[QuantizationHistogram, ...]) -> None:
         """Do nothing: each histogram is kept as soon as it is computed."""

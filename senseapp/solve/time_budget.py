@@ -71,9 +71,9 @@ def schedule_within(
             nearest=nearest,
         )
     seconds = predicted_seconds(curves, times, levels)
-    made = assemble(problem.curve_set, problem.accounting, levels, method="optimal", locked=problem.fixed.keys())
-    notes = (*_time_notes(curves, times, seconds), *made.notes)
-    return replace(made, achieved=made.achieved | {MILLISECONDS: 1000 * seconds}, notes=notes)
+    schedule = assemble(problem.curve_set, problem.accounting, levels, method="optimal", locked=problem.fixed.keys())
+    notes = (*_time_notes(curves, times, seconds), *schedule.notes)
+    return replace(schedule, achieved=schedule.achieved | {MILLISECONDS: 1000 * seconds}, notes=notes)
 
 
 def time_range(result: RunResult, times: LayerTimes) -> tuple[float, float]:
@@ -96,10 +96,10 @@ def time_trade_off(result: RunResult, times: LayerTimes, *, limits: Limits | Non
     found = []
     for seconds in np.linspace(untouched, least + (untouched - least) / (2 * _POINTS), _POINTS):
         with suppress(InfeasibleBudget):  # limits exclude the fastest
-            made = schedule_within(result, times, float(seconds), limits=limits)
-            reached = made.achieved[MILLISECONDS]
+            schedule = schedule_within(result, times, float(seconds), limits=limits)
+            reached = schedule.achieved[MILLISECONDS]
             point = TradeOffPoint(
-                kind=MILLISECONDS, target=1000 * float(seconds), damage=made.predicted_damage, figure=reached
+                kind=MILLISECONDS, target=1000 * float(seconds), damage=schedule.predicted_damage, figure=reached
             )
             found.append(point)
     return tuple(found)

@@ -53,13 +53,17 @@ def histogram_wall(view: RunView, spec: HistogramSpec, names: Sequence[str], *, 
     wall = HistogramWall(run_id=view.run_id, spec=spec, layers=tuple(names))
     shown = _page_of(view, names)
     work = backend.service().work
-    made = [each for each in (work.outcome(wall.part(name)) for name in shown) if each is not None]
-    missing = len(shown) - len(made)
+    finished = [each for each in (work.outcome(wall.part(name)) for name in shown) if each is not None]
+    missing = len(shown) - len(finished)
     if missing:
-        label = f"Show {fmt.plural(len(names), 'histogram')}" if not made else f"Show the {missing} that are missing"
-        make(wall, "" if made else _question(spec, len(names)), label, "All layers are looked at in the same passes.")
-    if made:
-        _draw(view, made, show)
+        label = (
+            f"Show {fmt.plural(len(names), 'histogram')}" if not finished else f"Show the {missing} that are missing"
+        )
+        make(
+            wall, "" if finished else _question(spec, len(names)), label, "All layers are looked at in the same passes."
+        )
+    if finished:
+        _draw(view, finished, show)
 
 
 def choose_layers(view: RunView, row: st.delta_generator.DeltaGenerator) -> list[str]:
@@ -101,19 +105,21 @@ def _question(spec: HistogramSpec, layers: int) -> str:
     return f"Where do the {spec.tensor} of {fmt.plural(layers, 'layer')} lie, and which matter?"
 
 
-def _draw(view: RunView, made: Sequence[QuantizationHistogram], show: Show) -> None:
-    question = _question(made[0].spec, len(made))
-    lines = (view.lines[0], colours_text(made[0].spec))
-    whole, charts = _charts(view.run_id, repr([each.spec for each in made]), made)
+def _draw(view: RunView, finished: Sequence[QuantizationHistogram], show: Show) -> None:
+    question = _question(finished[0].spec, len(finished))
+    lines = (view.lines[0], colours_text(finished[0].spec))
+    whole, charts = _charts(view.run_id, repr([each.spec for each in finished]), finished)
     with st.container(gap="xsmall"):
         head = st.container(horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center")
         head.markdown(md("## {}", question), width="stretch")
         with head:
-            chart_downloads(whole, title=question, lines=lines, data=wall_frame(made), key=f"wall.{view.run_id}")
+            chart_downloads(whole, title=question, lines=lines, data=wall_frame(finished), key=f"wall.{view.run_id}")
         show_caveat(caveat_of(view.result))
-        st.caption(f"{colours_text(made[0].spec)}, over {fmt.plural(made[0].num_images, 'image')}. {_READING_WALL}")
+        st.caption(
+            f"{colours_text(finished[0].spec)}, over {fmt.plural(finished[0].num_images, 'image')}. {_READING_WALL}"
+        )
     grid = st.container(horizontal=True, gap="medium", key="histogram_wall")
-    for histogram, chart in zip(made, charts, strict=True):
+    for histogram, chart in zip(finished, charts, strict=True):
         name = histogram.spec.layer
         with grid.container(width=_WIDTH, gap=None):
             opened = st.button(

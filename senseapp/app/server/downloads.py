@@ -70,29 +70,29 @@ class DownloadRegistry:
         self._lock = threading.Lock()
         self._offers: dict[str, _Offer] = {}
 
-    def deliver(self, made: Made, name: str, mime: str) -> str:
+    def deliver(self, download: Made, name: str, mime: str) -> str:
         """Make the file of a pressed button and return its address.
 
         Raises:
             TypeError: the button was given something else than a :class:`Download`.
             SenseError: the file cannot be made.
         """
-        if not isinstance(made, Download):
+        if not isinstance(download, Download):
             raise TypeError(f"Buttons are given downloads; {name} is none.")
-        content = made.make()
-        path, own = (content, made.is_temporary) if isinstance(content, Path) else (_written(content), True)
+        content = download.make()
+        path, own = (content, download.is_temporary) if isinstance(content, Path) else (_written(content), True)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         offer = _Offer(
             path=path,
             own=own,
-            asker=made.asker,
+            asker=download.asker,
             name=name,
             mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
             until=self._clock() + _KEPT_SECONDS,
         )
         with self._lock:
             self._offers[token] = offer
-            of_session = [key for key, other in self._offers.items() if other.asker.session == made.asker.session]
+            of_session = [key for key, other in self._offers.items() if other.asker.session == download.asker.session]
             removed = [self._offers.pop(key) for key in of_session[:-_MOST_OF_A_SESSION]]
         for old in removed:
             old.close()

@@ -89,20 +89,20 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 def _read_file(path: Path) -> Checkpoint:
     kind = check_weights_file(path)
     if kind is FileKind.SAFETENSORS:
-        found, root, made = _read_safetensors(path), None, list[str]()
+        found, root, classes = _read_safetensors(path), None, list[str]()
     else:
-        found, root, made = _read_pickled(path, kind)
+        found, root, classes = _read_pickled(path, kind)
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     other_forms = {name: value for name, value in found.items() if isinstance(value, str)}
     if not tensors:
-        raise InvalidCheckpoint(_without_weights(path.name, root, made, other_forms))
+        raise InvalidCheckpoint(_without_weights(path.name, root, classes, other_forms))
     whole, notes = plain_weights(tensors)
     return Checkpoint(
         file_name=path.name,
         tensors=whole,
         arch_hint=_architecture_hint(root),
         other_forms=other_forms,
-        notes=(*notes, *_record_note(made)),
+        notes=(*notes, *_record_note(classes)),
         sorted_by_name=kind is FileKind.SAFETENSORS and _are_sorted(tensors),
     )
 
@@ -277,19 +277,19 @@ def _architecture_hint(root: object) -> str:
     return ""
 
 
-def _without_weights(file_name: str, root: object, made: Sequence[str], other_forms: Mapping[str, str]) -> str:
+def _without_weights(file_name: str, root: object, classes: Sequence[str], other_forms: Mapping[str, str]) -> str:
     if other_forms:
         name, form = next(iter(other_forms.items()))
         return f"{name} in {file_name} is {form}. Save the weights of the float32 model, plain and dense."
     keys = [str(key)[:40] for key, _ in zip(_fields(root), range(6), strict=False) if _is_name(str(key))]
     held = ", ".join(keys) or (f"a {root.name}" if isinstance(root, Record) else f"a {type(root).__name__}")
-    records = f"; in it are objects of {named(made)}, which were not opened" if made else ""
+    records = f"; in it are objects of {named(classes)}, which were not opened" if classes else ""
     return f"{file_name} holds no weights by layer name; it holds {held}{records}. {RESAVE_ADVICE}"
 
 
-def _record_note(made: Sequence[str]) -> Iterator[str]:
-    if made:
-        yield f"Left out, unread: objects of {named(made)}. No code from the file was run."
+def _record_note(classes: Sequence[str]) -> Iterator[str]:
+    if classes:
+        yield f"Left out, unread: objects of {named(classes)}. No code from the file was run."
 
 
 def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:

@@ -272,16 +272,16 @@ def histogram(
         layer="", tensor=tensor, bits=bits, per_channel=per_channel, fold=fold, objective=objective,
         num_images=num_images,
     )  # fmt: skip
-    made, refusals = parted(histograms_by_name(model, images, patterns_in(layers), spec, task=CLASSIFICATION))
+    finished, refusals = parted(histograms_by_name(model, images, patterns_in(layers), spec, task=CLASSIFICATION))
     for refusal in refusals:
         warnings.warn(refusal, stacklevel=2)
-    return Histograms(wall_frame(made), picture_of(made))
+    return Histograms(wall_frame(finished), picture_of(finished))
 
 
 def parted(found: Found) -> tuple[list[QuantizationHistogram], list[str]]:
     """Return the histograms, and a sentence for each layer that has none; raises the first where none has one."""
     failed = [each for each in found.values() if isinstance(each, MeasurementFailed)]
-    made = [each for each in found.values() if isinstance(each, QuantizationHistogram)]
-    if not made:
+    finished = [each for each in found.values() if isinstance(each, QuantizationHistogram)]
+    if not finished:
         raise failed[0]
-    return made, [str(each) for each in failed]
+    return finished, [str(each) for each in failed]

@@ -71,9 +71,9 @@ def _grids(int8: bytes) -> dict[str, float]:
 def _of_node(
     node: NodeProto, values: dict[str, Tensor], grids: dict[str, float], constants: Collection[str]
 ) -> Iterator[RoundingCause]:
-    made = node.output[0]
-    if node.op_type == _JOINED and made in grids:
-        yield from _of_joined(node, values, grids[made], constants)
+    output = node.output[0]
+    if node.op_type == _JOINED and output in grids:
+        yield from _of_joined(node, values, grids[output], constants)
     elif node.op_type in _CURVED and node.input[0] in grids:
         step = grids[node.input[0]]
         move = _CURVED[node.op_type] * step / 2
@@ -85,8 +85,8 @@ def _of_node(
                 sentence=f"“{node.input[0]}” goes into a {node.op_type} in steps of {step:.2g}, which moves its output "
                 f"by up to {move:.2g}.",
             )
-    if made in grids and made in values and node.op_type != _JOINED:
-        yield from _of_channels(node, values[made], grids[made])
+    if output in grids and output in values and node.op_type != _JOINED:
+        yield from _of_channels(node, values[output], grids[output])
 
 
 def _of_joined(
