@@ -172,10 +172,11 @@ class _Builder:
         path = self.paths[layer.identity]
         for attribute, read_by, position in layer.places(node):
             tensors = layer.tensors[attribute]
+            whole = read_by.part_of
             self.readers.setdefault(f"{path}.{attribute}", []).append(
                 ReadAt(
-                    output=read_by.outputs[0],
-                    position=position,
+                    output=read_by.outputs[0] if whole is None else whole.output,
+                    position=position if whole is None else whole.positions[position],
                     transposed=tensors.transposed,
                     shape=tuple(self.graph.constants[tensors.name].value.shape),
                 )

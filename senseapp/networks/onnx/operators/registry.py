@@ -14,6 +14,12 @@ from senseapp.networks.onnx.graph import Node, UnreadNode
 from senseapp.networks.onnx.operators.in_runtime import InRuntime
 
 Function = Callable[..., Any]
+
+
+class FormNotRead(UnsupportedModel):
+    """A form of an operator that is not read; the message ends a sentence that begins with its node."""
+
+
 _FLOAT_FILE = "Bring the float file that this one was quantized from."
 _INTEGER_ARITHMETIC = f"it computes in integers, which a float network cannot be measured through. {_FLOAT_FILE}"
 _BODIES = (

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
 
 Axes = Sequence[int]
 
@@ -222,7 +221,7 @@ def _pad(
 ) -> Tensor:
     pads = stored if pads is None else pads
     if pads is None:
-        raise UnsupportedModel("A Pad of the file does not say by how much.")
+        raise FormNotRead("it does not say by how much it pads.")
     value = value[0] if isinstance(value, Sequence) else value
     padded = range(x.ndim) if axes is None else [each % x.ndim for each in axes]
     ends = dict(zip(padded, zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True), strict=True))
@@ -243,7 +242,7 @@ def _padded_positions(length: int, before: int, after: int, mode: str) -> Tensor
     if mode == "wrap":
         return wanted % length
     if mode != "reflect":
-        raise UnsupportedModel(f"The padding mode “{mode[:40]}” of the file is not one of ONNX.")
+        raise FormNotRead(f"its mode “{mode[:40]}” is not one of ONNX.")
     period = max(1, 2 * (length - 1))
     wanted = wanted % period
     return torch.minimum(wanted, period - wanted)
