@@ -25,7 +25,7 @@ SOFTMAXES = frozenset({"Softmax", "AttentionSoftmax"})
 UNIT = -1
 """In place of a position among numbers: the length of an axis for one image, by which images are counted."""
 
-_MOVING = frozenset({"Transpose", "SwapLast", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
+_MOVING = frozenset({"Transpose", "SwapLast", "Roll", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
 
 
 class NotFollowed(Exception):

@@ -48,7 +48,11 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
     made = {output for each in model.graph.node for output in each.output if output}
     known = made.union(constants, (each.name for each in inputs))
-    reading = Reading(version=opset_of(model), in_runtime=in_runtime)
+    reading = Reading(
+        version=opset_of(model),
+        in_runtime=in_runtime,
+        integers=any(each.op_type.startswith("QLinear") for each in model.graph.node),
+    )
     nodes = _written_out(_named(model.graph.node, reading, known), reading, constants)
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
@@ -148,14 +152,22 @@ def _input(value: onnx.ValueInfoProto) -> GraphInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How nodes are read: ``version`` of the default domain; whether onnxruntime computes what the table lacks."""
+    """How nodes are read.
+
+    Attributes:
+        version: of the default domain.
+        in_runtime: whether onnxruntime computes what the table lacks.
+        integers: whether it computes with integers, which the table reads as float.
+    """
 
     version: int
     in_runtime: bool
+    integers: bool = False
 
     def source(self, node: NodeProto, op: str) -> bytes:
         """Return the bytes of a node that onnxruntime computes; empty for others."""
-        kept = self.in_runtime and op not in TABLE and op not in NEVER_RUN
+        read = op in TABLE and not (self.integers and op == "QuantizeLinear")
+        kept = self.in_runtime and not read and op not in NEVER_RUN
         return node.SerializeToString() if kept else b""
 
 

@@ -150,11 +150,11 @@ def operation_of(node: Node) -> Operator:
 
     Raises UnsupportedModel, naming the node, where there is none; UnreadNode where onnxruntime may compute it.
     """
+    if node.source:
+        return Operator(make=_Always(InRuntime(node)))
     found = TABLE.get(node.op)
     if found is not None:
         return found
-    if node.source:
-        return Operator(make=_Always(InRuntime(node)))
     reason = REFUSED.get(node.op, _UNKNOWN)
     kind = UnsupportedModel if node.op in NEVER_RUN else UnreadNode
     raise kind(f"Node “{node.name}” ({node.op}) is not supported: {reason}")

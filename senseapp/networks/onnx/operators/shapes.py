@@ -114,6 +114,12 @@ def _expand_like(x: Tensor, like: Tensor, *, axis: int, like_axis: int, unit: in
     return x.narrow(axis, 0, 1).expand(lengths)
 
 
+@operator("Roll")
+def _make_roll(at: Attributes) -> Function:
+    """Not of ONNX: what files write as two parts of an axis in the other order."""
+    return partial(torch.roll, shifts=at.whole("shift", 0), dims=at.whole("axis", 0))
+
+
 @operator("Tile", numbers=(1,))
 def _make_tile(_at: Attributes) -> Function:
     return _tile
