@@ -206,8 +206,10 @@ def test_operators_of_other_domains_are_refused_with_what_they_are(domain: str, 
 def test_an_optimised_file_is_edited_in_its_fused_nodes(tmp_path: Any) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(
-        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU(), nn.Conv2d(8, 6, 1), nn.Flatten())
+        *(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU()),
+        *(nn.Conv2d(8, 6, 1), nn.Flatten()),
     )
+    network[1].running_mean.uniform_(0.5, 2)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
@@ -216,7 +218,8 @@ def test_an_optimised_file_is_edited_in_its_fused_nodes(tmp_path: Any) -> None:
     kinds = [each.op_type for each in onnx.load_from_string(opened.content).graph.node]
     assert kinds.count("FusedConv") == 2
     compressor = compressor_of(opened.network)
-    assert [target.members for target in compressor.targets] == [("0", "2")]
+    assert [target.members for target in compressor.targets] == [("0", "3")]
+    assert "folded batch norms into the weights of 1 layer." in " ".join(opened.notes)
     compressor.prune({"0": 0.5})
     edited = with_weights(opened, compressor._model)
     np.testing.assert_allclose(run(edited.content, IMAGES), compressor._model(IMAGES), atol=1e-5)

@@ -28,7 +28,7 @@ from senseapp.networks.onnx.modules import (
     Step,
     Stored,
 )
-from senseapp.networks.onnx.names import Names
+from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import Attributes, operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
 
@@ -191,7 +191,7 @@ class _Builder:
             self._record(f"{path}.{attribute}", tensors)
 
     def _layer_name(self, node: Node, layer: Layer) -> str:
-        stored = self._key(layer.weight.name)
+        stored = without_folding(self._key(layer.weight.name))
         if layer.apart and node.scope:
             return node.scope
         if stored.endswith(".weight") and "::" not in stored:
