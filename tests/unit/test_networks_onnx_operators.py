@@ -81,6 +81,7 @@ ELEMENTWISE = [
     case("Clip", X, opset=7, min=-0.3, max=0.4),
     case("Gelu", opset=20),
     case("Gelu", opset=20, approximate="tanh"),
+    *(case("Swish", opset=24, alpha=alpha) for alpha in (1.0, 1.7)),
     case("HardSigmoid", alpha=1 / 6, beta=0.5),
     case("Celu", alpha=2.0),
     case("Elu", alpha=0.5),
@@ -207,6 +208,9 @@ WINDOWS = [
     case("MaxPool", LARGE, kernel_shape=[2, 2], strides=[3, 3], pads=[0, 0, 1, 1], ceil_mode=1),
     case("MaxPool", LARGE, kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
     case("MaxPool", LARGE, kernel_shape=[2, 2], dilations=[2, 3]),
+    case("MaxPool", LARGE, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0], outputs=2),
+    case("MaxPool", LARGE[:, :, 0], kernel_shape=[2], strides=[2], ceil_mode=1, outputs=2),
+    case("MaxUnpool", X[:, :, :2, :2], np.arange(24).reshape(2, 3, 2, 2) * 4 + 1, kernel_shape=[2, 2], strides=[2, 2]),
     case("MaxPool", LARGE[:, :, 0], kernel_shape=[3], strides=[2]),
     case("AveragePool", LARGE, kernel_shape=[3, 2], strides=[2, 2]),
     case("AveragePool", LARGE, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
@@ -275,6 +279,14 @@ NORMS = [
     case("MeanVarianceNormalization", X),
     case("LRN", LARGE, size=3, alpha=0.5, beta=0.6, bias=1.5),
 ]
+TURNS = _random(2, 3, 2, seed=12), _random(2, 3, 2, seed=13)
+ROTATED = [
+    case("RotaryEmbedding", _random(2, 5, 3, 4), *TURNS, opset=23),
+    case("RotaryEmbedding", _random(2, 5, 3, 4), *TURNS, opset=23, interleaved=1),
+    case("RotaryEmbedding", _random(2, 5, 3, 6), *TURNS, opset=23, rotary_embedding_dim=4, num_heads=5),
+    case("RotaryEmbedding", _random(2, 3, 20), *(each[0] for each in TURNS), np.array([[0, 2, 1], [1, 1, 0]]), opset=23,
+         num_heads=5),
+]  # fmt: skip
 M = _random(4, 6, seed=10)
 PRODUCTS = [
     case("MatMul", X, _random(2, 3, 6, 4)),
@@ -314,11 +326,14 @@ RECURRENT = [
     _cell("LSTM", 4, 2, direction="bidirectional"),
     _cell("LSTM", 4, 1, None, _random(1, 2, 4, seed=3), _random(1, 2, 4, seed=4)),
     _cell("GRU", 3, 2, direction="bidirectional", linear_before_reset=1),
+    _cell("GRU", 3, 1),
+    _cell("GRU", 3, 1, direction="reverse"),
+    _cell("GRU", 3, 2, None, _random(2, 2, 4, seed=3), direction="bidirectional"),
     _cell("RNN", 1, 1),
 ]
 CASES = [
     *(*ELEMENTWISE, *SHAPES, *SELECTION, *REDUCTIONS, *WINDOWS, *RESIZE),
-    *(*NORMS, *PRODUCTS, *QUANTIZED, *RECURRENT),
+    *(*NORMS, *ROTATED, *PRODUCTS, *QUANTIZED, *RECURRENT),
 ]
 
 
@@ -380,4 +395,5 @@ def test_an_operator_computes_what_onnxruntime_computes(case: Case) -> None:
 
 
 def test_every_operator_of_the_table_has_a_case() -> None:
-    assert set(TABLE) - {case.op for case in CASES} <= {"ExpandLike", "Scatter", "Swish"}
+    of_compounds = {"AttentionMask", "AttentionScores", "AttentionSoftmax", "AttentionValues", "SwapLast"}
+    assert set(TABLE) - {case.op for case in CASES} <= {"ExpandLike", "Roll", "Scatter", *of_compounds}

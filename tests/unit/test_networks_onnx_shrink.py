@@ -73,11 +73,32 @@ def small_densenet() -> nn.Module:
     return DenseNet(growth_rate=8, block_config=(2, 2), num_classes=5)
 
 
+class Rolled(nn.Module):
+    """Windows of an image that is rolled and rolled back, beside a residual stream, as in Swin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 12, 4, 4)
+        self.up, self.down = nn.Linear(12, 16), nn.Linear(16, 12)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).permute(0, 2, 3, 1)
+        n, side, _, width = x.shape
+        for _ in range(2):
+            y = torch.roll(x, (-3, -2), (1, 2)).view(n, side // 4, 4, side // 4, 4, width).permute(0, 1, 3, 2, 4, 5)
+            y = self.down(F.relu(self.up(y.reshape(-1, 4, 4, width).view(-1, 16, width)))).view(-1, 4, 4, width)
+            y = y.view(n, side // 4, side // 4, 4, 4, width).permute(0, 1, 3, 2, 4, 5).reshape(n, side, side, width)
+            x = x + torch.roll(y, (3, 2), (1, 2))
+        return self.head(x.mean((1, 2)))
+
+
 NETWORKS = {
     "resnet": lambda: timm.create_model("resnet10t", num_classes=5),
     "densenet": small_densenet,
     "unet": UNet,
     "detector": Detector,
+    "rolled": Rolled,
     "mobilenetv2": lambda: timm.create_model("mobilenetv2_035", num_classes=5),
     "mobilenetv3": lambda: timm.create_model("mobilenetv3_small_050", num_classes=5),
     "convnext": lambda: timm.create_model("convnext_atto", num_classes=5),
@@ -114,7 +135,7 @@ def run(content: bytes, images: Tensor) -> np.ndarray:
     return session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
 
 
-@pytest.mark.parametrize("name", first_of(NETWORKS, 4))
+@pytest.mark.parametrize("name", first_of(NETWORKS, 5))
 def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     module = trained(NETWORKS[name])
     opened = open_onnx(exported(module, side=SIDE))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.networks.onnx.channel_paths import (
+    SOFTMAXES,
     UNIT,
     Arrival,
     ChannelPaths,
@@ -30,7 +31,8 @@ from senseapp.networks.onnx.modules import Counted, Fixed, OnnxNetwork, Operatio
 from senseapp.networks.profile import CONVOLUTIONS
 from senseapp.networks.trace import CallTrace
 
-_PRODUCTS = frozenset({"MatMul", "Einsum"})
+_FOLLOWED = frozenset({"MatMul", "AttentionScores", "AttentionValues"})
+_PRODUCTS = _FOLLOWED | {"Einsum"}
 _UNKNOWN = "which of its channels are a head is not known"
 
 ByHead = tuple[tuple[int, ...], ...]
@@ -203,14 +205,14 @@ class _Search:
             step = readers[0]
             if any(step is each for each in products):
                 return step if met else None
-            met |= operation_of(step) == "Softmax"
+            met |= operation_of(step) in SOFTMAXES
             if is_layer(module_of(step)):
                 return None
 
     def _attention(self, scores: Step, values: Step) -> GraphAttention:
         """Return the attention of these products; raises NotFollowed where its heads are not known."""
         ends = (scores, values)
-        if any(operation_of(each) != "MatMul" for each in ends):
+        if any(operation_of(each) not in _FOLLOWED for each in ends):
             raise NotFollowed(_UNKNOWN)
         arrivals = [(step, self.paths.channels(step, ends)) for step in self._making(scores, values)]
         axis, heads = _axis_of_heads([each for _, arrived in arrivals for each in arrived])

@@ -14,7 +14,7 @@ from torch import nn
 from senseapp.networks.onnx.evaluate import is_scalar
 from senseapp.networks.onnx.graph import Graph, Node
 from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.known import Growing, with_plain_targets, without_known
+from senseapp.networks.onnx.known import Growing, with_plain_targets, with_rolls, without_known
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
@@ -28,7 +28,7 @@ from senseapp.networks.onnx.modules import (
     Step,
     Stored,
 )
-from senseapp.networks.onnx.names import Names
+from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import Attributes, operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
 
@@ -81,7 +81,7 @@ def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNet
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    graph = with_plain_targets(without_known(graph, facts), facts)
+    graph = with_rolls(with_plain_targets(without_known(graph, facts), facts), facts)
     return _Builder(graph=graph, facts=facts).build()
 
 
@@ -172,10 +172,11 @@ class _Builder:
         path = self.paths[layer.identity]
         for attribute, read_by, position in layer.places(node):
             tensors = layer.tensors[attribute]
+            whole = read_by.part_of
             self.readers.setdefault(f"{path}.{attribute}", []).append(
                 ReadAt(
-                    output=read_by.outputs[0],
-                    position=position,
+                    output=read_by.outputs[0] if whole is None else whole.output,
+                    position=position if whole is None else whole.positions[position],
                     transposed=tensors.transposed,
                     shape=tuple(self.graph.constants[tensors.name].value.shape),
                 )
@@ -190,7 +191,7 @@ class _Builder:
             self._record(f"{path}.{attribute}", tensors)
 
     def _layer_name(self, node: Node, layer: Layer) -> str:
-        stored = self._key(layer.weight.name)
+        stored = without_folding(self._key(layer.weight.name))
         if layer.apart and node.scope:
             return node.scope
         if stored.endswith(".weight") and "::" not in stored:

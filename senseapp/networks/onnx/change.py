@@ -39,14 +39,14 @@ class GraphEdit:
         values: by name of an initializer, or output of a Constant node: numbers of the type that is stored.
         rewired: by node, names that some of its inputs get.
         added: new initializers.
-        groups: by node, another number of groups of a convolution.
+        counts: by node, whole numbers that some of its attributes get: groups of a convolution, heads of an attention.
         undeclared: names of values whose declared shapes hold no longer.
     """
 
     values: dict[str, Array] = field(default_factory=dict)
     rewired: dict[str, dict[int, str]] = field(default_factory=dict)
     added: dict[str, Array] = field(default_factory=dict)
-    groups: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
     undeclared: set[str] = field(default_factory=set)
 
     def of(self, content: bytes) -> bytes:
@@ -61,7 +61,7 @@ class GraphEdit:
         tensors = [numpy_helper.from_array(each, name) for name, each in self.added.items()]
         new = [(INITIALIZERS, each.SerializeToString()) for each in tensors]
         found = rewritten(content, {GRAPH: lambda graph: [rewritten(graph, changes, new)]})
-        missing = (self.values.keys() | self.rewired.keys() | self.groups.keys()) - done
+        missing = (self.values.keys() | self.rewired.keys() | self.counts.keys()) - done
         if missing:
             raise InvalidSpec(
                 f"“{min(missing)}” is inside a function or branch (If) of the graph, where it cannot be changed."
@@ -84,9 +84,9 @@ class GraphEdit:
         if output in self.rewired:
             done.add(output)
             message = rewritten(message, {INPUTS: renaming(self.rewired[output])})
-        if output in self.groups:
+        for name, count in self.counts.get(output, {}).items():
             done.add(output)
-            message = rewritten(message, {ATTRIBUTES: _with_number("group", self.groups[output])})
+            message = rewritten(message, {ATTRIBUTES: _with_number(name, count)})
         return message
 
     def _input(self, message: bytes) -> bytes:

@@ -19,11 +19,13 @@ from senseapp.networks.profile import CONVOLUTIONS
 _ONE_BY_ONE = frozenset(
     {"Identity", "Cast", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Erf", "Gelu", "Elu", "HardSigmoid", "HardSwish"}
 )
-_WITH_CONSTANTS = frozenset({"Add", "Sub", "Mul", "Div"})
+_WITH_CONSTANTS = frozenset({"Add", "Sub", "Mul", "Div", "AttentionMask"})
+SOFTMAXES = frozenset({"Softmax", "AttentionSoftmax"})
+"""Operators that make weights over keys of scores."""
 UNIT = -1
 """In place of a position among numbers: the length of an axis for one image, by which images are counted."""
 
-_MOVING = frozenset({"Transpose", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
+_MOVING = frozenset({"Transpose", "SwapLast", "Roll", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
 
 
 class NotFollowed(Exception):
@@ -127,7 +129,7 @@ class ChannelPaths:
     def _moved(self, step: Step, positions: Sequence[int], numbers: Mapping[str, Tensor]) -> Sequence[Tensor]:
         module, op, given = module_of(step), operation_of(step), numbers[step.inputs[positions[0]]]
         alone = len(step.inputs) == 1
-        if alone and (op in _ONE_BY_ONE or op == "Softmax" or isinstance(module, nn.LayerNorm)):
+        if alone and (op in _ONE_BY_ONE or op in SOFTMAXES or isinstance(module, nn.LayerNorm)):
             return [given]
         if op in _WITH_CONSTANTS and len(positions) == 1:
             return [given]
@@ -144,7 +146,7 @@ class ChannelPaths:
         match operation_of(step):
             case "" if isinstance(module, nn.LayerNorm):
                 self._require_even(step, given, range(given.ndim - len(module.normalized_shape), given.ndim))
-            case "Softmax":
+            case op if op in SOFTMAXES:
                 self._require_even(step, given, range(_keyword(module, "axis") % given.ndim, given.ndim))
             case "Reshape":
                 self._note_target(step, given, made, passage)

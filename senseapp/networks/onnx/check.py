@@ -94,7 +94,8 @@ def sample_inputs(
         elif dtype.is_floating_point:
             inputs[each.name] = torch.rand(shape, generator=generator, dtype=dtype)
         else:
-            most = 2 if dtype == torch.bool else 256
+            # Bytes of images; other whole numbers are masks, kinds or places in a table, which may be as short as two.
+            most = 256 if len(shape) == 4 and dtype != torch.bool else 2
             inputs[each.name] = torch.randint(0, most, shape, generator=generator).to(dtype)
     return inputs
 

@@ -24,6 +24,7 @@ from senseapp.networks.onnx.build import ReadAt, StoredAs
 from senseapp.networks.onnx.change import Array, GraphEdit
 from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, Differs, check, first_unlike, rounds, sample_inputs
 from senseapp.networks.onnx.difference import OnnxDifference, difference
+from senseapp.networks.onnx.graph import PartOf
 from senseapp.networks.onnx.infer import input_shapes
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.normalise import normalise
@@ -174,6 +175,8 @@ class _Writing:
 
     def _refuse_integers(self, name: str, place: ReadAt) -> None:
         node = self.made_by.get(place.output)
+        if node is not None and place.position == PartOf.NOWHERE:
+            raise InvalidSpec(f"“{name}” is in “{node.name}” ({node.op_type}) in a form that cannot be changed alone.")
         if node is None:
             raise InvalidSpec(f"“{name}” is inside a function or branch (If) of the graph, where it cannot be changed.")
         maker = self.made_by.get(node.input[place.position])

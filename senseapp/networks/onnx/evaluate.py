@@ -10,7 +10,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel, first_line_of
 from senseapp.networks.onnx.graph import Node
-from senseapp.networks.onnx.operators import Attributes, operation_of
+from senseapp.networks.onnx.operators import Attributes, FormNotRead, operation_of
 
 LARGEST = 1 << 31  # elements of one value, for one batch that is looked at
 _SAME_SHAPE = frozenset(
@@ -50,8 +50,8 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
     if quick is not None:
         _check_size(node, quick.numel(), most)
         return (quick,)
-    function = operator.make(Attributes.of(node))
     try:
+        function = operator.make(Attributes.of(node))
         with torch.no_grad():
             if tensors:
                 outputs = _run(function, [each.to("meta") if isinstance(each, Tensor) else each for each in inputs])
@@ -61,6 +61,8 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
                 if not known:
                     return outputs
             return _run(function, inputs)
+    except FormNotRead as error:
+        raise UnsupportedModel(f"Node “{node.name}” ({node.op}) is not supported: {error}") from error
     except SenseError:
         raise
     except Exception as error:  # torch says what does not fit in errors of many kinds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -13,6 +13,21 @@ from senseapp.core.errors import UnsupportedModel
 
 class UnreadNode(UnsupportedModel):
     """A node that the operator table lacks, and that onnxruntime may compute instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOf:
+    """The node of the file that a node was written out from.
+
+    Attributes:
+        output: its first value.
+        positions: for each input of the part, where the node of the file reads it; NOWHERE for values between parts.
+    """
+
+    NOWHERE: ClassVar[int] = -1
+
+    output: str
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +44,7 @@ class Node:
         scope: dotted path of the module that the exporter found the node in; None where the file has none.
         source: the node's own bytes, where onnxruntime computes it; empty for operators of the table.
         captured: names by which its bodies read the last of ``inputs``, which the node itself does not list.
+        part_of: what it was written out from; None for nodes of the file.
     """
 
     name: str
@@ -40,6 +56,7 @@ class Node:
     scope: str | None = None
     source: bytes = field(default=b"", repr=False)
     captured: tuple[str, ...] = ()
+    part_of: PartOf | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,10 +48,10 @@ def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
     nodes = []
     for node in graph.nodes:
         if node.op == "Reshape":
-            source = _unshaped(node.inputs[0], makers)
-            target = _following(source, node.outputs[0], facts)
-            if target is not None:
-                node = replace(node, inputs=(source, *node.inputs[1:]))
+            sources = dict.fromkeys((_unshaped(node.inputs[0], makers), node.inputs[0]))
+            found = ((source, _following(source, node.outputs[0], facts)) for source in sources)
+            source, target = next((each for each in found if each[1] is not None), (node.inputs[0], None))
+            node = replace(node, inputs=(source, *node.inputs[1:]))
             if target is None and node.inputs[1] not in constants:
                 target = _target(node.outputs[0], facts)
             if target is not None:
@@ -60,6 +60,54 @@ def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
                 node = replace(node, inputs=(node.inputs[0], name), attributes={})  # 0 copies a length
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes), constants=constants).needed_for(graph.outputs)
+
+
+def with_rolls(graph: Graph, facts: Facts) -> Graph:
+    """Let two parts of an axis that are joined in the other order be one roll, as they were before the export.
+
+    What prunes channels takes any join for one of channels.
+    """
+    makers, nodes = graph.producers(), []
+    for node in graph.nodes:
+        if node.op == "Concat" and len(node.inputs) == 2:
+            axis = int(node.attributes.get("axis", 0))
+            end, start = (_part_of_axis(makers.get(name), axis, graph, facts) for name in node.inputs)
+            if end and start and end.follows(start):
+                attributes = {"shift": -end.first, "axis": axis}
+                node = replace(node, op="Roll", version=18, inputs=(end.source,), attributes=attributes)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartOfAxis:
+    """Positions from ``first`` to before ``last`` of an axis of ``source`` that is ``length`` long at any batch."""
+
+    source: str
+    first: int
+    last: int
+    length: int
+
+    def follows(self, start: _PartOfAxis) -> bool:
+        """Return whether this is all that is left behind ``start``, which begins the axis."""
+        both = (self.source, 0, self.first, self.length)
+        return both == (start.source, start.first, start.last, self.last)
+
+
+def _part_of_axis(node: Node | None, axis: int, graph: Graph, facts: Facts) -> _PartOfAxis | None:
+    """Return which part of ``axis`` a Slice takes; None where it takes others too, or not all of that part."""
+    if node is None or node.op != "Slice" or len(node.inputs) < 4:
+        return None
+    numbers = [graph.constants.get(name) for name in node.inputs[1:]]
+    lengths = {values[node.inputs[0]].shape[axis] for _, values in facts}
+    if len(lengths) > 1 or any(each is None or each.value.numel() != 1 for each in numbers):
+        return None
+    start, end, cut, *step = [int(each.value) for each in numbers if each is not None]
+    (length,), rank = lengths, facts[0][1][node.inputs[0]].ndim
+    if cut % rank != axis % rank or step not in ([], [1]):
+        return None
+    first, last, _ = slice(start, end).indices(length)
+    return _PartOfAxis(source=node.inputs[0], first=first, last=last, length=length)
 
 
 def _unshaped(name: str, makers: Mapping[str, Node]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _DEEPEST, _LONGEST = 24, 120
+_FOLDED = "ConvBnFusion_W_"
 
 
 def module_path(metadata: Mapping[str, str], node_name: str) -> str | None:
@@ -46,16 +47,26 @@ def _merged(parts: list[str]) -> list[str]:
 
 
 def tells_of_folding(weight: str, bias: str) -> bool:
-    """Return whether a convolution's tensors have the names that torch's exporters give to those with a norm folded in.
+    """Return whether a convolution's tensors have the names of those with a norm folded in.
 
-    The older one numbers them, the newer one names the new bias by the weight.
+    torch's older exporter numbers them, the newer one names the new bias by the weight, and onnxruntime puts a word
+    before the weight's name.
 
     >>> tells_of_folding("onnx::Conv_20", "onnx::Conv_21"), tells_of_folding("0.weight", "0.weight_bias")
     (True, True)
     >>> tells_of_folding("0.weight", "0.bias")
     False
     """
-    return weight.startswith("onnx::Conv") or (bool(weight) and bias == f"{weight}_bias")
+    return weight.startswith(("onnx::Conv", _FOLDED)) or (bool(weight) and bias == f"{weight}_bias")
+
+
+def without_folding(weight: str) -> str:
+    """Return the name that a weight had before onnxruntime folded a norm into it.
+
+    >>> without_folding("ConvBnFusion_W_blocks.0.conv1.weight")
+    'blocks.0.conv1.weight'
+    """
+    return weight.removeprefix(_FOLDED)
 
 
 class Names:

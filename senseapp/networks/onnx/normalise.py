@@ -14,6 +14,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.onnx.branches import with_branches_taken
+from senseapp.networks.onnx.compound import written_out
 from senseapp.networks.onnx.evaluate import TooLarge, evaluate
 from senseapp.networks.onnx.graph import Body, Constant, Graph, GraphInput, Node
 from senseapp.networks.onnx.infer import Folding
@@ -47,8 +48,12 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
     made = {output for each in model.graph.node for output in each.output if output}
     known = made.union(constants, (each.name for each in inputs))
-    reading = Reading(version=opset_of(model), in_runtime=in_runtime)
-    nodes = _named(model.graph.node, reading, known)
+    reading = Reading(
+        version=opset_of(model),
+        in_runtime=in_runtime,
+        integers=any(each.op_type.startswith("QLinear") for each in model.graph.node),
+    )
+    nodes = _written_out(_named(model.graph.node, reading, known), reading, constants)
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     graph = Graph(
@@ -147,14 +152,22 @@ def _input(value: onnx.ValueInfoProto) -> GraphInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How nodes are read: ``version`` of the default domain; whether onnxruntime computes what the table lacks."""
+    """How nodes are read.
+
+    Attributes:
+        version: of the default domain.
+        in_runtime: whether onnxruntime computes what the table lacks.
+        integers: whether it computes with integers, which the table reads as float.
+    """
 
     version: int
     in_runtime: bool
+    integers: bool = False
 
     def source(self, node: NodeProto, op: str) -> bytes:
         """Return the bytes of a node that onnxruntime computes; empty for others."""
-        kept = self.in_runtime and op not in TABLE and op not in NEVER_RUN
+        read = op in TABLE and not (self.integers and op == "QuantizeLinear")
+        kept = self.in_runtime and not read and op not in NEVER_RUN
         return node.SerializeToString() if kept else b""
 
 
@@ -196,6 +209,16 @@ def _named(stored: Iterable[NodeProto], reading: Reading, known: set[str]) -> tu
     return tuple(nodes)
 
 
+def _written_out(nodes: Iterable[Node], reading: Reading, constants: dict[str, Constant]) -> tuple[Node, ...]:
+    """Return the nodes, and in place of those that do several steps their parts; adds constants that these read."""
+    found: list[Node] = []
+    for node in nodes:
+        parts, numbers = written_out(node, in_runtime=reading.in_runtime)
+        found += parts
+        constants |= numbers
+    return tuple(found)
+
+
 def _attributes(node: NodeProto, reading: Reading, known: set[str]) -> dict[str, Any]:
     found = {each.name: _value_of(each) for each in node.attribute}
     if node.op_type == "If":
@@ -208,8 +231,9 @@ def _body(graph: GraphProto, reading: Reading, known: set[str]) -> Body:
     """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
     constants = _stored(graph)
     made = {output for each in graph.node for output in each.output if output}
+    nodes = _named(graph.node, reading, known.union(constants, made))
     return Body(
-        nodes=_named(graph.node, reading, known.union(constants, made)),
+        nodes=_written_out(nodes, reading, constants),
         constants=constants,
         outputs=tuple(each.name for each in graph.output),
     )

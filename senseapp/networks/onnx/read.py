@@ -22,12 +22,38 @@ from onnx.inliner import inline_local_functions
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.checkpoints.weights_file import foreign_kind, is_text
+from senseapp.networks.onnx.compound import COMPOUND
 from senseapp.networks.onnx.graph import UnreadNode
 
 MOST_NODES = 100_000
-OLDEST_OPSET, NEWEST_OPSET = 7, 24
+OLDEST_OPSET, NEWEST_OPSET = 7, 26
 DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
 _RUNTIME_DOMAINS = frozenset({"com.microsoft"})
+_INTEGER_WORDS = ("QLinear", "QGemm", "Integer", "Quantize", "QAttention", "QOrdered")
+_FEW_BITS_WORDS = ("NBits", "Bnb4", "QMoE")
+_OF_DOMAIN = (
+    "is an operator of the domain “{}”, which only its own runtime can compute. Export with standard ONNX operators."
+)
+_TABLES = (
+    "is of the domain “ai.onnx.ml”, in which scikit-learn, LightGBM and others write models of tables. Only neural "
+    "networks of images are measured."
+)
+_LAYOUT = (
+    "is laid out for one kind of processor by onnxruntime's optimiser. Bring the file as it was before, or save it at "
+    "a lower optimisation level (ORT_ENABLE_EXTENDED or below)."
+)
+_BEFORE_OR_AFTER = (
+    "is of onnxruntime-extensions, which decode pictures or read text around a network. Export the network without "
+    "that part."
+)
+_FOREIGN = {
+    "ai.onnx.ml": _TABLES,
+    "com.microsoft.nchwc": _LAYOUT,
+    "com.ms.internal.nhwc": _LAYOUT,
+    "ai.onnx.contrib": _BEFORE_OR_AFTER,
+    "com.microsoft.extensions": _BEFORE_OR_AFTER,
+}
+"""Why nodes of other domains are not read, and what to do, as the end of a sentence."""
 _HALF_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 _SNIFFED = 4096  # bytes that tell what a file is
 _FIRST_FIELD = b"\x08"  # ir_version, with which exporters begin
@@ -46,7 +72,7 @@ def read_model(content: bytes, *, in_runtime: bool = False) -> tuple[ModelProto,
     model = parsed_model(content)
     if model.functions:
         model = _inlined(model)
-    _check_domains(model, DEFAULT_DOMAINS | _RUNTIME_DOMAINS if in_runtime else DEFAULT_DOMAINS)
+    _check_domains(model, in_runtime=in_runtime)
     model = _checked_opset(model)
     narrow = _as_float32(model)
     notes = [f"The file computes in {each}; it is read and measured in float32." for each in sorted(narrow)]
@@ -225,14 +251,29 @@ def _check_calls(model: ModelProto) -> None:
         raise InvalidCheckpoint(f"With its functions written out the graph has more than {MOST_NODES:,} nodes.")
 
 
-def _check_domains(model: ModelProto, known: frozenset[str]) -> None:
+def _check_domains(model: ModelProto, *, in_runtime: bool) -> None:
     for node in _nodes(model):
-        if node.domain not in known:
-            kind = UnreadNode if node.domain in _RUNTIME_DOMAINS else UnsupportedModel
-            raise kind(
-                f"The {label(node)} is an operator of the domain “{node.domain}”, which only its own runtime "
-                "can compute. Export with standard ONNX operators."
-            )
+        if node.domain in DEFAULT_DOMAINS or f"{node.domain}::{node.op_type}" in COMPOUND:
+            continue
+        if node.domain not in _RUNTIME_DOMAINS:
+            raise UnsupportedModel(f"The {label(node)} {_FOREIGN.get(node.domain, _OF_DOMAIN.format(node.domain))}")
+        if not in_runtime:
+            raise UnreadNode(f"The {label(node)} {_of_onnxruntime(node.op_type)}")
+
+
+def _of_onnxruntime(op: str) -> str:
+    """Return why an operator that onnxruntime has beside the standard is not read, and what to do."""
+    if any(word in op for word in _INTEGER_WORDS):
+        return (
+            "computes in integers, which a float network cannot be measured through. Bring the float file that this "
+            "one was quantized from, or quantize it with Q/DQ nodes (QuantFormat.QDQ)."
+        )
+    if any(word in op for word in _FEW_BITS_WORDS):
+        return "stores weights in a few bits. Bring the float file that this one was quantized from."
+    return (
+        "is one of onnxruntime's own operators, which its optimisers write. Bring the file as it was before it was "
+        "optimised, or export with standard ONNX operators."
+    )
 
 
 def _checked_opset(model: ModelProto) -> ModelProto:

@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.change import Array, GraphEdit
 from senseapp.networks.onnx.check import sample_inputs
+from senseapp.networks.onnx.compound import by_head
 from senseapp.networks.onnx.infer import input_shapes
 from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
 from senseapp.networks.onnx.normalise import normalise
@@ -19,6 +20,7 @@ from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import tensor_in
 from senseapp.networks.profile import CONVOLUTIONS
 
+_HEADS = 1  # their axis in queries and keys by head
 Shape = tuple[int, ...]
 Numbers = Sequence[int]
 
@@ -48,6 +50,7 @@ def follow_shapes(edit: GraphEdit, opened: OpenedOnnx, network: OnnxNetwork) -> 
     known = {name for name, shape in before.items() if after.get(name) == shape}
     edit.undeclared = {each.name for each in graph.value_info if each.name not in known}
     _change_groups(edit, opened, network)
+    _change_heads(edit, graph, before, after)
     constants = _constants(graph)
     readers: dict[str, int] = {}
     for node in graph.node:
@@ -157,7 +160,18 @@ def _change_groups(edit: GraphEdit, opened: OpenedOnnx, network: OnnxNetwork) ->
     for name, module in network.named_modules():
         if isinstance(module, CONVOLUTIONS) and module.groups != opened.network.get_submodule(name).groups:
             for place in opened.readers[f"{name}.weight"]:
-                edit.groups[place.output] = module.groups
+                edit.counts[place.output] = {"group": module.groups}
+
+
+def _change_heads(
+    edit: GraphEdit, graph: onnx.GraphProto, before: Mapping[str, Shape], after: Mapping[str, Shape]
+) -> None:
+    """Let an attention that is one node of the file have as many heads as its queries and keys have now."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            value = by_head(node.output[0], attribute.name) if node.output else ""
+            if value in before and before[value] != after[value]:
+                edit.counts.setdefault(node.output[0], {})[attribute.name] = after[value][_HEADS]
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:

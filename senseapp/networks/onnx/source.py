@@ -210,10 +210,14 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
         if _is_read(task, given, images, _size_of(opened)):
             return names[: _num_read(task, given, images, _size_of(opened))]
     fitting = _fitting_task(opened)
-    advice = f"Choose the task {fitting}, which they fit" if fitting else "Choose another task"
+    advice = (
+        f"Choose the task {fitting}, which they fit, or export"
+        if fitting
+        else "No other task reads them either. Export"
+    )
     raise UnsupportedModel(
-        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. {advice}, or "
-        "export the network with such an output."
+        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. {advice} "
+        "the network with such an output."
     )
 
 

@@ -1,6 +1,7 @@
 """The table of ONNX operators, in one module for each kind."""
 
 from senseapp.networks.onnx.operators import (
+    attention,
     elementwise,
     normalisation,
     products,
@@ -17,6 +18,7 @@ from senseapp.networks.onnx.operators.registry import (
     REFUSED,
     TABLE,
     Attributes,
+    FormNotRead,
     Operator,
     operation_of,
 )
@@ -26,7 +28,9 @@ __all__ = [
     "REFUSED",
     "TABLE",
     "Attributes",
+    "FormNotRead",
     "Operator",
+    "attention",
     "elementwise",
     "normalisation",
     "operation_of",

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator, plain
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator, plain
 
 _TYPES = onnx.TensorProto
 DTYPES: dict[int, torch.dtype] = {
@@ -219,7 +219,7 @@ def _dropout(_at: Attributes) -> Function:
 
 def _undropped(x: Tensor, _ratio: float | None = None, training: bool | None = None) -> tuple[Tensor, Tensor]:
     if training:
-        raise UnsupportedModel("A Dropout of the file is in training mode; export the network in evaluation mode.")
+        raise FormNotRead("it is in training mode. Export the network in evaluation mode.")
     return x, torch.ones((), dtype=torch.bool, device=x.device).expand(x.shape)
 
 

@@ -9,7 +9,12 @@ from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import Attributes, Function, operator, plain
 
-plain({"MatMul": torch.matmul, "Det": torch.linalg.det})
+
+def _swapped(x: Tensor) -> Tensor:
+    return x.transpose(-2, -1)  # not of ONNX: a factor that is read the other way round
+
+
+plain({"MatMul": torch.matmul, "Det": torch.linalg.det, "SwapLast": _swapped})
 
 
 @operator("Gemm")

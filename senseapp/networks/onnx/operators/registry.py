@@ -14,6 +14,12 @@ from senseapp.networks.onnx.graph import Node, UnreadNode
 from senseapp.networks.onnx.operators.in_runtime import InRuntime
 
 Function = Callable[..., Any]
+
+
+class FormNotRead(UnsupportedModel):
+    """A form of an operator that is not read; the message ends a sentence that begins with its node."""
+
+
 _FLOAT_FILE = "Bring the float file that this one was quantized from."
 _INTEGER_ARITHMETIC = f"it computes in integers, which a float network cannot be measured through. {_FLOAT_FILE}"
 _BODIES = (
@@ -144,11 +150,11 @@ def operation_of(node: Node) -> Operator:
 
     Raises UnsupportedModel, naming the node, where there is none; UnreadNode where onnxruntime may compute it.
     """
+    if node.source:
+        return Operator(make=_Always(InRuntime(node)))
     found = TABLE.get(node.op)
     if found is not None:
         return found
-    if node.source:
-        return Operator(make=_Always(InRuntime(node)))
     reason = REFUSED.get(node.op, _UNKNOWN)
     kind = UnsupportedModel if node.op in NEVER_RUN else UnreadNode
     raise kind(f"Node “{node.name}” ({node.op}) is not supported: {reason}")

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
 
 _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "round_prefer_floor": lambda x: torch.ceil(x - 0.5),
@@ -51,7 +50,7 @@ class _Way:
             case "half_pixel_symmetric":
                 centre = length / 2 * (1 - wanted / (scale * length))
                 return centre + (x + 0.5) / scale - 0.5
-        raise UnsupportedModel(f"Resize with the coordinates “{self.coordinates[:40]}” is not supported.")
+        raise FormNotRead(f"its coordinates “{self.coordinates[:40]}” are not read.")
 
     def nearest(self, length: int, wanted: int, scale: float) -> Tensor:
         """Return which old pixel each new one shows."""

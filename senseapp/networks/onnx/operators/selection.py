@@ -8,8 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
@@ -106,7 +105,7 @@ def _make_scatter_nd(at: Attributes) -> Function:
 
 def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str) -> Tensor:
     if reduction not in ("none", "add"):
-        raise UnsupportedModel(f"ScatterND with the reduction “{reduction[:40]}” is not supported.")
+        raise FormNotRead(f"its reduction “{reduction[:40]}” is not read.")
     return x.index_put(_index(x, indices), updates, accumulate=reduction == "add")
 
 

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
 
 Axes = Sequence[int]
 
@@ -113,6 +112,12 @@ def _expand_like(x: Tensor, like: Tensor, *, axis: int, like_axis: int, unit: in
     lengths = list(x.shape)
     lengths[axis] = like.shape[like_axis] // unit
     return x.narrow(axis, 0, 1).expand(lengths)
+
+
+@operator("Roll")
+def _make_roll(at: Attributes) -> Function:
+    """Not of ONNX: what files write as two parts of an axis in the other order."""
+    return partial(torch.roll, shifts=at.whole("shift", 0), dims=at.whole("axis", 0))
 
 
 @operator("Tile", numbers=(1,))
@@ -222,7 +227,7 @@ def _pad(
 ) -> Tensor:
     pads = stored if pads is None else pads
     if pads is None:
-        raise UnsupportedModel("A Pad of the file does not say by how much.")
+        raise FormNotRead("it does not say by how much it pads.")
     value = value[0] if isinstance(value, Sequence) else value
     padded = range(x.ndim) if axes is None else [each % x.ndim for each in axes]
     ends = dict(zip(padded, zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True), strict=True))
@@ -243,7 +248,7 @@ def _padded_positions(length: int, before: int, after: int, mode: str) -> Tensor
     if mode == "wrap":
         return wanted % length
     if mode != "reflect":
-        raise UnsupportedModel(f"The padding mode “{mode[:40]}” of the file is not one of ONNX.")
+        raise FormNotRead(f"its mode “{mode[:40]}” is not one of ONNX.")
     period = max(1, 2 * (length - 1))
     wanted = wanted % period
     return torch.minimum(wanted, period - wanted)

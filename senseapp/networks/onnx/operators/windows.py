@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
 
 Ends = tuple[tuple[int, int], ...]  # what is added before and after each spatial axis
 _CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -46,7 +45,7 @@ class Window:
         rank = len(kernel)
         pads = at.ints("pads") or [0] * (2 * rank)
         if len(pads) != 2 * rank:
-            raise UnsupportedModel(f"A {at.op} of the file has {len(pads)} pads for {rank} spatial axes.")
+            raise FormNotRead(f"it has {len(pads)} pads for {rank} spatial axes.")
         return cls(
             kernel=tuple(kernel),
             strides=tuple(at.ints("strides") or [1] * rank),
@@ -182,9 +181,39 @@ def cropped(x: Tensor, *, ends: Ends) -> Tensor:
 
 @operator("MaxPool")
 def _make_max_pool(at: Attributes) -> Function:
-    if at.outputs > 1:
-        raise UnsupportedModel("A MaxPool of the file returns positions too, which is not supported.")
-    return partial(_max_pool, window=Window.of(at, at.ints("kernel_shape") or []))
+    window = Window.of(at, at.ints("kernel_shape") or [])
+    if at.outputs == 1:
+        return partial(_max_pool, window=window)
+    if at.whole("storage_order", 0):
+        raise FormNotRead("it counts positions column by column.")
+    return partial(_max_pool_with_positions, window=window)
+
+
+def _max_pool_with_positions(x: Tensor, *, window: Window) -> tuple[Tensor, Tensor]:
+    """Return largest numbers, and their positions in the whole of ``x``."""
+    padding = symmetric(window.ends(x.shape[2:]))
+    if padding is None or any(2 * pad > reach for pad, reach in zip(padding, window.kernel, strict=True)):
+        raise FormNotRead("it returns positions, with more padding on one side.")
+    largest, places = _MAX_POOLS[window.rank](
+        x, window.kernel, window.strides, padding, window.dilations, window.ceil, return_indices=True
+    )
+    images = torch.arange(x.shape[0] * x.shape[1], device=x.device).reshape(*x.shape[:2], *[1] * window.rank)
+    return largest, places + images * math.prod(x.shape[2:])
+
+
+@operator("MaxUnpool", numbers=(2,))
+def _make_max_unpool(at: Attributes) -> Function:
+    return partial(_max_unpool, window=Window.of(at, at.ints("kernel_shape") or []))
+
+
+def _max_unpool(x: Tensor, places: Tensor, wanted: Sequence[int] | None = None, *, window: Window) -> Tensor:
+    """Put numbers at their positions in a whole of zeros, as a max pool counted them."""
+    sides = zip(x.shape[2:], window.strides, window.kernel, window.pads, strict=True)
+    usual = [(length - 1) * stride + kernel - sum(ends) for length, stride, kernel, ends in sides]
+    shape = [*x.shape[:2], *usual]
+    if wanted is not None and list(wanted) != shape:
+        raise FormNotRead("it makes another size than its window does.")
+    return x.new_zeros(math.prod(shape)).scatter(0, places.reshape(-1), x.reshape(-1)).reshape(shape)
 
 
 def _max_pool(x: Tensor, *, window: Window) -> Tensor:
@@ -285,7 +314,7 @@ def _make_affine_grid(at: Attributes) -> Function:
 @operator("RoiAlign")
 def _make_roi_align(at: Attributes) -> Function:
     if at.text("mode", "avg") != "avg":
-        raise UnsupportedModel("A RoiAlign of the file takes maxima, which is not supported.")
+        raise FormNotRead("it takes maxima. Export it with mean values.")
     default = "half_pixel" if at.version >= 16 else "output_half_pixel"
     return partial(
         _roi_align,
@@ -312,5 +341,5 @@ def _col2im(x: Tensor, image: Sequence[int], block: Sequence[int], *, at: Attrib
     window = Window.of(at, block)
     padding = symmetric(window.pads)
     if padding is None or window.rank != 2:
-        raise UnsupportedModel("A Col2Im of the file is not of two axes with equal pads, which is not supported.")
+        raise FormNotRead("it is not of two axes with equal pads.")
     return F.fold(x, tuple(image), window.kernel, window.dilations, padding, window.strides)
