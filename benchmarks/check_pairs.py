@@ -604,7 +604,7 @@ PAIRS: tuple[Pair, ...] = (
         name="cut short",
         make=lambda shop: _file(shop, shop.reference.read_bytes()[:20_000]),
         expected=REFUSED,
-        reason="not an ONNX model",
+        reason="ONNX model that was cut short",
     ),
     Pair(name="NNCF, post-training", make=lambda shop: shop.by_other_tool("nncf"), needs_other_tools=True),
     Pair(name="onnxsim", make=lambda shop: shop.by_other_tool("onnxsim"), needs_other_tools=True),
@@ -652,7 +652,7 @@ PAIRS: tuple[Pair, ...] = (
         reason="1 channel",
         detects=True,
     ),
-    Pair(name="a text", make=lambda shop: _file(shop, b"%PDF-1.7 no network"), expected=REFUSED, reason="not an ONNX"),
+    Pair(name="a text", make=lambda shop: _file(shop, b"%PDF-1.7 no network"), expected=REFUSED, reason="PDF document"),
     Pair(name="empty", make=lambda shop: _file(shop, b""), expected=REFUSED, reason="nothing in it"),
 )
 SHORT = (

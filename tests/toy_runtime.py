@@ -160,10 +160,10 @@ class ToyRuntime(Runtime):
         return [[network.num_bytes * _SECONDS_OF_A_BYTE * len(images)] * turns for network in networks]
 
     def time_layers(
-        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
         layers = list(dict.fromkeys(owners.values()))
-        times = {32.0: len(content), 8.0: len(int8)}
+        times = {32.0: len(content), 8.0: len(quantizer.write())}
         return LayerTimes(
             times=tuple(
                 LayerTime(layer=layer, level=level, seconds=_SECONDS_OF_A_BYTE * size / len(layers))

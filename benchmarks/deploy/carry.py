@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import timm
-import torch
 from torch import Tensor, nn
 
-from benchmarks.deploy.simulation import fit_classifier
+from benchmarks.deploy.simulation import random_network
 from benchmarks.real.network import ARCHITECTURE, load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, Half, tensors
 from benchmarks.real.rows import Row
@@ -34,17 +32,16 @@ NETWORKS = (
     *(ARCHITECTURE, "lcnet_050", "mobilenetv3_small_050", "resnet18", "convnext_atto", "vit_tiny_patch16_224"),
     "swin_tiny_patch4_window7_224",
 )
-_SIZED = ("vit", "swin")
 _MADE_FROM, _SCORED, _SIDE = 96, 140, 96
 _MOST_BYTES = 1.5  # times those of all-int8
 _MOST_LESS = 0.2  # of the gain on the images that choose may be missing on other photographs
 INTRO = (
     f"{machine()}. Ranges, weights and nodes in float are chosen on {_MADE_FROM} crops of every other picture, and the "
     f"files are measured on {_SCORED} crops of {_SIDE} pixels of the other pictures. {ARCHITECTURE} has ImageNet "
-    "weights; the others have random weights and a classifier that is fitted to tell the pictures apart. The gain is "
-    "the share of the KL divergence of onnxruntime's own best setting that is gone. Of the files that a search offers, "
-    "that one is shown that does least harm on the images that choose, takes no longer than that setting's, and is at "
-    "most half as large again as all-int8."
+    "weights; the others have random weights, residual branches that are not zero, and a classifier that is fitted to "
+    "tell the pictures apart. The gain is the share of the KL divergence of onnxruntime's own best setting that is "
+    "gone. Of the files that a search offers, that one is shown that does least harm on the images that choose, takes "
+    "no longer than that setting's, and is at most half as large again as all-int8."
 )
 
 
@@ -106,13 +103,7 @@ def share(ours: Judgement, own: Judgement) -> float:
 
 
 def _network(name: str) -> nn.Module:
-    if name == ARCHITECTURE:
-        return load_network()
-    torch.manual_seed(0)
-    size = {"img_size": _SIDE} if name.startswith(_SIZED) else {}
-    network: nn.Module = timm.create_model(name, num_classes=len(MADE_FROM), **size).eval()
-    fit_classifier(network, tensors(280, MADE_FROM, seed=1, side=_SIDE))
-    return network.requires_grad_(True)
+    return load_network() if name == ARCHITECTURE else random_network(name, side=_SIDE)
 
 
 def _crops(count: int, *, first: int, seed: int) -> Tensor:

@@ -149,7 +149,7 @@ def _made(seed: int) -> _Made:
         all_int8 = writer.write()
         nodes = [node.name for node in writer.nodes(all_int8)]
         owners = {node: node for node in nodes}
-        times = OPERATIONS.time_layers(content, all_int8, owners)
+        times = OPERATIONS.time_layers(content, writer, owners)
         seconds: dict[str, dict[float, float]] = {each.layer: {} for each in times.times}
         for each in times.times:
             seconds[each.layer][each.level] = each.seconds

@@ -34,11 +34,11 @@ _BITS = BitScale(noun="rounding", axis="Bits")
 INTRO = (
     f"{OPENVINO.machine()}; {ONNXRUNTIME.machine()}; load {os.getloadavg()[0]:.1f} at the start (0 is an idle "
     "machine). The demo has its trained network and digits; the others have random weights, photographs of 64 pixels "
-    "and a fitted classifier, as above. Files have all of it in int8, ranges and weights fitted to 16 images, and 96 "
-    "others are scored. Simulation: step by step as OpenVINO's kernels compute, by the graph that it executes. Times: "
-    f"one image, one thread, medians of {_TURNS} calls in turns; beside predictions, medians of five openings. "
-    "NNCF: nncf.quantize as it comes, and with accuracy control (at most 1 % of answers changed), on the same 16 "
-    "images, in OpenVINO's own format."
+    "and a fitted classifier, as above; no residual branch is zero. Files have all of it in int8, ranges and weights "
+    "fitted to 16 images, and 96 others are scored. Simulation: step by step as OpenVINO's kernels compute, by the "
+    f"graph that it executes. Times: one image, one thread, medians of {_TURNS} calls in turns; beside predictions, "
+    "medians of five openings. NNCF: nncf.quantize as it comes, and with accuracy control (at most 1 % of answers "
+    "changed), on the same 16 images, in OpenVINO's own format."
 )
 
 
@@ -97,7 +97,7 @@ def _predicted(name: str, network: bytes, fitted: Tensor, image: Tensor) -> Row:
         products = {node.name for node in onnx.load_from_string(network).graph.node if node.op_type in ("Conv", "Gemm")}
         weighted = [node for node in nodes if node in products]
         halves = (weighted[: len(weighted) // 2], weighted[len(weighted) // 2 :], weighted[::2])
-        times_ = OPENVINO.time_layers(network, all_int8, {node: node for node in nodes})
+        times_ = OPENVINO.time_layers(network, writer, {node: node for node in nodes})
         whole = times_.whole({}, _BITS, int8=())
         errors, measured = [], FileTimes(OPENVINO, network, image, threads=1)
         for in_float in halves:

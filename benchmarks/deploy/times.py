@@ -75,7 +75,7 @@ def _timed(name: str) -> Iterator[TimedNetwork]:
     content = onnx_model(network, images)
     layers = {layer for layer, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
     with Int8Writer(content, [images], rounding=Rounding()) as writer:
-        found = OPERATIONS.time_layers(content, writer.write(), layers_of_nodes(content, layers))
+        found = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
         yield TimedNetwork(
             runtime=OPERATIONS, network=content, times=found, quantizer=writer, image=images[:1], threads=1
         )

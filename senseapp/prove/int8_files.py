@@ -315,7 +315,7 @@ class Int8Search:
         nodes, network = {node.name for node in quantizer.nodes(int8)}, self._content
         batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
         owners = {node: node for node in nodes}
-        found = self._runtime.time_layers(network, int8, owners, threads=threads, batch=batch)
+        found = self._runtime.time_layers(network, quantizer, owners, threads=threads, batch=batch)
 
         layers = found.layers()
         in_int8, untouched = (

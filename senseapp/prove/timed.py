@@ -79,7 +79,7 @@ class TimedNetwork:
         with runtime.quantizer(network, evaluator.reconstruction.calibration()) as quantizer:
             evaluator.progress("Timing every layer in float and in int8")
             owners = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
-            found = runtime.time_layers(network, quantizer.write(), owners, threads=threads, batch=size)
+            found = runtime.time_layers(network, quantizer, owners, threads=threads, batch=size)
             yield cls(
                 runtime=runtime,
                 network=network,

@@ -388,11 +388,11 @@ class Runtime(ABC):
         return ratio(*self.times(opened, images, turns=COMPARING_TURNS)).value
 
     def time_layers(
-        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
         """Return the times of layers of a float file in float and in int8, and what a border between both costs.
 
-        ``int8`` is the same network all in int8; ``owners`` has the layer that a node belongs to, for the nodes of
+        ``quantizer`` writes the same network in int8; ``owners`` has the layer that a node belongs to, for the nodes of
         layers.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,7 +30,7 @@ from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino
 from senseapp.runtimes.openvino.profile import PROFILER, undisturbed
 from senseapp.runtimes.openvino.runtime import compiled, read
-from senseapp.runtimes.openvino.timing import by_layer
+from senseapp.runtimes.openvino.timing import as_in_a_call, border_costs, by_layer
 
 pytestmark = pytest.mark.slow  # exports networks
 
@@ -54,12 +55,12 @@ def images() -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def files(images: torch.Tensor) -> SimpleNamespace:
+def files(images: torch.Tensor) -> Iterator[SimpleNamespace]:
     torch.manual_seed(0)
     network = Residual().eval()
     content = onnx_model(network, images[:2])
     with Int8Writer(content, [images], rounding=Rounding(), reduce_range=True) as writer:
-        return SimpleNamespace(network=network, real=content, int8=writer.write())
+        yield SimpleNamespace(network=network, real=content, int8=writer.write(), writer=writer)
 
 
 def relative(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -155,9 +156,32 @@ def test_an_executed_node_belongs_to_the_layer_whose_product_it_computes_or_that
     assert found == ({"a": 6.0, "b": 24.0}, 1.0)
 
 
+def test_what_counters_cut_off_is_shared_out_and_what_is_missing_then_is_in_proportion() -> None:
+    def nodes(**spent: float) -> dict[str, tuple[ExecutedNode, float]]:
+        return {
+            name: (ExecutedNode(name=name, kind="Input" if name == "x" else "Convolution", parts=(), values=1), each)
+            for name, each in spent.items()
+        }
+
+    def found(seconds: float, **spent: float) -> list[float]:
+        return [each for _, each in as_in_a_call(nodes(**spent), seconds).values()]
+
+    assert found(13e-6, x=0.0, conv=7e-6, relu=3e-6) == pytest.approx([0.0, 8.5e-6, 4.5e-6])
+    assert found(34e-6, x=0.0, conv=7e-6, relu=3e-6) == pytest.approx([0.0, 23e-6, 11e-6])  # 4 cut off, times 3
+    assert found(5e-6, x=0.0, conv=7e-6, relu=3e-6) == pytest.approx([0.0, 3.5e-6, 1.5e-6])
+    assert found(1e-6, x=0.0, conv=0.0) == pytest.approx([0.0, 1e-6])
+
+
+def test_the_costs_of_borders_are_those_of_files_with_halves_in_int8() -> None:
+    crossed = [[100, 300], [1000], [100, 300, 1000, 50], []]
+    costs = border_costs(crossed, [2e-6 * len(each) + 3e-9 * sum(each) for each in crossed])
+    assert costs == pytest.approx([2e-6, 3e-9])
+    assert border_costs(crossed, [-1e-6] * 4).tolist() == border_costs([], []).tolist() == [0.0, 0.0]
+
+
 def test_times_of_layers_come_from_the_executed_graphs(files) -> None:
     owners = OPERATIONS.layers_of_nodes(files.real, {"stem", "narrow", "depthwise", "head"})
-    found = OPERATIONS.time_layers(files.real, files.int8, owners, batch=2)
+    found = OPERATIONS.time_layers(files.real, files.writer, owners, batch=2)
     layers = ("stem", "narrow", "depthwise", "head")
     assert {(each.layer, each.level) for each in found.times} == {(layer, bits) for layer in layers for bits in (32, 8)}
     of_convolutions = [each.seconds for each in found.times if each.level == 32 and each.layer != "head"]

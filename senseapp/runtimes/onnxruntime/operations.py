@@ -289,10 +289,11 @@ class OnnxRuntime(Runtime):
         )
 
     def time_layers(
-        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
         """Return the times of layers by the runtime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
-        return timing.time_layers(content, int8, owners, profiler=self._profiler, threads=threads, batch=batch)
+        whole = quantizer.write()
+        return timing.time_layers(content, whole, owners, profiler=self._profiler, threads=threads, batch=batch)
 
     def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
         """Return what single layers and the operations between them take, from files made of their shapes."""

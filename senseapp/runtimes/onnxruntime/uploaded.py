@@ -207,10 +207,10 @@ class UploadedRuntime(OnnxRuntime):
         )
 
     def time_layers(
-        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
         """Return the times of layers of a copy."""
-        return super().time_layers(self._folded_of(content)[0], int8, owners, threads=threads, batch=batch)
+        return super().time_layers(self._folded_of(content)[0], quantizer, owners, threads=threads, batch=batch)
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
-from senseapp.runtimes.base import Fitting, OwnInt8, Runtime
+from senseapp.runtimes.base import Fitting, OwnInt8, Quantizer, Runtime
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
@@ -66,10 +66,10 @@ class OpenVino(OnnxRuntime):
         return PROFILER
 
     def time_layers(
-        self, content: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
-        """Return the times of layers by the graphs that OpenVINO executes."""
-        return timing.time_layers(content, int8, owners, threads=threads, batch=batch)
+        """Return the times of layers; see :mod:`senseapp.runtimes.openvino.timing`."""
+        return timing.time_layers(content, quantizer, owners, threads=threads, batch=batch)
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""
