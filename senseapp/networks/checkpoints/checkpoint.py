@@ -130,7 +130,7 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
     file = TensorFile(path)
     try:
         root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
-        values = _Search(root).values()
+        values = _TensorSearch(root).values()
         if sum(value.claimed_bytes for _, value in values) > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:
             raise ValueError("its tensors claim far more bytes than the file has")
         found = {name: _numbers(file, value) for name, value in values}
@@ -175,7 +175,7 @@ def _read_plain(path: Path, file: TensorFile) -> object:
         return file.read_legacy(content) if is_legacy else file.reader.read(content)
 
 
-class _Search:
+class _TensorSearch:
     """Finds tensors in dicts, lists, objects and modules, and names them by their path.
 
     Values without tensors are visited once, so that dicts that contain each other take no time.

@@ -128,7 +128,7 @@ class OnnxDifference:
 
 def difference(before: bytes, after: bytes) -> OnnxDifference:
     """Return what differs between two ONNX files."""
-    old, new = _Parts.of(before), _Parts.of(after)
+    old, new = _ChangedParts.of(before), _ChangedParts.of(after)
     tensors = tuple(
         found for name in old.tensors.keys() & new.tensors.keys() if (found := _changed(name, old, new)) is not None
     )
@@ -159,7 +159,7 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
+class _ChangedParts:
     """The parts of a file by name: bytes of nodes and declarations, and tensors."""
 
     tensors: Mapping[str, TensorProto]
@@ -167,7 +167,7 @@ class _Parts:
     declared: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, content: bytes) -> _Parts:
+    def of(cls, content: bytes) -> _ChangedParts:
         tensors: dict[str, TensorProto] = {}
         nodes: dict[str, bytes] = {}
         declared: dict[str, bytes] = {}
@@ -218,7 +218,7 @@ def _ungrouped(node: bytes) -> bytes:
     return bytes(parsed.SerializeToString())
 
 
-def _changed(name: str, old: _Parts, new: _Parts) -> ChangedTensor | None:
+def _changed(name: str, old: _ChangedParts, new: _ChangedParts) -> ChangedTensor | None:
     before, after = old.tensors[name], new.tensors[name]
     if before == after:
         return None
