@@ -26,7 +26,7 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_candidates import NumTried, PreparationCandidate, Preparations, macs_of, verdict
-from senseapp.metrics.intervals import SIGNIFICANCE
+from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
 from senseapp.networks.checkpoints.fitting import look_alikes
 from senseapp.networks.loaded import LoadedModel, Preprocessing

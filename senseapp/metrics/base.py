@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Moments = Sequence[float]
 Interval = tuple[float, float]
 
+SIGNIFICANCE = 0.05
+"""Of every test, and one less the confidence of every interval and bound, unless a person asks for another."""
+
 _DECIMALS = ((10.0, 3), (99.95, 1))
 """Most decimals of numbers below an end; larger ones are whole."""
 

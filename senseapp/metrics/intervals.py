@@ -27,9 +27,6 @@ from senseapp.core.errors import InvalidInput
 
 Interval = tuple[float, float]
 
-SIGNIFICANCE = 0.05
-"""Of every test, and one less the confidence of every interval and bound, unless a person asks for another."""
-
 _LARGEST_EXPONENT = 700.0  # of float64
 _ROUNDING = 1e-12  # a variance below this share of the mean square is float64 cancellation, not spread
 

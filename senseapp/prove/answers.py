@@ -18,7 +18,8 @@ from torch import Tensor
 
 from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.data.pictures import png_of
-from senseapp.metrics.intervals import SIGNIFICANCE, discordant_interval, proportion_interval
+from senseapp.metrics.base import SIGNIFICANCE
+from senseapp.metrics.intervals import discordant_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions
 from senseapp.records.answers import UNKNOWN, ChangedAnswers, ChangedPicture, ClassDrop, FileAnswers
 from senseapp.tasks import AnswerDrop, Task

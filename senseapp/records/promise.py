@@ -17,7 +17,7 @@ from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
-from senseapp.metrics.intervals import SIGNIFICANCE
+from senseapp.metrics.base import SIGNIFICANCE
 
 if TYPE_CHECKING:
     from senseapp.metrics.bounds import TestSequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from senseapp.core.texts import printable
 from senseapp.metrics import check_labels
-from senseapp.metrics.intervals import SIGNIFICANCE
+from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.tasks.base import (
     AnswerChanges,
     LabelMapProposal,
