@@ -194,6 +194,21 @@ def test_a_baked_reshape_and_class_token_take_any_number_of_images() -> None:
     torch.testing.assert_close(whole, alone)
 
 
+@pytest.mark.parametrize("op", ["Reshape", "Expand"])
+def test_a_batch_is_freed_that_is_joined_with_lengths_of_the_image(op: str) -> None:
+    """Older exports of Swin write so: the number of images is baked in, the sides are taken from a shape."""
+    nodes = [
+        *(node("Shape", "x", "s"), node("Slice", "s two four", "sides")),
+        node("Concat", "one three sides", "t", axis=0),
+        node("ReduceMean", "x", "m", axes=[2, 3]),
+        node(op, "x t" if op == "Reshape" else "m t", "y"),
+    ]
+    tensors = {"one": np.array([1]), "three": np.array([3]), "two": np.array([2]), "four": np.array([4])}
+    opened = open_onnx(file_of(nodes, tensors, opset=13))
+    assert opened.batch is None
+    assert opened.network(torch.rand(5, 3, 8, 8)).shape == (5, 3, 8, 8)
+
+
 def test_a_file_for_ten_images_takes_any_number() -> None:
     token = np.repeat(weights(1, 1, 6), 10, axis=0)
     nodes = [node("Reshape", "x flat", "f"), node("Concat", "f token", "c", axis=1), node("Add", "c token", "y")]
