@@ -22,9 +22,11 @@ from senseapp.measure.cluster.executor import RayExecutor
 from senseapp.measure.cluster.plan import makespan
 from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
+from senseapp.networks.onnx.open import open_onnx
 from senseapp.records.measurement import latest
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
+from tests.onnx_files import exported
 from tests.ray_cluster import compare
 from tests.small_models import images_for, small_network
 
@@ -82,6 +84,14 @@ def test_two_nodes_find_what_one_machine_finds(name: str, joined: Offer) -> None
         counts = [item.changes[0].num_samples for item in parts if item.key == key and item.changes]
         assert counts == sorted(set(counts))
     compare(parts, whole)
+
+
+@pytest.mark.wide
+def test_a_network_from_an_onnx_file_goes_to_the_nodes(joined: Offer) -> None:
+    images = images_for(40)
+    model = open_onnx(exported(small_network())).network
+    local, shared = (opened(each, images, SETTINGS["pruning"], model=model) for each in (None, joined))
+    compare(list(shared.measure()), list(local.measure()))
 
 
 def test_half_of_a_run_here_and_half_on_the_cluster_make_one(joined: Offer) -> None:

@@ -194,6 +194,21 @@ def test_a_baked_reshape_and_class_token_take_any_number_of_images() -> None:
     torch.testing.assert_close(whole, alone)
 
 
+@pytest.mark.parametrize("op", ["Reshape", "Expand"])
+def test_a_batch_is_freed_that_is_joined_with_lengths_of_the_image(op: str) -> None:
+    """Older exports of Swin write so: the number of images is baked in, the sides are taken from a shape."""
+    nodes = [
+        *(node("Shape", "x", "s"), node("Slice", "s two four", "sides")),
+        node("Concat", "one three sides", "t", axis=0),
+        node("ReduceMean", "x", "m", axes=[2, 3]),
+        node(op, "x t" if op == "Reshape" else "m t", "y"),
+    ]
+    tensors = {"one": np.array([1]), "three": np.array([3]), "two": np.array([2]), "four": np.array([4])}
+    opened = open_onnx(file_of(nodes, tensors, opset=13))
+    assert opened.batch is None
+    assert opened.network(torch.rand(5, 3, 8, 8)).shape == (5, 3, 8, 8)
+
+
 def test_a_file_for_ten_images_takes_any_number() -> None:
     token = np.repeat(weights(1, 1, 6), 10, axis=0)
     nodes = [node("Reshape", "x flat", "f"), node("Concat", "f token", "c", axis=1), node("Add", "c token", "y")]
@@ -324,6 +339,32 @@ def test_an_image_of_bytes_with_channels_last() -> None:
     assert opened.input_shape == (1, 10, 12, 3)
     assert opened.free_axes == (0, 1, 2)
     assert opened.network(torch.zeros(2, 10, 12, 3, dtype=torch.uint8)).shape == (2, 3, 8, 10)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_free_channels_are_those_that_the_first_convolution_takes(channels: int) -> None:
+    nodes = [node("Div", "x scale", "d"), node("Conv", "d w", "y")]
+    tensors = {"scale": np.array(255, np.float32), "w": weights(4, channels, 3, 3)}
+    assert open_onnx(file_of(nodes, tensors, shape=("n", "c", "h", "w"))).input_shape == (1, channels, 224, 224)
+
+
+def test_free_sides_of_which_no_usual_size_fits_ask_for_one() -> None:
+    nodes = [node("Flatten", "x", "f"), node("MatMul", "f w", "y")]
+    content = file_of(nodes, {"w": weights(3 * 30 * 30, 5)}, shape=("n", 3, "h", "w"))
+    with pytest.raises(UnsupportedModel, match=r"none of the usual ones fits. Give the height and width .*224 × 224"):
+        open_onnx(content)
+    assert open_onnx(content, size=(30, 30)).input_shape == (1, 3, 30, 30)
+
+
+def test_tokens_are_drawn_within_the_table_that_they_are_looked_up_in() -> None:
+    nodes = [
+        node("Gather", "table x", "e"),
+        node("ReduceMean", "e", "m", axes=[1], keepdims=0),
+        node("MatMul", "m w", "y"),
+    ]
+    tensors = {"table": weights(3, 6), "w": weights(6, 4)}
+    opened = open_onnx(file_of(nodes, tensors, shape=("n", 7), element_type=TensorProto.INT64, opset=13))
+    assert opened.input_dtype == torch.int64
 
 
 def test_a_size_that_fits_is_found() -> None:

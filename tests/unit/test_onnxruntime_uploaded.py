@@ -162,6 +162,7 @@ def test_an_old_opset_is_raised_and_said() -> None:
         (lambda model: model.graph.initializer[0].CopyFrom(half(model.graph.initializer[0])), "float16"),
         (lambda model: model.graph.node.append(helper.make_node("DequantizeLinear", ["q", "s"], ["w"])), "quantized"),
         (lambda model: model.functions.append(onnx.FunctionProto(name="f", domain="d")), "functions"),
+        (lambda model: model.graph.node.append(helper.make_node("FusedConv", ["q", "w"], ["f"])), "optimised"),
     ],
 )
 def test_files_that_cannot_be_quantized_are_refused_with_the_reason(change, reason: str) -> None:

@@ -66,9 +66,9 @@ class _Freeing:
             return [node]
         if node.op == "Gather" and self._only_reshapes(node):
             return [self._reshape(self._as_reshape(node))]
-        if node.op == "Reshape" and node.inputs[1] in self.constants:
+        if node.op == "Reshape" and not self.values[node.inputs[1]].is_meta:
             return [self._reshape(node)]
-        if node.op == "Expand" and node.inputs[1] in self.constants:
+        if node.op == "Expand" and not self.values[node.inputs[1]].is_meta:
             return [self._expand(node)]
         if node.op == "Resize" and len(node.inputs) > 3 and node.inputs[3] in self.constants:
             return [self._resize(node)]
@@ -93,7 +93,7 @@ class _Freeing:
             return node
         wanted = list(target)
         wanted[place] = target[place] * new[axis] // old[axis]
-        stored = self.constants[node.inputs[1]].value.tolist()
+        stored = self.values[node.inputs[1]].tolist()
         if _target(stored, new, allow_zero=bool(node.attributes.get("allowzero", 0))) == wanted:
             return node
         return self._with(node, 1, [-1 if each == place else length for each, length in enumerate(target)])
@@ -112,7 +112,7 @@ class _Freeing:
 
     def _expand(self, node: Node) -> Node:
         axis = self._changed(node.inputs[0])
-        stored = self.constants[node.inputs[1]].value.tolist()
+        stored = self.values[node.inputs[1]].tolist()
         place = None if axis is None else len(stored) - self.reference[node.inputs[0]].ndim + axis
         if place is None or place < 0 or stored[place] == 1:
             return node

@@ -23,6 +23,10 @@ _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 Value = Tensor | None
 
 
+class DoesNotFit(UnsupportedModel):
+    """An operator cannot take values of these shapes and types; the message names the node."""
+
+
 class TooLarge(InvalidCheckpoint):
     """A value has more elements than may be computed."""
 
@@ -33,7 +37,8 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
     Raises:
         TooLarge: an output would have more than ``most`` elements.
         InvalidCheckpoint: it would have more than ``LARGEST``, which is the file's fault.
-        UnsupportedModel: the table has no such operator, or it fails on these values; the message names the node.
+        UnsupportedModel: the table has no such operator or form of it; the message names the node.
+        DoesNotFit: it fails on these values.
     """
     operator = operation_of(node)
     if node.op == "CastLike":  # of its second input only the type counts, which is always known
@@ -66,7 +71,7 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
     except SenseError:
         raise
     except Exception as error:  # torch says what does not fit in errors of many kinds
-        raise UnsupportedModel(f"Node “{node.name}” ({node.op}) cannot be computed: {first_line_of(error)}.") from error
+        raise DoesNotFit(f"Node “{node.name}” ({node.op}) cannot be computed: {first_line_of(error)}.") from error
 
 
 def _shape_alone(node: Node, values: Sequence[Value]) -> Tensor | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
-from senseapp.networks.onnx.evaluate import Value, evaluate
+from senseapp.networks.onnx.evaluate import DoesNotFit, Value, evaluate
 from senseapp.networks.onnx.graph import Graph, GraphInput, Node
 from senseapp.networks.onnx.operators.elementwise import dtype_of
 
@@ -23,6 +23,12 @@ _WORK = 1 << 31  # elements that are read to compute them; some seconds
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
 _PRODUCTS_PER_ELEMENT = 16  # multiply-accumulates in the time of reading one element
 USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
+_OTHER_SIZES = (160, 128, 96, 112, 192, 240, 288, 299, 336, 416, 448, 480, 518, 600, 608, 800, 1024)
+_MOST_FOR_OTHER_SIZES = 5000  # nodes; each size is a pass over the graph
+_SAME_CHANNELS = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Pad", "Resize", "BatchNormalization", "QuantizeLinear"}
+    | {"DequantizeLinear"}
+)
 
 
 @dataclass(slots=True)
@@ -153,26 +159,44 @@ def input_shapes(graph: Graph, batch: int, size: tuple[int, int]) -> dict[str, t
             if axis == 0:
                 lengths[0] = batch if length is None or length == declared else length
             elif length is None:
-                lengths[axis] = 3 if axis == 1 and len(lengths) == 4 and not channels_last else next(free)
+                is_channels = axis == 1 and len(lengths) == 4 and not channels_last
+                lengths[axis] = _channels(graph, each.name) if is_channels else next(free)
         shapes[each.name] = tuple(length or 1 for length in lengths)
     return shapes
+
+
+def _channels(graph: Graph, name: str) -> int:
+    """Return how many channels the first convolution that reads the input ``name`` takes; 3 where none does."""
+    same = {name}
+    for node in graph.nodes:
+        if node.inputs and node.inputs[0] in same:
+            weight = graph.constants.get(node.inputs[1]) if node.op == "Conv" else None
+            if weight is not None and weight.value.ndim > 1:
+                return int(weight.value.shape[1]) * int(node.attributes.get("group", 1))
+            if node.op in _SAME_CHANNELS:
+                same.update(node.outputs)
+    return 3
 
 
 def working_size(graph: Graph) -> tuple[int, int]:
     """Return a (height, width) that the graph takes where it leaves lengths free: the first usual one that fits.
 
-    Raises UnsupportedModel with what the graph says of the most usual size, where none fits.
+    Raises UnsupportedModel where none fits, with what the graph says of the most usual size; and as :func:`infer`.
     """
     if all(None not in each.shape[1:] for each in graph.inputs):
         return 1, 1  # is not used
     batch = batch_of(graph) or 1
-    first: UnsupportedModel | None = None
-    for length in USUAL_SIZES:
+    first: DoesNotFit | None = None
+    for length in (*USUAL_SIZES, *(_OTHER_SIZES if len(graph.nodes) <= _MOST_FOR_OTHER_SIZES else ())):
         try:
             infer(graph, input_shapes(graph, batch, (length, length)))
-        except UnsupportedModel as error:
+        except DoesNotFit as error:
             first = first or error
         else:
             return length, length
     assert first is not None
-    raise first
+    side = USUAL_SIZES[0]
+    raise UnsupportedModel(
+        f"The file leaves the size of images free, and none of the usual ones fits. Give the height and width of its "
+        f"images (img_size). For {side} × {side}: {first}"
+    ) from first

@@ -18,7 +18,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of
 from senseapp.networks.onnx.change import renaming, with_constant, with_numbers
 from senseapp.networks.onnx.check import part_of
 from senseapp.networks.onnx.normalise import sort_nodes
-from senseapp.networks.onnx.read import opset_of, read_by, tensor_in
+from senseapp.networks.onnx.read import label, opset_of, read_by, tensor_in
 from senseapp.networks.onnx.wire import (
     GRAPH,
     INITIALIZERS,
@@ -64,6 +64,12 @@ def _check(model: ModelProto) -> None:
         raise InvalidSpec("The file is quantized already. Upload the float file that it was made from.")
     if model.functions:
         raise InvalidSpec("The file's graph calls functions of its own. Export it with these written out.")
+    fused = next((node for node in model.graph.node if node.op_type in ("FusedConv", "FusedGemm")), None)
+    if fused is not None:
+        raise InvalidSpec(
+            f"The file was optimised by onnxruntime: {label(fused)} is a layer and its activation in one, which its "
+            "quantizer does not take apart. Upload the file as it was before it was optimised."
+        )
 
 
 def plain_copy(content: bytes, outputs: Sequence[str], input_shape: Sequence[int]) -> bytes:
