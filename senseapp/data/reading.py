@@ -78,10 +78,13 @@ def read_drawn(
         size = max(wanted - len(drawn.rows), _REPLACEMENTS)
     if not drawn.rows or len(drawn.unreadable) > len(drawn.rows) + _MOST_UNREADABLE:
         first = listed(f"{name} ({reason})" for name, reason in drawn.unreadable)
+        beside, remedy = "", "Export them again as JPEG or PNG."
+        if annotations is not None:
+            one, several = annotations.reader.words
+            beside, remedy = f" with its {one}", f"Mend them, or choose to measure without {several}."
         raise InvalidDataset(
-            f"{plural(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture"
-            f"{'' if annotations is None else ' with its ' + annotations.reader.words[0]}: {first}. "
-            "Export them again as JPEG or PNG."
+            f"{plural(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture{beside}: {first}. "
+            f"{remedy}"
         )
     drawn.settle_depths()
     return drawn

@@ -93,7 +93,7 @@ class Metric(ABC):
         unchanged: what those that are as before do.
         finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
         kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
-        resampled: whether its interval and its bound take a bootstrap, and so up to a minute.
+        resampled: whether its interval and its bound resample the images, and so take up to a minute.
     """
 
     name: str

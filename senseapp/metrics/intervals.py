@@ -8,7 +8,7 @@ What kind of difference decides the interval; each was chosen by its measured co
 any sign (loss)              :func:`mean_interval`, Student's t widened where skewness asks for it
 never negative (KL)          :func:`nonnegative_mean_interval`, Hall's correction for skewness
 ratio of two sums (SQNR)     :func:`ratio_interval`, delta method on the log scale
-any function of all (mAP)    :func:`skewed_interval`, Hall's correction from a bootstrap
+any function of all (mAP)    :func:`score_interval`, a score interval from a jackknife
 ===========================  =================================================================
 
 One image says nothing about spread: intervals of means are then as wide as the metric's range.
@@ -159,22 +159,27 @@ def _degenerate(num_samples: int, sums: tuple[float, float, float], floor: float
     return None
 
 
-def skewed_interval(
-    estimate: float, deviation: float, skewness: float, num_samples: int, confidence: float = 0.95
+def score_interval(
+    estimate: float, variance: float, third: float, num_samples: int, confidence: float = 0.95
 ) -> Interval:
-    """Hall's interval of any figure of ``num_samples`` images, from a bootstrap over them.
+    """Score interval of any figure of ``num_samples`` images, from the variance and third central moment of it.
 
-    ``deviation`` and ``skewness`` (third central moment over the cubed deviation) are those of the draws. As the
-    skewness of a mean is that of its images over √n, n images have √n times the draws' skewness.
+    Both depend on the true figure: where more objects are lost, their number varies more. To first order the variance
+    changes by ``third`` / ``variance`` for each unit of the figure, as in an exponential family, and just so of a
+    count. The interval has the figures whose distance to the estimate is at most the quantile of Student's t times the
+    root of the variance that would hold there; but no variance below ``variance`` is assumed, as a figure in which
+    losses and gains cancel varies no less than one with losses alone.
 
-    Source: Hall (1992), On the removal of skewness by transformation, JRSS B 54, section 2; the deviation widened by
-    √(n / (n - 1)), Hesterberg (2015), What teachers should know about the bootstrap, section 4.3.
+    Source: Bartlett (1953), Approximate confidence intervals, Biometrika 40, 12-19; the variance's change: McCullagh
+    and Nelder (1989), Generalized Linear Models, section 2.2.2.
     """
     _check(num_samples, confidence)
-    largest = (num_samples - 2) / math.sqrt(num_samples - 1)
-    of_images = min(max(skewness * math.sqrt(num_samples), -largest), largest)
-    error = deviation * math.sqrt(num_samples / (num_samples - 1))
-    return _hall(estimate, error, of_images, num_samples, _t_quantile(num_samples, confidence))
+    if variance <= 0:
+        return estimate, estimate
+    quantile = _t_quantile(num_samples, confidence)
+    shift, plain = quantile**2 * third / variance / 2, quantile * math.sqrt(variance)
+    reach = math.hypot(plain, shift)
+    return estimate - max(plain, reach - shift), estimate + max(plain, reach + shift)
 
 
 def mean_interval(num_samples: int, sums: tuple[float, float, float], confidence: float = 0.95) -> Interval:

@@ -1,4 +1,4 @@
-"""Intervals of metrics of all images together, against Hall's interval in closed form and by simulation."""
+"""Intervals of metrics of all images together, against the score equation solved by a root finder and by simulation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import beta, skew, t
+from scipy.stats import moment, norm, t
 
-from senseapp.metrics.detection import OBJECTS
-from senseapp.metrics.records import Record, RecordMetric
+from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
+from senseapp.metrics.detection.matching import Objects
+from senseapp.metrics.intervals import score_interval
+from senseapp.metrics.records import Record, RecordMetric, jackknife_weights
 from tests.reference.test_metrics_detection_coverage import packed_moments
 
 
@@ -34,42 +36,66 @@ SHARE = _Share(
 )
 
 
-def hall(losses: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Hall's interval of a mean: T + aT² + a²T³/3 + a/2 between the quantiles of t, a the skewness over 3√n."""
-    count, mean = len(losses), losses.mean()
-    error, a = losses.std(ddof=1) / math.sqrt(count), skew(losses) / (3 * math.sqrt(count))
+def score(losses: np.ndarray, smallest: float, confidence: float) -> tuple[float, float]:
+    """The means that lie just as far from that of ``losses`` as their own deviation allows, with one more loss seen."""
+    mean, count = float(losses.mean()), len(losses)
+    variance = losses.var(ddof=1) / count + smallest**2
+    third = moment(losses, 3) / count**2 + smallest**3
     quantile = t.ppf((1 + confidence) / 2, count - 1)
 
-    def transformed(theta: float) -> float:
-        statistic = (mean - theta) / error
-        return float(statistic + a * statistic**2 + a**2 * statistic**3 / 3 + a / 2)
+    def excess(theta: float) -> float:
+        rate = third / variance if (theta - mean) * third > 0 else 0.0  # it is never assumed to be lower
+        return float((mean - theta) ** 2 - quantile**2 * (variance + (theta - mean) * rate))
 
-    low, high = (
-        brentq(lambda theta, end=end: transformed(theta) - end, mean - 99 * error, mean + 99 * error)
-        for end in (quantile, -quantile)
-    )
+    reach = 20 * math.sqrt(variance)
+    low, high = brentq(excess, mean - reach, mean), brentq(excess, mean, mean + reach)
     return float(low), float(high)
 
 
 @pytest.mark.parametrize("number", [30, 200])
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
-def test_the_interval_of_a_mean_is_halls(number: int, confidence: float) -> None:
+def test_the_interval_of_a_mean_is_its_score_interval(number: int, confidence: float) -> None:
     generator = np.random.default_rng(number)
     losses = generator.beta(0.3, 6, number)  # few images lose much
-    metric = replace(SHARE, draws=20_000)
-    found = metric.interval(
-        packed_moments([(0.9,)] * number, [(0.9 - loss,) for loss in losses], np.arange(number)), confidence
-    )
-    expected = hall(losses, confidence)
-    assert found == pytest.approx(expected, abs=0.03 * (expected[1] - expected[0]))
+    moments = packed_moments([(0.9,)] * number, [(0.9 - loss,) for loss in losses], np.arange(number))
+    assert SHARE.interval(moments, confidence) == pytest.approx(score(losses, 1 / number, confidence), abs=1e-9)
 
 
-def test_no_change_is_as_uncertain_as_no_change_of_whole_images() -> None:
+def test_of_a_count_it_is_the_score_interval_of_poisson() -> None:
+    """Above, theta with (k - theta)² = z² theta; below, a variance as seen."""
+    low, high = score_interval(5.0, 5.0, 5.0, 200_000)
+    assert (5 - high) ** 2 == pytest.approx(norm.ppf(0.975) ** 2 * high, rel=1e-4)
+    assert 5 - low == pytest.approx(norm.ppf(0.975) * math.sqrt(5), rel=1e-4)
+    assert score_interval(-5.0, 5.0, -5.0, 200_000) == pytest.approx((-high, -low))
+
+
+def test_many_images_are_left_out_in_groups() -> None:
+    losses = np.random.default_rng(0).beta(0.3, 6, 1_000)
+    moments = packed_moments([(0.9,)] * 1_000, [(0.9 - loss,) for loss in losses], np.arange(1_000))
+    expected = score(losses, 1e-3, 0.95)
+    assert SHARE.interval(moments, 0.95) == pytest.approx(expected, abs=0.15 * (expected[1] - expected[0]))
+    weights = jackknife_weights(1_000)
+    assert weights.shape == (256, 1_000)
+    assert set(1_000 - weights.sum(axis=1)) == {3, 4}
+    assert ((weights == 0).sum(axis=0) == 1).all()
+
+
+def test_without_any_change_one_loss_may_have_been_missed() -> None:
     moments = packed_moments([(1.0,)] * 30, [(1.0,)] * 30, np.arange(30))
-    unseen = brentq(lambda share: beta.cdf(share, 1, 30) / 2 - 0.475, 0, 1)  # mid-P: half of no image's probability
-    assert SHARE.interval(moments, 0.95) == pytest.approx((-unseen, unseen), abs=1e-9)
-    assert replace(SHARE, needs_labels=False).interval(moments, 0.95) == pytest.approx((0.0, unseen), abs=1e-9)
+    expected = score(np.zeros(30), 1 / 30, 0.95)
+    assert SHARE.interval(moments, 0.95) == pytest.approx(expected, abs=1e-9)
+    assert replace(SHARE, needs_labels=False).interval(moments, 0.95) == pytest.approx((0.0, expected[1]), abs=1e-9)
     assert replace(SHARE, value_unit="").interval(moments, 0.95) == (0.0, 0.0)
+
+
+def test_the_smallest_loss_is_that_of_one_object() -> None:
+    boxes = np.array([[10.0 * each, 0, 10 * each + 8, 8] for each in range(4)])
+    objects = Objects.of(boxes, np.array([1, 1, 1, 1]))
+    found = np.concatenate([np.array([[0.9, 1], [0.8, 1], [0.7, 1], [0.6, 1]]), boxes], axis=1)
+    for metric in (AGREEMENT_50, OBJECTS):
+        before, after = (metric.image_record(each, objects) for each in (found, found[:-1]))
+        change = metric.change(packed_moments([before] * 25, [before] * 24 + [after], np.arange(25)))
+        assert metric.smallest_loss([before] * 25, 1.0) == pytest.approx(change.delta, abs=0.006)  # 1/101: recalls
 
 
 def test_few_lost_objects_on_few_images_are_covered() -> None:

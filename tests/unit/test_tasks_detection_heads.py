@@ -162,6 +162,18 @@ def test_a_softmax_whose_last_class_is_no_object_as_detr() -> None:
     assert (class_scores(rows, RowKind.SOFTMAX_LAST)[..., -1] == 0).all()
 
 
+@pytest.mark.parametrize("boxes_first", [True, False])
+def test_boxes_are_told_from_the_logits_of_four_classes(boxes_first: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    corner, sides = (torch.rand(2, 50, 2, generator=generator) * SIDE / 2 for _ in range(2))
+    boxes = torch.cat([corner, corner + sides], dim=2)
+    logits = torch.randn(2, 50, 4, generator=generator) + torch.tensor([5.0, 0.0, 0.0, 0.0])
+    pair = [boxes, logits] if boxes_first else [logits, boxes]
+    layout = recognise(pair, (SIDE, SIDE))
+    assert layout.sentence == "50 boxes (corners) with a softmax of 4 classes, the first the background."
+    torch.testing.assert_close(decode(pair, layout)[..., :4], boxes)
+
+
 def test_centre_maps() -> None:
     heat, sizes, offsets = rare(2, CLASSES, 8, 8), torch.ones(2, 2, 8, 8), torch.full((2, 2, 8, 8), 0.5)
     heat[0, LABEL, 3, 3] = 0.9

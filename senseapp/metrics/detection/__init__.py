@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
 from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, SURE_SCORE, THRESHOLDS
-from senseapp.metrics.records import Record, RecordMetric, drawn_counts, sides_of
+from senseapp.metrics.records import Record, RecordMetric, jackknife_weights, sides_of
 from senseapp.metrics.rows import unbounded
 
 if TYPE_CHECKING:
@@ -129,31 +129,46 @@ class AveragePrecision(DetectionRecordMetric):
 
         Without any object it is unknown, NaN; but of the original model's own boxes there is then none to lose, 1.
         """
+        return self._values_of(records, counts, smooth=False)
+
+    def smooth_values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
+        """Return the same over all recalls, not 101."""
+        return self._values_of(records, counts, smooth=True)
+
+    def _values_of(self, records: Sequence[Record], counts: Floats, *, smooth: bool) -> Floats:
         import numpy as np
 
         from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
 
-        found = mean_average_precision(tables_of(records, len(self.thresholds)), counts)
+        found = mean_average_precision(tables_of(records, len(self.thresholds)), counts, smooth=smooth)
         return found if self.needs_labels else np.where(np.isnan(found), 1.0, found)
 
+    def smallest_loss(self, records: Sequence[Record], value: float) -> float:
+        """Return what an object takes with it on average: its share of ``value``."""
+        from senseapp.metrics.detection.matching import unpacked
+
+        objects = sum(each.num_objects for record in records for each in unpacked(record, len(self.thresholds)))
+        return (value or 1.0) / (objects or len(records))
+
     def of_classes(self, moments: Moments, confidence: float) -> tuple[ClassPrecision, ...]:
-        """Return what each class that has an object loses, with intervals of one bootstrap."""
+        """Return what each class that has an object loses, with intervals of one jackknife."""
         import numpy as np
 
         from senseapp.metrics.detection.average_precision import average_precisions, tables_of
 
         before, after = (tables_of(side, len(self.thresholds)) for side in sides_of(moments))
         number = int(moments[0])
-        drawn = np.concatenate([np.ones((1, number)), drawn_counts(number, self.draws)])
-        found = []
+        left_out, found = jackknife_weights(number), []
         for label, table in before.items():
             holding = int((table.num_objects > 0).sum())  # images
             if not holding:
                 continue
-            old, new = (average_precisions(each, drawn).mean(axis=1) for each in (table, after[label]))
-            deltas = old - new
-            low, high = self.interval_of(deltas, holding, confidence)
-            found.append(ClassPrecision(label=label, before=float(old[0]), delta=float(deltas[0]), low=low, high=high))
+            pair = (table, after[label])
+            old, new = (float(average_precisions(each, np.ones((1, number))).mean()) for each in pair)
+            without, new_without = (average_precisions(each, left_out, smooth=True).mean(axis=1) for each in pair)
+            smallest = (old or 1.0) / float(table.num_objects.sum())
+            low, high = self.interval_of(old - new, without - new_without, smallest, holding, confidence)
+            found.append(ClassPrecision(label=label, before=old, delta=old - new, low=low, high=high))
         return tuple(found)
 
 
@@ -187,6 +202,10 @@ class ObjectsKept(DetectionRecordMetric):
         there, found, same = (counts @ np.asarray(records, dtype=np.float64).reshape(-1, 3)).T
         values: Floats = np.divide(2 * same, there + found, out=np.ones_like(same), where=there + found > 0)
         return values
+
+    def smallest_loss(self, records: Sequence[Record], value: float) -> float:
+        """Return what one object that is not found takes from F1, 1 before: half of its share."""
+        return 1 / (2 * (sum(float(objects) for objects, _, _ in records) or len(records)))
 
     def kept_text(self, change: MetricChange) -> str:
         """Return how many of the original's objects are found as before."""

@@ -15,7 +15,7 @@ from senseapp.metrics.records import Record
 RECALLS: Floats = np.linspace(0.0, 1.0, 101)
 """At which precision is averaged, as by pycocotools."""
 _TINY = np.spacing(1)
-_DRAWS_AT_ONCE = 2**22  # numbers of one array over draws and detections
+_DRAWS_AT_ONCE = 2**15  # numbers of one array over draws and detections: it stays in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,11 @@ def _table(num_objects: Floats, rows: list[tuple[int, Floats, NDArray[np.bool_],
     )
 
 
-def average_precisions(table: ClassTable, weights: Floats) -> Floats:
+def average_precisions(table: ClassTable, weights: Floats, *, smooth: bool = False) -> Floats:
     """Return the average precision of one class, (draws, thresholds); NaN where a draw has no object of it.
 
-    ``weights`` are how often each image counts, (draws, images).
+    ``weights`` are how often each image counts, (draws, images). Where ``smooth``, precision is averaged over all
+    recalls and not over 101, which would round what one image changes.
     """
     thresholds, count = table.right.shape
     totals = weights @ table.num_objects  # (draws,)
@@ -74,29 +75,36 @@ def average_precisions(table: ClassTable, weights: Floats) -> Floats:
         for row in range(thresholds):
             right = np.cumsum(each * table.right[row], axis=1)
             wrong = np.cumsum(each * table.wrong[row], axis=1)
-            found[drawn, row] = _area(right, wrong, totals[drawn])
+            found[drawn, row] = _area(right, wrong, totals[drawn], smooth=smooth)
     found[totals == 0] = np.nan
     return found
 
 
-def _area(right: Floats, wrong: Floats, totals: Floats) -> Floats:
-    """Return the mean over :data:`RECALLS` of the best precision at that recall or a higher one, (draws,)."""
+def _area(right: Floats, wrong: Floats, totals: Floats, *, smooth: bool) -> Floats:
+    """Return the mean over recalls of the best precision at that recall or a higher one, (draws,)."""
     if not right.shape[1]:
         return np.zeros(len(right))
     recall = right / np.maximum(totals, _TINY)[:, None]
     precision = right / (right + wrong + _TINY)
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    if smooth:
+        over_all: Floats = (best * np.diff(recall, axis=1, prepend=0)).sum(axis=1)
+        return over_all
     reached = np.searchsorted(RECALLS, recall.ravel(), side="right").reshape(recall.shape)
     gained = np.diff(reached, axis=1, prepend=0)
     area: Floats = (best * gained).sum(axis=1) / len(RECALLS)
     return area
 
 
-def mean_average_precision(tables: dict[int, ClassTable], weights: Floats, rows: slice = slice(None)) -> Floats:
+def mean_average_precision(
+    tables: dict[int, ClassTable], weights: Floats, rows: slice = slice(None), *, smooth: bool = False
+) -> Floats:
     """Return the mean over thresholds ``rows`` and over the classes that have an object, (draws,); NaN without any."""
     if not tables:
         return np.full(len(weights), np.nan)
-    each = np.stack([average_precisions(table, weights)[:, rows].mean(axis=1) for table in tables.values()])
+    each = np.stack(
+        [average_precisions(table, weights, smooth=smooth)[:, rows].mean(axis=1) for table in tables.values()]
+    )
     known = ~np.isnan(each)
     counts = known.sum(axis=0)
     sums = np.where(known, each, 0.0).sum(axis=0)

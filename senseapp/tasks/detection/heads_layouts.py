@@ -24,6 +24,7 @@ _BINS = 16  # of a distance, in YOLOv8 to v11
 _SOME_BINS = (8, 16)
 _MOST_FINAL = 1000
 _SLACK = 1e-3  # of probabilities that were rounded
+_NEARLY_ALL = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ def _decode_one(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
 def _classes_and_boxes(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> HeadLayout | None:
     boxes = [place for place, each in enumerate(tensors) if each.shape[2] == 4]
     if len(tensors) == 2 and boxes and tensors[0].shape[1] == tensors[1].shape[1]:
-        place = next((each for each in reversed(boxes) if not _sums_to_one(tensors[each])), boxes[-1])
+        place = max(boxes, key=lambda each: (not _sums_to_one(tensors[each]), _has_sides(tensors[each]), each))
         return _one_pair(tensors[1 - place], tensors[place], (1 - place, place), size)
     levels = _levels(tensors)
     if levels is None:
@@ -351,6 +352,13 @@ def _is_probability(values: Tensor) -> bool:
 
 def _sums_to_one(values: Tensor) -> bool:
     return _is_probability(values) and bool(((values.sum(dim=2) - 1).abs() < 1e-2).all())
+
+
+def _has_sides(values: Tensor) -> bool:
+    """Return whether nearly all rows of four have no negative width or height, as boxes and not logits of classes."""
+    as_corners = (values[..., 2:] >= values[..., :2]).all(dim=2).float().mean()
+    as_sides = (values[..., 2:] >= 0).all(dim=2).float().mean()
+    return bool(max(as_corners, as_sides) > _NEARLY_ALL)
 
 
 def _is_relative(boxes: Tensor) -> bool:

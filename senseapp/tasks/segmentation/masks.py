@@ -7,10 +7,11 @@ folder in which ``a_mask.png`` is the mask of ``a.jpg``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from senseapp.core.texts import plural
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import (
     LABEL_FOLDERS,
@@ -50,7 +51,7 @@ class MaskReader(AnnotationReader):
             return found
         choices = sorted({path.rpartition("/")[0] for path in others} - {""})
         choices += sorted(path for path in listing.others if path.casefold().endswith(".json"))
-        notes = () if found is None else found.notes
+        notes = (*_unmatched(pairs, others), *(() if found is None else found.notes))
         return AnnotationFiles(files=pairs, no_pictures=others, choices=tuple(choices), notes=notes)
 
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
@@ -60,6 +61,15 @@ class MaskReader(AnnotationReader):
         if isinstance(annotation, Shapes):
             return annotation.placed(geometry)
         return geometry.mask(annotation, fill=VOID)
+
+
+def _unmatched(pairs: Mapping[str, str], others: Collection[str]) -> Iterator[str]:
+    """Yield a sentence where there are masks, and none has the name of a picture."""
+    if others and not pairs:
+        yield (
+            f"{plural(len(others), 'mask')} found, such as {min(others)}, and no picture of such a name: a mask has "
+            "the name of its picture."
+        )
 
 
 def _mask_files(pictures: Collection[str], folder: str) -> tuple[dict[str, str], set[str]]:
