@@ -271,8 +271,8 @@ def class_note(found: ChangedAnswers) -> str:
     what = f"of {found.measure}" if found.measure else what
     listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""
     return (
-        f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {100 * found.drop:.1f} points on "
-        f"average. Intervals hold for all classes together with 95 % (Bonferroni)."
+        f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {fmt.points(found.drop)} points "
+        f"on average. Intervals hold for all classes together with 95 % (Bonferroni)."
     )
 
 
@@ -283,8 +283,8 @@ def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
         (
             each.name,
             each.num_images,
-            f"{100 * each.drop:.1f} points",
-            f"{100 * each.low:.1f} to {100 * each.high:.1f}",
+            f"{fmt.points(each.drop)} points",
+            fmt.points(each.low, each.high),
             marks[each.drop > found.drop] if each.stands_out else "",
         )
         for each in found.classes
