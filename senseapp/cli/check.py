@@ -201,5 +201,5 @@ def _print(report: CheckReport) -> None:
     print(f"Size: {sizes[1]:,} bytes, the reference {sizes[0]:,}.")
     if report.parting is not None:
         print(f"Inside: {report.parting.sentence}")
-    for sentence in (*report.findings, *report.notes):
+    for sentence in (*report.findings, *(f"Candidate: {each}" for each in report.candidate.notes), *report.notes):
         print(sentence)

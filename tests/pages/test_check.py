@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
 import onnx
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from benchmarks.check_pairs import PAIRS, Workshop
+from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.backend import Backend
@@ -136,3 +141,35 @@ def test_the_network_of_a_run_is_a_reference(app: AppTest, service: Service, fin
     assert not app.exception
     assert app.selectbox(key="check.reference.run").value == finished_run
     assert "This run has no file yet" in texts(app)
+
+
+@pytest.fixture
+def unread(page: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[[SenseError], AppTest]:
+    """Return the page with a reference that cannot be read, since ``error``."""
+
+    def opened(error: SenseError) -> AppTest:
+        def refuse(_inputs: object, _model: ModelSpec) -> NoReturn:
+            raise error
+
+        monkeypatch.setattr(type(service.inputs), "model_card", refuse)
+        page.file_uploader[0].upload("float.onnx", b"anything").run()
+        deadline = time.monotonic() + 20
+        while "Reading the reference." in texts(page):
+            assert time.monotonic() < deadline
+            page.run()
+        return page
+
+    return opened
+
+
+def test_a_damaged_reference_is_refused_where_it_is_chosen(unread: Callable[[SenseError], AppTest]) -> None:
+    page = unread(InvalidCheckpoint("It was cut short."))
+    assert "It was cut short." in texts(page)
+    assert len(page.file_uploader) == 2  # another can be chosen
+
+
+def test_a_reference_whose_layers_are_not_read_can_be_checked(unread: Callable[[SenseError], AppTest]) -> None:
+    page = unread(UnsupportedModel("An operator is not known."))
+    page.file_uploader[0].upload("int8.onnx", b"anything").run()
+    assert "Not shown as the reference gets them: An operator is not known." in texts(page)
+    assert not page.button(key="check.start").disabled

@@ -216,10 +216,16 @@ def _want(key: str) -> None:
 _Chosen: TypeAlias = tuple[ModelSpec | None, DataSpec | None]
 
 
-def choose_images(draft: DataSpec, model: ModelSpec | None, *, button: str = "Run") -> _Chosen:
+def choose_images(
+    draft: DataSpec,
+    model: ModelSpec | None,
+    *,
+    button: str = "Run",
+    unseen: str = "Choose a model above to see how it sees the images.",
+) -> _Chosen:
     """Show the image picker, prefilled with ``draft``; return the model and the images to measure it on.
 
-    ``button`` is the label of the one that starts the measurement.
+    ``button`` is the label of the one that starts the measurement, ``unseen`` what is said without a model.
 
     The model is ``model`` itself, or what the images say about its architecture and its image size. The images are
     None while nothing valid is chosen.
@@ -242,7 +248,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None, *, button: str = "Ru
     images = choose(draft) if choose else _demo(model)
     if images is None or model is None:
         if images is not None:
-            st.caption("Choose a model above to see how it sees the images.")
+            st.caption(unseen)
         return model, images
     if model.checkpoint and (images.path or images.name):  # it does not say how its pictures were prepared
         images = replace(images, preparation="auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import streamlit as st
@@ -9,10 +10,10 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.common import backend
-from senseapp.app.common.notices import complain
+from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.state import session
-from senseapp.app.common.uploads import upload_field
-from senseapp.core.errors import SenseError
+from senseapp.app.common.uploads import refuse_upload, upload_field
+from senseapp.core.errors import InvalidCheckpoint, SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import Metric
 from senseapp.records.check import CheckSpec
@@ -40,7 +41,7 @@ def check_form() -> None:
         candidate = _side("candidate")
     st.markdown(md("## Images"))
     st.caption("Both files answer the same images. Take others than those that the candidate was made with.")
-    images = _images(reference)
+    images = _images(reference) if reference is not None else _without_reference()
     st.markdown(md("## Limits"))
     task = task_named(reference.task if reference is not None else "classification")
     max_drop, max_time = _limits(task)
@@ -91,7 +92,17 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
     )
     if path is None:
         return None
-    return _as_model(path, task=_task() if purpose == "reference" else "classification")
+    if purpose == "candidate":
+        return _as_model(path, task="classification")
+    reference = _as_model(path, task=_task())
+    try:
+        if backend.card_of(reference) is None:
+            wait_for(lambda: backend.card_of(reference), "Reading the reference.")
+    except InvalidCheckpoint as error:
+        refuse_upload(purpose, str(error))
+    except SenseError:  # onnxruntime may run it all the same: said below the images
+        pass
+    return reference
 
 
 def _as_model(path: Path, *, task: str) -> ModelSpec:
@@ -152,8 +163,21 @@ def _file_of(record: RunRecord) -> ModelSpec | None:
     return ModelSpec(library=model.library, name=model.name, checkpoint=str(path), task=model.task)
 
 
-def _images(reference: ModelSpec | None) -> DataSpec | None:
-    _, images = choose_images(session().draft.data, reference, button="Check")
+def _images(reference: ModelSpec) -> DataSpec | None:
+    draft = session().draft.data
+    try:
+        backend.card_of(reference)
+    except SenseError as error:
+        _, images = choose_images(draft, None, unseen=f"Not shown as the reference gets them: {error}")
+        if images is not None and (images.path or images.name):
+            return replace(images, preparation="auto")
+        return images
+    _, images = choose_images(draft, reference, button="Check")
+    return images
+
+
+def _without_reference() -> DataSpec | None:
+    _, images = choose_images(session().draft.data, None, unseen="Choose a reference to see how it sees the images.")
     return images
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, number_text, primary_among
+from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, GivenAnswer
 from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, offered
@@ -271,8 +271,8 @@ def class_note(found: ChangedAnswers) -> str:
     what = f"of {found.measure}" if found.measure else what
     listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""
     return (
-        f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {_points(found.drop)} points on "
-        f"average. Intervals hold for all classes together with 95 % (Bonferroni)."
+        f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {fmt.points(found.drop)} points "
+        f"on average. Intervals hold for all classes together with 95 % (Bonferroni)."
     )
 
 
@@ -283,16 +283,12 @@ def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
         (
             each.name,
             each.num_images,
-            f"{_points(each.drop)} points",
-            f"{_points(each.low)} to {_points(each.high)}",
+            f"{fmt.points(each.drop)} points",
+            fmt.points(each.low, each.high),
             marks[each.drop > found.drop] if each.stands_out else "",
         )
         for each in found.classes
     ]
-
-
-def _points(drop: float) -> str:
-    return number_text(100 * drop, digits=1)
 
 
 def difference_sentence(found: AnswerDifferences) -> str:

@@ -242,8 +242,7 @@ def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
     worse = [each for each in found.classes if each.drop > 0][:10]
     if worse:
         rows = [
-            (each.name, str(each.num_images), f"{100 * each.drop:.1f} points",
-             f"{100 * each.low:.1f} to {100 * each.high:.1f}")
+            (each.name, str(each.num_images), f"{fmt.points(each.drop)} points", fmt.points(each.low, each.high))
             for each in worse
         ]  # fmt: skip
         yield _table(("Class", "Images", "Drop", "Interval, all classes together"), rows)

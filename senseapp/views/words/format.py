@@ -33,6 +33,17 @@ def percent(fraction: float, *, digits: int = 0) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
+def points(*shares: float) -> str:
+    """Return shares in points, with a real minus sign; two are the ends of an interval.
+
+    >>> points(-0.003)
+    '−0.3'
+    >>> points(-0.233, 0.041)
+    '−23.3 to 4.1'
+    """
+    return " to ".join(f"{100 * each:.1f}" for each in shares).replace("-", "−")
+
+
 def duration(seconds: float) -> str:
     """Return a length of time with the precision it deserves: ``0.4 s``, ``40 s``, ``2 min 10 s``, ``3 h 5 min``."""
     if seconds < 9.95 and seconds != int(seconds):
