@@ -233,6 +233,8 @@ class Sweep:
         left_out = context.task.predictions_note(context.trace.output, most_bytes=context.prediction_bytes)
         if left_out:
             yield left_out
+        if nothing := context.task.baseline_note(self.baseline.outputs):
+            yield nothing
         if held >= _NOTABLE_BYTES:
             yield (
                 f"Predictions of the uncompressed model, which all others are compared with, take {held / 1e6:.0f} MB "

@@ -89,6 +89,10 @@ class RecordMetric(Metric):
         """Return :meth:`values_of` without the rounding that would hide what one image changes."""
         return self.values_of(records, counts)
 
+    def rounding_variance(self, records: Sequence[Record]) -> float:
+        """Return the variance of a drop by the rounding that :meth:`smooth_values_of` leaves out."""
+        return 0.0
+
     def smallest_loss(self, records: Sequence[Record], value: float) -> float:
         """Return what the smallest loss would take from ``value``, the metric of ``records``: of a share, one image."""
         return 1 / len(records) if self.is_share else 0.0
@@ -111,17 +115,25 @@ class RecordMetric(Metric):
         value, compressed = self.value_of(before), self.value_of(after)
         deltas = sign * (self.smooth_values_of(before, left_out) - self.smooth_values_of(after, left_out))
         smallest = self.smallest_loss(before, value)
-        return self.interval_of(sign * (value - compressed), deltas, smallest, len(before), confidence)
+        rounding = self.rounding_variance(before)
+        return self.interval_of(sign * (value - compressed), deltas, smallest, rounding, len(before), confidence)
 
     def interval_of(
-        self, estimate: float, deltas: NDArray[np.float64], smallest: float, number: int, confidence: float
+        self,
+        estimate: float,
+        deltas: NDArray[np.float64],
+        smallest: float,
+        rounding: float,
+        number: int,
+        confidence: float,
     ) -> Interval:
         """Return the interval of a drop from its ``estimate`` and ``deltas``, what it is without each group of images.
 
-        ``smallest`` is the loss that is added to those that were seen, ``number`` that of the images that say
-        something. Nothing lies below 0 where the original model is the truth.
+        ``smallest`` is the loss that is added to those that were seen, ``rounding`` the variance of ``estimate`` that
+        ``deltas`` lack, ``number`` that of the images that say something. Nothing lies below 0 where the original model
+        is the truth.
         """
-        low, high = _jackknife_interval(estimate, deltas, smallest, number, confidence)
+        low, high = _jackknife_interval(estimate, deltas, smallest, rounding, number, confidence)
         if not self.is_share or math.isnan(low):
             return low, high
         return max(-1.0 if self.needs_labels else 0.0, low), min(1.0, high)
@@ -184,7 +196,7 @@ def jackknife_weights(number: int) -> NDArray[np.float64]:
 
 
 def _jackknife_interval(
-    estimate: float, deltas: NDArray[np.float64], smallest: float, number: int, confidence: float
+    estimate: float, deltas: NDArray[np.float64], smallest: float, rounding: float, number: int, confidence: float
 ) -> Interval:
     """Return the interval of a drop from what it is without each group of images, and one more loss."""
     import numpy as np
@@ -201,7 +213,8 @@ def _jackknife_interval(
     influences[abs(influences) < _ROUNDING] = 0
     variance = float((influences**2).sum()) / (groups * (groups - 1))
     third = float((influences**3).sum()) / groups**3
-    return score_interval(estimate, variance + smallest**2, third + smallest**3, min(groups, number), confidence)
+    rounded = variance + rounding if variance else 0.0  # what no image changes is rounded alike before and after
+    return score_interval(estimate, rounded + smallest**2, third + smallest**3, min(groups, number), confidence)
 
 
 def percentiles(

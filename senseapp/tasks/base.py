@@ -243,6 +243,10 @@ class Task(ABC):
         """Return one sentence where :meth:`predictions` leaves something out; else empty."""
         return ""
 
+    def baseline_note(self, predictions: Predictions) -> str:
+        """Return one sentence where the uncompressed model says nothing that could be lost; else empty."""
+        return ""
+
     def reader(self, model_output: object, size: tuple[int, int]) -> OutputReader | None:
         """Return what reads every output of a network as the one in ``model_output``, for images of ``size`` (H, W).
 

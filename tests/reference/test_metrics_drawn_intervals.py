@@ -12,8 +12,9 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import moment, norm, t
 
-from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
-from senseapp.metrics.detection.matching import Objects
+from senseapp.metrics.detection import AGREEMENT_50, MAP_50, OBJECTS
+from senseapp.metrics.detection.average_precision import ClassTable, average_precisions
+from senseapp.metrics.detection.matching import ClassRecord, Objects, packed
 from senseapp.metrics.intervals import score_interval
 from senseapp.metrics.records import Record, RecordMetric, jackknife_weights
 from tests.reference.test_metrics_detection_coverage import packed_moments
@@ -34,6 +35,9 @@ class _Share(RecordMetric):
 SHARE = _Share(
     name="share", label="Share", change_title="Drop", help="", notable=0.01, value_unit="%", needs_labels=True
 )
+
+
+NONE = np.zeros((1, 0), dtype=bool)
 
 
 def score(losses: np.ndarray, smallest: float, confidence: float) -> tuple[float, float]:
@@ -109,3 +113,22 @@ def test_few_lost_objects_on_few_images_are_covered() -> None:
         low, high = OBJECTS.interval(packed_moments(before, after, np.arange(30)), 0.95)
         hits += low <= truth <= high
     assert hits / 300 > 0.93  # percentiles of the draws: 0.80
+
+
+def test_the_variance_of_rounding_is_that_of_101_recalls() -> None:
+    """Of detections that are all right, average precision is the recall, and that at 101 recalls is rounded."""
+    generator, differences = np.random.default_rng(0), []
+    for objects in generator.integers(150, 900, 400):
+        found = int(objects * generator.uniform(0.5, 0.95))
+        table = ClassTable(
+            num_objects=np.array([float(objects)]),
+            images=np.zeros(found, dtype=np.int64),
+            right=np.ones((1, found), dtype=bool),
+            wrong=np.zeros((1, found), dtype=bool),
+        )
+        rounded, smooth = (average_precisions(table, np.ones((1, 1)), smooth=each)[0, 0] for each in (False, True))
+        assert smooth == pytest.approx(found / objects, abs=1e-12)
+        differences.append(rounded - smooth * 100 / 101)  # the recall 0 is always reached
+    one_class = packed([ClassRecord(label=1, num_objects=9, scores=np.zeros(0), right=NONE, ignored=NONE)])
+    assert MAP_50.rounding_variance([one_class]) == pytest.approx(2 * np.var(differences), rel=0.15)
+    assert AGREEMENT_50.rounding_variance([one_class]) == pytest.approx(np.var(differences), rel=0.15)

@@ -243,3 +243,12 @@ def test_the_uncompressed_network_diverges_by_nothing() -> None:
     for metric in DETECTION.own_metrics:
         change = metric.change(metric.moments(same, same, targets if metric.needs_labels else None))
         assert change.delta == 0 or np.isnan(change.delta), metric.name
+
+
+def test_a_detector_that_finds_nothing_is_mentioned() -> None:
+    """Nothing can be lost then, so that all figures say that nothing is."""
+    faint = torch.tensor([[0.29, 1.0, 0.0, 0.0, 8.0, 8.0]])
+    sure = torch.tensor([[0.31, 1.0, 0.0, 0.0, 8.0, 8.0]])
+    note = DETECTION.baseline_note(Columns(parts={"candidates": (faint, faint[:0])}))
+    assert note.startswith("The uncompressed model finds no object with a score of at least 0.3 in these images")
+    assert DETECTION.baseline_note(Columns(parts={"candidates": (faint, sure)})) == ""

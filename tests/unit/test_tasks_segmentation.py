@@ -208,6 +208,16 @@ def test_a_folder_of_masks_can_be_chosen(folder: Callable[[Files], DataSpec]) ->
     assert all(np.array_equal(images.labels[n], scene(n).mask) for n in range(3))
 
 
+def test_masks_of_other_names_are_mentioned(folder: Callable[[Files], DataSpec]) -> None:
+    files = {f"images/{number}.png": picture(number) for number in range(2)}
+    images = load(folder(files | {f"masks/label_{number}.png": mask(number) for number in range(2)}))
+    assert (len(images), images.labels) == (2, None)
+    assert images.notes[:2] == (
+        "2 masks found, such as masks/label_0.png, and no picture of such a name: a mask has the name of its picture.",
+        "No picture has masks: 2 looked at.",
+    )
+
+
 def test_class_numbers_are_fitted_to_the_model(folder: Callable[[Files], DataSpec]) -> None:
     one = np.where(scene(3).mask > 0, VOID, 0).astype(np.uint8)
     assert one.any()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
-from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, SURE_SCORE, THRESHOLDS
+from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, NUM_RECALLS, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import Record, RecordMetric, jackknife_weights, sides_of
 from senseapp.metrics.rows import unbounded
 
@@ -143,6 +143,19 @@ class AveragePrecision(DetectionRecordMetric):
         found = mean_average_precision(tables_of(records, len(self.thresholds)), counts, smooth=smooth)
         return found if self.needs_labels else np.where(np.isnan(found), 1.0, found)
 
+    def rounding_variance(self, records: Sequence[Record]) -> float:
+        """Return that of 101 recalls: each class and threshold is rounded by up to half a recall, before and after."""
+        from senseapp.metrics.detection.matching import unpacked
+
+        found = {
+            each.label for record in records for each in unpacked(record, len(self.thresholds)) if each.num_objects
+        }
+        return self._class_rounding() / max(1, len(found))
+
+    def _class_rounding(self) -> float:
+        sides = 2 if self.needs_labels else 1  # against its own boxes the original model reaches a recall of 1
+        return sides / (12 * NUM_RECALLS**2 * len(self.thresholds))
+
     def smallest_loss(self, records: Sequence[Record], value: float) -> float:
         """Return what an object takes with it on average: its share of ``value``."""
         from senseapp.metrics.detection.matching import unpacked
@@ -167,7 +180,9 @@ class AveragePrecision(DetectionRecordMetric):
             old, new = (float(average_precisions(each, np.ones((1, number))).mean()) for each in pair)
             without, new_without = (average_precisions(each, left_out, smooth=True).mean(axis=1) for each in pair)
             smallest = (old or 1.0) / float(table.num_objects.sum())
-            low, high = self.interval_of(old - new, without - new_without, smallest, holding, confidence)
+            low, high = self.interval_of(
+                old - new, without - new_without, smallest, self._class_rounding(), holding, confidence
+            )
             found.append(ClassPrecision(label=label, before=old, delta=old - new, low=low, high=high))
         return tuple(found)
 

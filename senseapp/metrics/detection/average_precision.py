@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.metrics.detection.matching import Floats, unpacked
-from senseapp.metrics.detection.rules import THRESHOLDS
+from senseapp.metrics.detection.rules import NUM_RECALLS, THRESHOLDS
 from senseapp.metrics.records import Record
 
-RECALLS: Floats = np.linspace(0.0, 1.0, 101)
-"""At which precision is averaged, as by pycocotools."""
+RECALLS: Floats = np.linspace(0.0, 1.0, NUM_RECALLS)
 _TINY = np.spacing(1)
 _DRAWS_AT_ONCE = 2**15  # numbers of one array over draws and detections: it stays in the cache
 

@@ -70,6 +70,16 @@ class Detection(Task):
         kept = _kept_rows(rows, most_bytes)
         return "" if kept is None else f"The divergence is of {len(kept):,} of {rows.shape[1]:,} boxes of each image."
 
+    def baseline_note(self, predictions: Predictions) -> str:
+        """Say where no object is found at all."""
+        found = predictions.parts["candidates"]  # type: ignore[union-attr]
+        if any(len(each) and float(each[:, 0].max()) >= SURE_SCORE for each in found):
+            return ""
+        return (
+            f"The uncompressed model finds no object with a score of at least {SURE_SCORE:g} in these images, so none "
+            "can be lost. Check how its images are prepared, or take others."
+        )
+
     def num_outputs(self, output: Tensor) -> int:
         """Return the number of classes, a background included."""
         return int(output.shape[2]) - NUM_FIXED
@@ -194,4 +204,6 @@ DETECTION = Detection(
     extra_metrics=DETECTION_METRICS,
     one_tensor=False,
     annotations=BOXES,
+    not_compared="A detector answers with boxes, so two files are not compared by their answers to whole pictures. "
+    "Results and Schedule show the pictures that change most, with the boxes of both.",
 )

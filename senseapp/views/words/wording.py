@@ -207,7 +207,7 @@ def caveat_of(result: RunResult) -> str:
 
 def notes_of(result: RunResult) -> list[str]:
     """Return the notes on the run and its model, and how well the estimate agreed with the measurement."""
-    notes = list(result.notes) + list(result.profile.notes)
+    notes = list(dict.fromkeys((*result.notes, *result.profile.notes)))
     known = {level: value for level, value in result.agreement.items() if not math.isnan(value)}  # nan: nothing is lost
     if known and result.measurements:
         scale = result.compression.scale
