@@ -11,6 +11,7 @@ import argparse
 import io
 import json
 import logging
+import re
 import time
 import warnings
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ _INTRO = (
     "as onnxruntime's own two ways to compute it, and what the module does within 1e-4. Below are files that torch did "
     "not export, and those that stay at the batch of their export."
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # codes of terminals in torch's messages
 _SIDES = {
     96: "test_byobnet test_convnext test_efficientnet test_efficientnet_gn test_nfnet test_convnext2 test_mambaout "
     "test_resnet",
@@ -115,7 +117,7 @@ def row(name: str, *, dynamo: bool, free: bool) -> dict[str, object]:
     try:
         content = exported(model, side, dynamo=dynamo, free=free)
     except Exception as error:
-        return {**found, "result": "not exported", "why": first_line_of(error)}
+        return {**found, "result": "not exported", "why": _COLOUR.sub("", first_line_of(error))}
     before = time.perf_counter()
     try:
         opened = open_onnx(content)
