@@ -11,6 +11,7 @@ import argparse
 import io
 import json
 import logging
+import re
 import time
 import warnings
 from collections.abc import Iterator
@@ -22,10 +23,18 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from benchmarks.results import machine, write_section
 from senseapp.core.errors import SenseError, first_line_of
 from senseapp.networks.onnx.open import open_onnx
 
 ROWS = Path(__file__).with_name("onnx_in.jsonl")
+TITLE = "Exports of known architectures read as networks (`python -m benchmarks.onnx_in`)"
+_INTRO = (
+    "Equal: the network that is read computes what onnxruntime does within 1e-5 of the largest output, or as closely "
+    "as onnxruntime's own two ways to compute it, and what the module does within 1e-4. Below are files that torch did "
+    "not export, and those that stay at the batch of their export."
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # codes of terminals in torch's messages
 _SIDES = {
     96: "test_byobnet test_convnext test_efficientnet test_efficientnet_gn test_nfnet test_convnext2 test_mambaout "
     "test_resnet",
@@ -108,7 +117,7 @@ def row(name: str, *, dynamo: bool, free: bool) -> dict[str, object]:
     try:
         content = exported(model, side, dynamo=dynamo, free=free)
     except Exception as error:
-        return {**found, "result": "not exported", "why": first_line_of(error)}
+        return {**found, "result": "not exported", "why": _COLOUR.sub("", first_line_of(error))}
     before = time.perf_counter()
     try:
         opened = open_onnx(content)
@@ -140,46 +149,53 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text().splitlines())
 
 
-def summary(path: Path) -> str:
+def summary(path: Path) -> list[str]:
     """Return the counts, and every row that is not equal with any batch, as Markdown."""
     rows = list(_rows(path))
     lines = [
-        "| exporter | batch | files | equal | any number of images | refused or other |",
-        "|---|---|---|---|---|---|",
+        "| exporter | batch | not exported by torch | files | equal | any number of images | refused or other | "
+        "largest difference from onnxruntime, from the module |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for dynamo in (False, True):
         for free in (False, True):
             some = [each for each in rows if (each["dynamo"], each["free"]) == (dynamo, free)]
+            asked = len(some)
             some = [each for each in some if each["result"] != "not exported"]
             equal = [each for each in some if each["result"] == "equal"]
             anyone = sum(each["batch"] is None for each in equal)
             which = f"| {'newer' if dynamo else 'older'} | {'free' if free else 'one image'}"
-            lines.append(f"{which} | {len(some)} | {len(equal)} | {anyone} | {len(some) - len(equal)} |")
+            worst = ", ".join(
+                f"{max((each[key] for each in equal), default=0.0):.1e}"
+                for key in ("from onnxruntime", "from the module")
+            )
+            counts = (asked - len(some), len(some), len(equal), anyone, len(some) - len(equal))
+            lines.append(f"{which} | {' | '.join(map(str, counts))} | {worst} |")
+    lines.append("")
     for each in rows:
         if each["result"] != "equal" or each["batch"] is not None:
             exporter = "newer" if each["dynamo"] else "older"
             lines.append(
                 f"- {each['name']}, {exporter}, {'free' if each['free'] else 'fixed'}: {each['result']}. {each['why']}"
             )
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> None:
-    """Add the rows that are missing, and print the counts."""
+    """Add the rows that are missing, and write the section of the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[*TIMM, *TORCHVISION])
     parser.add_argument("--rows", type=Path, default=ROWS)
-    parser.add_argument("--summary", action="store_true", help="print the counts of what is there")
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     there = {(each["name"], each["dynamo"], each["free"]) for each in _rows(asked.rows)}
     forms = ((False, False), (True, True), (True, False), (False, True))
-    for name, (dynamo, free) in () if asked.summary else ((name, form) for form in forms for name in asked.only):
+    for name, (dynamo, free) in ((name, form) for form in forms for name in asked.only):
         if (name, dynamo, free) not in there:
             found = row(name, dynamo=dynamo, free=free)
             with asked.rows.open("a") as file:
                 file.write(json.dumps(found) + "\n")
-    print(summary(asked.rows))
+    write_section(TITLE, [_INTRO, "", *summary(asked.rows), "", machine()])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,13 @@ from torch import nn
 
 
 def exported(
-    module: nn.Module, *, side: int = 16, channels: int = 3, batch: int | None = None, free_size: bool = False
+    module: nn.Module,
+    *,
+    side: int = 16,
+    channels: int = 3,
+    batch: int | None = None,
+    free_size: bool = False,
+    opset: int | None = None,
 ) -> bytes:
     """Return ``module`` as torch's older exporter writes it, norms unfolded; for any number of images, or ``batch``."""
     axes = {} if batch else {0: "batch"}
@@ -32,6 +38,7 @@ def exported(
             dynamic_axes={"images": axes} | ({} if batch else {"scores": {0: "batch"}}),
             training=torch.onnx.TrainingMode.PRESERVE,
             do_constant_folding=False,
+            opset_version=opset,
         )
     return file.getvalue()
 

@@ -22,7 +22,7 @@ from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.graph import UnreadNode
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
-from senseapp.networks.onnx.source import examine_onnx
+from senseapp.networks.onnx.source import examine_onnx, load_onnx
 from senseapp.records.spec import ModelSpec, SensitivitySpec
 from senseapp.tasks import task_named
 from tests.onnx_graphs import file_of, node, weights
@@ -219,6 +219,21 @@ def test_the_report_offers_it_and_the_settings_say_it(tmp_path: Path) -> None:
     assert examine_onnx(report.spec).barrier == ""
     with pytest.raises(InvalidSpec, match="Only nodes of an ONNX file"):
         ModelSpec(library="timm", name="resnet18", in_runtime=True)
+
+
+def test_a_file_whose_layers_are_all_left_to_the_runtime_says_so(tmp_path: Path) -> None:
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q s z"),
+        node("ConvInteger", "q k z", "j"),
+        node("Cast", "j", "f", to=TensorProto.FLOAT),
+        node("GlobalAveragePool", "f", "g"),
+        node("Flatten", "g", "y"),
+    ]
+    path = tmp_path / "dynamic.onnx"
+    path.write_bytes(file_of(nodes, {"k": np.ones((8, 3, 3, 3), np.int8)}))
+    spec = ModelSpec(library="onnx", checkpoint=str(path), in_runtime=True)
+    with pytest.raises(UnsupportedModel, match=r"All layers of the file are among .*“q” .* and 1 other node, so there"):
+        load_onnx(spec, lambda _: None)
 
 
 def test_a_node_that_the_runtime_refuses_too_is_refused_with_the_first_reason(tmp_path: Path) -> None:

@@ -93,6 +93,24 @@ class Rolled(nn.Module):
         return self.head(x.mean((1, 2)))
 
 
+class Gated(nn.Module):
+    """A split of which one part is read twice, as exporters write GELU, and a join of two others, as in MambaOut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 4, 4)
+        self.up, self.down = nn.Linear(8, 24), nn.Linear(12, 8)
+        self.conv = nn.Conv2d(4, 4, 3, padding=1, groups=4)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images).permute(0, 2, 3, 1)
+        gate, plain, convolved = self.up(x).split([12, 8, 4], -1)
+        convolved = self.conv(convolved.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        x = x + self.down(F.gelu(gate) * torch.cat([plain, convolved], -1))
+        return self.head(x.mean((1, 2)))
+
+
 NETWORKS = {
     "resnet": lambda: timm.create_model("resnet10t", num_classes=5),
     "densenet": small_densenet,
@@ -157,6 +175,33 @@ def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     assert list(before.graph.output) == list(after.graph.output)
     assert [each.name for each in before.graph.node] == [each.name for each in after.graph.node]
     onnx.checker.check_model(after, full_check=True)
+
+
+def test_a_part_of_a_split_is_read_twice_where_an_exporter_writes_gelu_in_steps() -> None:
+    torch.manual_seed(0)
+    module = Gated().eval()
+    opened = open_onnx(exported(module, side=SIDE, opset=17))
+    (own, kept, layers), (built, built_kept, built_layers) = pruned(module), pruned(opened.network)
+    assert built_layers == layers != []
+    assert {layer: built_kept[layer] for layer in kept} == kept
+    torch.testing.assert_close(built(IMAGES), own(IMAGES))
+
+
+def test_a_norm_of_whole_images_is_one_step_where_an_exporter_writes_reshapes() -> None:
+    torch.manual_seed(0)
+    norms = [nn.GroupNorm(1, width) for width in (8, 12)]
+    for each in norms:
+        nn.init.normal_(each.weight)
+        nn.init.normal_(each.bias)
+    layers = [nn.Conv2d(3, 8, 3), norms[0], nn.ReLU(), nn.Conv2d(8, 12, 3, 2), norms[1], nn.AdaptiveAvgPool2d(1)]
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 5)).eval()
+    opened = open_onnx(exported(module, side=SIDE))
+    (own, kept, names), (built, built_kept, built_names) = pruned(module), pruned(opened.network)
+    assert built_names == names == ["0", "3"]
+    assert {layer: built_kept[layer] for layer in names} == {layer: kept[layer] for layer in names}
+    torch.testing.assert_close(built(IMAGES), own(IMAGES))
+    edited = with_weights(opened, built)
+    np.testing.assert_allclose(run(edited.content, IMAGES), own(IMAGES), atol=1e-4)
 
 
 def newly_exported(network: nn.Module, *, optimize: bool = True) -> bytes:

@@ -14,7 +14,7 @@ from torch import nn
 from senseapp.networks.onnx.evaluate import is_scalar
 from senseapp.networks.onnx.graph import Graph, Node
 from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.known import Growing, with_plain_targets, with_rolls, without_known
+from senseapp.networks.onnx.known import Growing, with_image_norms, with_plain_targets, with_rolls, without_known
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
@@ -81,7 +81,8 @@ def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNet
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    graph = with_rolls(with_plain_targets(without_known(graph, facts), facts), facts)
+    graph = with_plain_targets(without_known(graph, facts), facts)
+    graph = with_image_norms(with_rolls(graph, facts), facts)
     return _Builder(graph=graph, facts=facts).build()
 
 

@@ -79,6 +79,34 @@ def with_rolls(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
 
 
+def with_image_norms(graph: Graph, facts: Facts) -> Graph:
+    """Let an instance norm of whole images, between two reshapes, be one norm of all channels, as before the export.
+
+    What prunes channels loses them in the first reshape.
+    """
+    makers, nodes = graph.producers(), []
+    for node in graph.nodes:
+        norm = makers.get(node.inputs[0]) if node.op == "Reshape" else None
+        before = makers.get(norm.inputs[0]) if norm is not None and _is_plain_norm(norm, graph) else None
+        if norm is not None and before is not None and before.op == "Reshape":
+            names = (before.inputs[0], norm.inputs[0], node.outputs[0])
+            shapes = [[tuple(values[name].shape) for name in names] for _, values in facts]
+            if all(old == new and flat[:2] == (old[0], 1) for old, flat, new in shapes):
+                attributes = {"epsilon": norm.attributes.get("epsilon", 1e-5)}
+                inputs = (before.inputs[0],)
+                node = replace(node, op="ImageNormalization", version=18, inputs=inputs, attributes=attributes)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
+
+
+def _is_plain_norm(node: Node, graph: Graph) -> bool:
+    """Return whether a node is an instance norm that multiplies by one and adds nothing."""
+    if node.op != "InstanceNormalization":
+        return False
+    scale, bias = (graph.constants.get(name) for name in node.inputs[1:3])
+    return scale is not None and bias is not None and bool((scale.value == 1).all()) and not bias.value.any()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartOfAxis:
     """Positions from ``first`` to before ``last`` of an axis of ``source`` that is ``length`` long at any batch."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
+from senseapp.core.texts import plural
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx.cut import OutputCandidate
@@ -18,6 +19,7 @@ from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
 from senseapp.networks.onnx.upload import read_file
+from senseapp.networks.profile import compressible_weights
 from senseapp.networks.sources.building import check_side
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES
 from senseapp.networks.sources.libraries import imagenet_class_names
@@ -40,6 +42,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     """
     report("Reading the ONNX file")
     opened = open_for_task(spec)
+    _check_layers(opened)
     task = task_named(spec.task)
     prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
     opened.network.images = ImageInput(
@@ -175,6 +178,17 @@ def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
         raise InvalidSpec(
             f"The file is fixed to images of {height} × {width} pixels, got img_size {spec.img_size}. Leave it empty, "
             "or export the file with free height and width."
+        )
+
+
+def _check_layers(opened: OpenedOnnx) -> None:
+    """Require a layer outside of what onnxruntime computes."""
+    left = opened.network.in_runtime
+    if left and not any(True for _ in compressible_weights(opened.network)):
+        others = f" and {plural(len(left) - 1, 'other node')}" if len(left) > 1 else ""
+        raise UnsupportedModel(
+            f"All layers of the file are among what onnxruntime computes, {left[0]}{others}, so there is none to "
+            "compress. Bring the float file that it was made from."
         )
 
 

@@ -36,6 +36,16 @@ def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, eps: float) -> Ten
     return F.group_norm(x, x.shape[1], scale, bias, eps)  # also defined for one element a channel
 
 
+@operator("ImageNormalization")
+def _make_image_norm(at: Attributes) -> Function:
+    """Not of ONNX: what older exporters write as two reshapes around an instance norm of one channel."""
+    return partial(_image_norm, eps=at.number("epsilon", 1e-5))
+
+
+def _image_norm(x: Tensor, *, eps: float) -> Tensor:
+    return F.group_norm(x, 1, None, None, eps)
+
+
 @operator("LayerNormalization")
 def _make_layer_norm(at: Attributes) -> Function:
     return partial(_layer_norm, axis=at.whole("axis", -1), eps=at.number("epsilon", 1e-5))

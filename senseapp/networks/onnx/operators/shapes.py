@@ -87,8 +87,11 @@ def _split(x: Tensor, lengths: Axes | None = None, *, axis: int, stored: Axes | 
     lengths = stored if lengths is None else lengths
     if lengths is None:
         part = -(-x.shape[axis] // parts)  # the last one is shorter where they do not divide
-        return torch.split(x, part, dim=axis)
-    return torch.split(x, list(lengths), dim=axis)
+        found = torch.split(x, part, dim=axis)
+    else:
+        found = torch.split(x, list(lengths), dim=axis)
+    # What prunes channels counts the readers of a split, and takes each for a part: so each part has one reader.
+    return tuple(torch.ops.aten.alias(each) for each in found)
 
 
 @operator("Expand", numbers=(1,))
