@@ -91,7 +91,7 @@ def differing(found: Iterable[LayerMeasurement], others: Iterable[LayerMeasureme
 def main() -> None:
     """Measure and write rows of ``RESULTS.md``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*", choices=[*NETWORKS, []], default=list(NETWORKS))
+    parser.add_argument("networks", nargs="*", choices=[*NETWORKS, []], default=[], help="all by default")
     parser.add_argument("--exporters", nargs="*", choices=("older", "newer"), default=("older",))
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--layers", type=int, default=12, help="at most how many, spread over the network")
@@ -100,7 +100,7 @@ def main() -> None:
     torch.set_num_threads(1)
     importlib.import_module("senseapp.metrics.intervals")  # with scipy, a second once
     for exporter in asked.exporters:
-        for name in asked.networks:
+        for name in asked.networks or NETWORKS:
             row = measured(name, dynamo=exporter == "newer", count=asked.images, most_layers=asked.layers)
             print(row, flush=True)
             write_row(TITLE, HEAD, row)

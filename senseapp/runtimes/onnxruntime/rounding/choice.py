@@ -17,8 +17,10 @@ from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedPro
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST
 
-_OBSERVERS: tuple[ActivationObserver, ...] = ("minmax", "mse", "percentile", "entropy")
-"""The first is taken unless another is clearly better: clipped ranges suit few images better than others."""
+_OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax", "percentile", "entropy")
+"""The first is taken unless another is clearly better. With fitted weights, ranges of least squared error did .66 to
+1.24 times the damage of the smallest and largest values on other photographs (seven networks, .89 in the mean), where
+the images that choose told them apart on none."""
 _TRIED = 8  # tensors whose ranges differ most
 _DIFFERENT = 0.1  # of a range's width
 _LEAST_GAIN = 0.02  # of the damage
@@ -37,8 +39,8 @@ def chosen_rounding(
 
     Nodes whose weights are made of ``integers`` keep them, see :func:`.rounded_products`.
 
-    The least and largest values are the ranges, unless another observer of activations does clearly less harm to the
-    whole network; then observers are tried tensor by tensor, where two of them differ most. Weights are fitted first,
+    Ranges are those of least squared error, unless another observer of activations does clearly less harm to the whole
+    network; then observers are tried tensor by tensor, where two of them differ most. Weights are fitted first,
     as plain ones of 8 bits saturate on processors without VNNI and would hide what ranges do. An observer that fails is
     left out, and so are fitted weights.
     """
