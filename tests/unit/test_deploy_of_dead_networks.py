@@ -189,8 +189,8 @@ FAILING = {
         DeploySettings(kind="mixed"),
         {
             "senseapp.runtimes.onnxruntime.operations.better_equalised": "equalised channels",
-            "senseapp.compressions.quantization.activations.EntropyObserver.value_range": (
-                "ranges of activations by the observer entropy"
+            "senseapp.compressions.quantization.activations.MinMaxObserver.value_range": (
+                "ranges of activations by the observer minmax"
             ),
             "senseapp.runtimes.onnxruntime.rounding.choice.rounded_products": "weights fitted to the images",
             "senseapp.runtimes.onnxruntime.timing.time_layers": "the search for parts that int8 harms",
