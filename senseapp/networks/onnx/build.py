@@ -14,7 +14,14 @@ from torch import nn
 from senseapp.networks.onnx.evaluate import is_scalar
 from senseapp.networks.onnx.graph import Graph, Node
 from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.known import Growing, with_image_norms, with_plain_targets, with_rolls, without_known
+from senseapp.networks.onnx.known import (
+    Growing,
+    with_gelus,
+    with_image_norms,
+    with_plain_targets,
+    with_rolls,
+    without_known,
+)
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
@@ -82,7 +89,7 @@ def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNet
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
     graph = with_plain_targets(without_known(graph, facts), facts)
-    graph = with_image_norms(with_rolls(graph, facts), facts)
+    graph = with_gelus(with_image_norms(with_rolls(graph, facts), facts))
     return _Builder(graph=graph, facts=facts).build()
 
 
