@@ -61,8 +61,7 @@ _INTRO = (
     "one with `optimize=False`, compared with the module as it is. The last column but one is the "
     "module as it is beside the module with its norms folded: another network to whatever orders weights by size, "
     "since each output channel is multiplied by another factor. densenet121, levit_128s and Swin have "
-    "fewer equal blocks than the library's. Of test_mambaout one figure is above 1e-4: the file has the √2 of GELU in "
-    "float32; with that number in the module, every figure in 8 and 4 bits is the same to the last bit."
+    "fewer equal blocks than the library's."
 )
 _WANTED = 1e-4
 _PRECISIONS = ("float64", "float32")
