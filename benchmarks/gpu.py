@@ -3,8 +3,9 @@
 One card, at most 8 minutes. Each large network is swept exactly and scanned quickly on the card; a plain loop measures
 the same there, and so does fasterai where it is installed. Some layers are measured on the processor too: their figures
 are equal within the rounding of float32. Then small networks of several kinds are measured with each compression, on
-the card and on the processor. ``--tiny`` takes small networks and few images, as the tests do on the processor. A case
-that fails is printed with its error, the others go on, and the exit status is 1.
+the card and on the processor: of timm, an ONNX file, one that segments and one that detects. ``--tiny`` takes small
+networks and few images, as the tests do on the processor. A case that fails is printed with its error, the others go
+on, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import importlib.util
 import math
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import timm
@@ -26,13 +29,18 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.cases import clock
+from benchmarks.segmentation import network as segmentation_network
+from benchmarks.segmentation import scenes, with_statistics_of
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick.scan import quick_scan
+from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
+from senseapp.networks.sources.demo_detector import DETECTOR
 from senseapp.records.measurement import LayerMeasurement
-from senseapp.records.spec import SensitivitySpec
-from senseapp.tasks import CLASSIFICATION
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.tasks import CLASSIFICATION, SEGMENTATION
+from tests.onnx_files import exported
 
 LEVEL = 0.5
 _LARGE = (("resnet50", 224, 256), ("vit_base_patch16_224", 224, 128))
@@ -44,6 +52,7 @@ _LEAST_SHARE = 1e-3  # of the largest figure of a case: smaller ones are roundin
 _LOOP_LAYERS = 8  # of the plain loop, spread over the network; the rest is extrapolated
 _FASTERAI = "fasterai"
 _FoundT = TypeVar("_FoundT")
+Figures = dict[tuple[str, float], LayerMeasurement]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +132,61 @@ def measured(name: str, side: int, count: int, device: str) -> Row:
 def agreement(name: str, side: int, count: int, spec: SensitivitySpec) -> str:
     """Return a line of Markdown: how far the figures of ``spec`` on its device are from the processor's."""
     network, images = _case(name, side, count)
-    what = f"{spec.compression.kind}, {'adapted' if spec.adapted else spec.mode}, {spec.precision}"
     started = time.perf_counter()
-    differences = _differences(network, images, spec)
+    return _agreement_row(name, spec, _differences(network, images, spec), started)
+
+
+def _agreement_row(name: str, spec: SensitivitySpec, differences: list[float], started: float) -> str:
+    what = f"{spec.compression.kind}, {'adapted' if spec.adapted else spec.mode}, {spec.precision}"
     return (
         f"| {name} | {what} | {len(differences)} figures | median {statistics.median(differences):.1e}, farthest "
         f"{max(differences):.1e} | {time.perf_counter() - started:.1f} s |"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """A network that a run opens as the app does, and its images."""
+
+    title: str
+    open_run: Callable[[SensitivitySpec], tuple[Sweep, list[LayerMeasurement]]]
+
+    def agreement(self, spec: SensitivitySpec) -> str:
+        """Return a line of Markdown: how far the figures of ``spec`` on its device are from the processor's."""
+        started = time.perf_counter()
+
+        def measured_by(given: SensitivitySpec) -> tuple[Sweep, Figures]:
+            sweep, found = self.open_run(given)
+            return sweep, {measurement.key: measurement for measurement in found}
+
+        return _agreement_row(self.title, spec, _farness(measured_by, spec), started)
+
+
+def brought(folder: Path) -> list[Brought]:
+    """Return an ONNX file, the shipped detector and a network that segments."""
+    path = folder / "network.onnx"
+    path.write_bytes(exported(timm.create_model("test_efficientnet"), side=160))
+    onnx = ModelSpec(library="onnx", checkpoint=str(path))
+    detector = ModelSpec(library="demo", name=DETECTOR, task="detection")
+    return [
+        Brought(title="ONNX file of test_efficientnet", open_run=partial(_run, onnx, DataSpec(kind="random"))),
+        Brought(title="detector of shapes", open_run=partial(_run, detector, DataSpec(kind="shapes"))),
+        Brought(title="LR-ASPP", open_run=_segmenting),
+    ]
+
+
+def _run(model: ModelSpec, data: DataSpec, spec: SensitivitySpec) -> tuple[Sweep, list[LayerMeasurement]]:
+    spec = replace(spec, num_samples=_COMPARED_IMAGES)
+    sweep = Session.open(RunSpec(model=model, data=data, sensitivity=spec)).sweep
+    return sweep, _measured(sweep)
+
+
+def _segmenting(spec: SensitivitySpec) -> tuple[Sweep, list[LayerMeasurement]]:
+    torch.manual_seed(0)
+    images, masks = scenes(0, _COMPARED_IMAGES)
+    network = with_statistics_of(segmentation_network(), images).requires_grad_(False)
+    sweep = Sweep.open(network, TensorImages(images, masks), spec, task=SEGMENTATION)
+    return sweep, _measured(sweep)
 
 
 def _settings(device: str) -> list[SensitivitySpec]:
@@ -150,12 +207,13 @@ def _case(name: str, side: int, count: int) -> tuple[nn.Module, TensorImages]:
     return network, TensorImages(pixels, torch.randint(1000, (count,), generator=generator))
 
 
-def _sweep(
-    network: nn.Module, images: TensorImages, spec: SensitivitySpec
-) -> tuple[Sweep, dict[tuple[str, float], LayerMeasurement]]:
+def _sweep(network: nn.Module, images: TensorImages, spec: SensitivitySpec) -> tuple[Sweep, Figures]:
     sweep = Sweep.open(network, images, spec, task=CLASSIFICATION)
-    found = quick_scan(sweep) if spec.mode == "quick" else sweep.measure()
-    return sweep, {measurement.key: measurement for measurement in found}
+    return sweep, {measurement.key: measurement for measurement in _measured(sweep)}
+
+
+def _measured(sweep: Sweep) -> list[LayerMeasurement]:
+    return list(quick_scan(sweep) if sweep.spec.mode == "quick" else sweep.measure())
 
 
 def _layers(network: nn.Module, images: TensorImages) -> list[str]:
@@ -198,11 +256,17 @@ def _fasterai(network: nn.Module, pixels: Tensor, device: str) -> None:
 
 def _differences(network: nn.Module, images: TensorImages, spec: SensitivitySpec) -> list[float]:
     """Return how far each figure on the device of ``spec`` is from the processor's, as a share of it."""
-    (_, here), (_, there) = (_sweep(network, images, replace(spec, device=place)) for place in (spec.device, "cpu"))
+    return _farness(partial(_sweep, network, images), spec)
+
+
+def _farness(measured_by: Callable[[SensitivitySpec], tuple[Sweep, Figures]], spec: SensitivitySpec) -> list[float]:
+    (sweep, here), (_, there) = (measured_by(replace(spec, device=place)) for place in (spec.device, "cpu"))
     assert here.keys() == there.keys(), f"other layers on {spec.device}: {sorted(here.keys() ^ there.keys())}"
+    divergence = sweep.context.task.divergence
+    assert divergence is not None
     pairs = []
     for key, measurement in here.items():
-        mine, theirs = measurement.change("kl"), there[key].change("kl")
+        mine, theirs = measurement.change(divergence), there[key].change(divergence)
         if mine is None or theirs is None:
             assert mine is theirs, f"{key} has a figure in one place only: {measurement.reason or there[key].reason}"
         else:
@@ -241,6 +305,10 @@ def main(arguments: list[str]) -> int:
     for name in _KINDS[: 1 if given.tiny else len(_KINDS) if not given.large else 0]:
         side, count = (64, 4) if given.tiny else (160, 16)
         held += [_attempted(partial(agreement, name, side, count, spec)) for spec in _settings(given.device)]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = _settings(given.device)[: 1 if given.tiny else None]
+        for each in [] if given.large else brought(Path(folder)):
+            held += [_attempted(partial(each.agreement, spec)) for spec in settings]
     print(f"\n{torch.cuda.get_device_name() if given.device != 'cpu' else 'processor'}, "
           f"{time.perf_counter() - started:.0f} s in all")  # fmt: skip
     return 0 if all(held) else 1
