@@ -15,8 +15,10 @@ from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.backend import Backend
+from senseapp.server.checks import Checks
 from senseapp.server.service import Service
-from tests.pages.conftest import open_page
+from tests.pages.conftest import open_page, wait_for_card
+from tests.pages.test_analyze_uploads import checkpoint
 
 PAGE = "pages/check.py"
 
@@ -79,6 +81,36 @@ def test_a_check_is_started_with_its_limits_watched_and_cancelled(
     page.button(key="check.another").click().run()
     assert page.button(key="check.start")
     assert "Earlier checks" in texts(page)
+
+
+def test_two_checkpoints_are_compared_as_the_architecture_that_a_person_confirms(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[CheckSpec] = []
+    monkeypatch.setattr(Checks, "start", lambda _checks, spec: asked.append(spec) or "none")
+    page.file_uploader[0].upload("float.pth", checkpoint()).run()
+    wait_for_card(page)
+    picker = next(box for box in page.selectbox if box.label == "Architecture")
+    assert picker.options[0] == "timm/resnet10t · every name and shape fits"
+    picker.set_value("timm/resnet18d").run()
+    wait_for_card(page)
+    assert "do not fit timm/resnet18d" in page.error[0].value
+    next(box for box in page.selectbox if box.label == "Architecture").set_value("timm/resnet10t").run()
+    wait_for_card(page)
+    page.file_uploader[0].upload("sparse.pth", checkpoint()).run()
+    page.button_group(key="analyze.data.source").set_value("None").run()
+    page.button(key="check.start").click().run()
+    assert not page.exception
+    (spec,) = asked
+    assert (spec.reference.title, spec.candidate.library) == ("timm/resnet10t", "auto")
+
+
+def test_a_damaged_checkpoint_is_refused_beside_its_uploader(page: AppTest) -> None:
+    page.file_uploader[0].upload("float.pth", b"no weights at all").run()
+    wait_for_card(page)
+    assert page.error
+    assert len(page.file_uploader) == 2
+    assert page.button(key="check.start").disabled
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, find_entry
 from senseapp.records.spec import ModelSpec
+from senseapp.server.inputs import UploadPurpose
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.views.words import format as fmt
 
@@ -51,25 +52,28 @@ def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
         "code in them.",
         loose=_FOLDER,
     )
-    if path is None:
-        return None
-    report = _report(path, "")
+    return None if path is None else choose_architecture(path, draft, purpose="checkpoint")
+
+
+def choose_architecture(path: Path, draft: ModelSpec, *, purpose: UploadPurpose) -> ModelSpec | None:
+    """Show the architectures that an uploaded file may belong to; None until one that fits is chosen."""
+    report = _report(path, "", purpose)
     if report is not None and len(report.networks) > 1:
-        report = _report(path, _choose_network(report.networks, draft, path))
+        report = _report(path, _choose_network(report.networks, draft, path), purpose)
     if report is None:
         return None
-    model = _choose_architecture(report, path, draft)
+    model = _chosen_among(report, path, draft, purpose)
     return None if model is None else _fitting(replace(model, network=report.spec.network), report)
 
 
-def _report(path: Path, network: str) -> CheckpointReport | None:
+def _report(path: Path, network: str, purpose: UploadPurpose) -> CheckpointReport | None:
     """Return what is in a file, or None while it is read."""
 
     def identify() -> CheckpointReport | None:
         try:
             return backend.checkpoint_of(path, network=network)
         except InvalidCheckpoint as error:
-            refuse_upload("checkpoint", str(error))
+            refuse_upload(purpose, str(error))
 
     return answer_or_wait(
         identify,
@@ -92,7 +96,7 @@ def _choose_network(networks: Sequence[str], draft: ModelSpec, path: Path) -> st
     return "" if chosen == networks[0] else chosen
 
 
-def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec) -> ModelSpec | None:
+def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpose: UploadPurpose) -> ModelSpec | None:
     by_title = {item.title: item for item in report.candidates}
     alike = report.look_alikes
     options = {_LOOK_ALIKE: _any_of(alike)} if len(alike) > 1 else {}
@@ -125,7 +129,7 @@ def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec)
         st.caption(_read_off(by_title[chosen], report))
         item = by_title[chosen]
         return _with_random_head(item, report.model(item)) if item.without_head else report.model(item)
-    entry = search_architecture(default=draft.title if draft.name else "", key="analyze.model.checkpoint")
+    entry = search_architecture(default=draft.title if draft.name else "", key=f"analyze.model.{purpose}")
     return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
 
 

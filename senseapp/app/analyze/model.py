@@ -55,19 +55,25 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
     model = choose(draft)
     if model is None or model.library == "demo" or choose is _onnx:  # which need no task, or have one already
         return model
+    return with_task(model, draft.task, key=TASK_KEY)
+
+
+def with_task(model: ModelSpec, draft: str, *, key: str) -> ModelSpec:
+    """Show what the network does: what its architecture says, else a choice, prefilled with ``draft``."""
     own = task_of_architecture(model.library, model.name)
     if own in ("", CLASSIFICATION.name):  # such a head may be of several labels
-        return replace(model, task=_choose_task(draft.task))
+        return replace(model, task=choose_task(draft, key=key))
     st.caption(task_named(own).label)
     return replace(model, task=own)
 
 
-def _choose_task(draft: str) -> str:
+def choose_task(draft: str, *, key: str) -> str:
+    """Show the tasks; return the name of the chosen one."""
     return choose_one(
         "What it does",
         {name: task.label for name, task in TASKS.items()},
         draft,
-        key=TASK_KEY,
+        key=key,
         help_text="It decides what outputs and labels mean, and which metrics there are. Weights do not tell whether "
         "several labels may be true of an image.",
         width=280,
@@ -133,7 +139,7 @@ def _library(draft: ModelSpec) -> ModelSpec | None:
 
 
 def _onnx(draft: ModelSpec) -> ModelSpec | None:
-    return choose_onnx(draft, lambda: _choose_task(draft.task))
+    return choose_onnx(draft, lambda: choose_task(draft.task, key=TASK_KEY))
 
 
 _Choose = Callable[[ModelSpec], ModelSpec | None]

@@ -8,7 +8,9 @@ from pathlib import Path
 import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.checkpoint import choose_architecture
 from senseapp.app.analyze.images import choose_images
+from senseapp.app.analyze.model import choose_task, with_task
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.state import session
@@ -20,11 +22,12 @@ from senseapp.records.check import CheckSpec
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.inputs import UploadPurpose
-from senseapp.tasks import TASKS, Task, task_named
+from senseapp.tasks import CLASSIFICATION, Task, task_named
 from senseapp.views.words import format as fmt
 
 PARAMETER = "check"
 """Names the check that is shown in the address."""
+_TASK_KEY = "check.task"
 _TYPES = ["onnx", "safetensors", "pth", "pt", "bin", "ckpt", "tar"]
 _UPLOAD, _RUN = "Upload a file", "From a run"
 _NO_FILE = "This run has no file yet. Make one on its Results page, or upload one."
@@ -43,7 +46,7 @@ def check_form() -> None:
     st.caption("Both files answer the same images. Take others than those that the candidate was made with.")
     images = _images(reference) if reference is not None else _without_reference()
     st.markdown(md("## Limits"))
-    task = task_named(reference.task if reference is not None else "classification")
+    task = task_named(reference.task if reference is not None else CLASSIFICATION.name)
     max_drop, max_time = _limits(task)
     spec = None
     if reference is not None and candidate is not None and images is not None:
@@ -92,9 +95,13 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
     )
     if path is None:
         return None
-    if purpose == "candidate":
-        return _as_model(path, task="classification")
-    reference = _as_model(path, task=_task())
+    if purpose == "candidate":  # its task and its architecture are those of the reference
+        return _as_model(path, task=CLASSIFICATION.name)
+    if not _is_onnx(path):
+        draft = _as_model(path, task=CLASSIFICATION.name)
+        checkpoint = choose_architecture(path, draft, purpose=purpose)
+        return None if checkpoint is None else with_task(checkpoint, draft.task, key=_TASK_KEY)
+    reference = _as_model(path, task=choose_task(CLASSIFICATION.name, key=_TASK_KEY))
     try:
         if backend.card_of(reference) is None:
             wait_for(lambda: backend.card_of(reference), "Reading the reference.")
@@ -106,17 +113,11 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
 
 
 def _as_model(path: Path, *, task: str) -> ModelSpec:
-    return ModelSpec(library="onnx" if path.suffix.lower() == ".onnx" else "auto", checkpoint=str(path), task=task)
+    return ModelSpec(library="onnx" if _is_onnx(path) else "auto", checkpoint=str(path), task=task)
 
 
-def _task() -> str:
-    return choose_one(
-        "What it does",
-        {name: task.label for name, task in TASKS.items()},
-        "classification",
-        key="check.task",
-        help_text="It decides what outputs and labels mean, and which metrics there are.",
-    )
+def _is_onnx(path: Path) -> bool:
+    return path.suffix.lower() == ".onnx"
 
 
 def _of_run(purpose: UploadPurpose) -> ModelSpec | None:
