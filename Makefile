@@ -53,6 +53,7 @@ check: $(DEV)
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.compression_names
 	$(BIN)/python -m scripts.class_names
+	$(BIN)/python -m scripts.constants
 	$(BIN)/python -m scripts.markup
 	$(BIN)/python -m pytest -q --doctest-modules senseapp
 	$(BIN)/python -m scripts.audit

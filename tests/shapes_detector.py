@@ -19,9 +19,9 @@ from torchvision.models.detection.ssd import SSD
 from senseapp.data.shapes import COLOURS, covered
 from senseapp.descriptions import ModelSource
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.networks.sources.demo_detector import CLASS_NAMES, build_detector
+from senseapp.networks.sources.demo_detector import build_detector
 from senseapp.networks.sources.detectors import opened_detector
-from senseapp.records.spec import ModelSpec
+from senseapp.records.spec import SHAPE_NAMES, ModelSpec
 from tests.pictures import encoded
 
 WEIGHTS = Path(__file__).parent / "data" / "shapes_detector.safetensors"
@@ -55,9 +55,9 @@ def load(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         preprocessing=Preprocessing(
             input_shape=(3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear", fit="stretch"
         ),
-        num_classes=len(CLASS_NAMES),
+        num_classes=len(SHAPE_NAMES),
         pretrained=True,
-        class_names=CLASS_NAMES,
+        class_names=SHAPE_NAMES,
         task="detection",
     )
 
@@ -70,7 +70,7 @@ def scene(seed: int) -> tuple[np.ndarray, list[tuple[int, int, int, int, int]]]:
     for _ in range(generator.integers(1, _MOST + 1)):
         width, height = (int(side) for side in generator.integers(*_SIDES, 2))
         left, top = int(generator.integers(0, SIDE - width)), int(generator.integers(0, SIDE - height))
-        label = int(generator.integers(1, len(CLASS_NAMES)))
+        label = int(generator.integers(1, len(SHAPE_NAMES)))
         shade = np.array(COLOURS[label]) * generator.uniform(0.7, 1.1)
         picture[top : top + height, left : left + width] = generator.normal(shade, 18, (height, width, 3))
         found = [each for each in found if not covered(each, (left, top, left + width, top + height))]
@@ -100,6 +100,6 @@ def picture_files(count: int, *, first: int = 0) -> dict[str, bytes]:
         for label, left, top, right, bottom in found:
             box = [left, top, right - left, bottom - top]
             boxes.append({"id": len(boxes), "image_id": number, "category_id": label, "bbox": box, "iscrowd": 0})
-    categories = [{"id": number, "name": name} for number, name in enumerate(CLASS_NAMES) if number]
+    categories = [{"id": number, "name": name} for number, name in enumerate(SHAPE_NAMES) if number]
     files["instances.json"] = json.dumps({"images": images, "annotations": boxes, "categories": categories}).encode()
     return files

@@ -14,10 +14,10 @@ from typing import Any
 
 from senseapp.compat.streamlit_internals import login_claims, login_payload
 from senseapp.core.errors import StorageFailed
-from senseapp.core.files import home, replace_file
+from senseapp.core.files import DAY_SECONDS, home, replace_file
 
 _log = logging.getLogger(__name__)
-_KEPT_SECONDS = 31 * 86_400.0  # a day longer than Streamlit's cookie lives
+_KEPT_SECONDS = 31 * DAY_SECONDS  # a day longer than Streamlit's cookie lives
 
 
 def owner_of(claims: Mapping[str, Any]) -> str:

@@ -56,8 +56,9 @@ examples:
 """
 
 
+# powers of 2, and 1,000: what clusters have, from one machine to a large one
 _WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))  # seconds of a day, an hour, a minute
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -72,9 +72,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-BAD_INPUT = 2
+BAD_INPUT = 2  # as argparse exits
 _LONGEST = 2000  # characters of a message
-INTERRUPTED = 130
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(argv: Sequence[str] | None = None) -> int:

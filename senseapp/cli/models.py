@@ -12,7 +12,6 @@ examples:
   python -m senseapp models --library torchvision
 """
 
-_ALL = 1_000_000
 _ROW = "{:<56} {:>9} {:>9} {:>11} {:>6}  {}"
 
 
@@ -26,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print one line per architecture."""
     from senseapp.networks.sources.catalogue import search  # reads the catalogue, which the other commands do without
 
-    found = search(arguments.search, library=arguments.library, limit=_ALL)
+    found = search(arguments.search, library=arguments.library, limit=None)
     if not found:
         print(f"No architecture matches {arguments.search!r}.")
         return

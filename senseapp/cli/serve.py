@@ -18,7 +18,7 @@ examples:
   python -m senseapp serve --port 8600 --host 0.0.0.0
 """
 
-_LAST_PORT = 65535
+_LAST_PORT = 2**16 - 1  # TCP has 16 bits for it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

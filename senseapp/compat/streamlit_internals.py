@@ -179,7 +179,7 @@ Made = Callable[[], Any]
 """Callable of a download button, called when it is pressed."""
 
 
-_REPLACED_SECONDS = 60.0
+_REPLACED_SECONDS = 60.0  # a browser that is slow to draw still refers to the callable before the last run
 
 
 class _Downloads(MediaFileManager):

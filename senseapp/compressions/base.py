@@ -203,7 +203,8 @@ def build_compressor(config: CompressionConfig, request: CompressionRequest) -> 
 
 
 GROUP, OUTPUT, INPUT, DEPTH, ROW, COLUMN = range(6)
-_KERNEL_AXES = 3
+"""Axes of a weight as :meth:`WeightLayout.split` returns it."""
+_KERNEL_AXES = COLUMN - INPUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

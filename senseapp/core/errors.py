@@ -19,7 +19,7 @@ the log.
 
 from __future__ import annotations
 
-_LONGEST_MESSAGE = 800
+_LONGEST_MESSAGE = 800  # characters: some sentences with quoted names; a longer quotation is hostile or useless
 _SIGNS_OF_NO_MEMORY = (
     *("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory"),
     *("bad_alloc", "bad allocation", "failed to allocate memory"),  # of C++, and of onnxruntime

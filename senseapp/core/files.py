@@ -26,7 +26,8 @@ import psutil
 from senseapp.core.errors import HomeInUse, StorageFailed
 
 MB = 1_000_000  # as in the names of limits, and on pages
-MOST_TEXT_BYTES = 100 * MB
+DAY_SECONDS = 24 * 3600.0  # the unit of how long things are kept
+MOST_TEXT_BYTES = 100 * MB  # of a text that is read at once: tables and schedules have a few
 _TEMPORARY = re.compile(r"\..+?(?:\.(\d+))?\.[0-9a-f]{32}")  # of which file, of which process
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO
 
 MOST_UNPACKED = 4  # times an archive of weights: trained ones hardly get smaller
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20  # held in memory while a member is unpacked
 _ENTRY_SIGNATURE = b"PK\x01\x02"
 _LEAST_ENTRY_BYTES, _USUAL_ENTRY_BYTES = 46, 512  # without and with a long name
-_LEAST_DIRECTORY_BYTES = 1 << 20
-_ENCRYPTED = 0x1
+_LEAST_DIRECTORY_BYTES = 1 << 20  # a directory of this size is read whatever the limit of members
+_ENCRYPTED = 0x1  # bit 0 of the flags: APPNOTE.TXT, 4.4.4
 _METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "Deflate"}
 _UNREAD_METHODS = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz", 98: "PPMd", 99: "AES"}
 

@@ -24,8 +24,9 @@ from typing import Any, TypeVar
 
 from senseapp.core.errors import InvalidSpec
 
-_LONGEST_NAME = 80
-_MOST_LISTED = 4
+_LONGEST_NAME = 80  # characters: a longer name would push the rest of a sentence out of a line
+_MOST_LISTED = 4  # names, where how many others there are is not known
+_MOST_NAMED = 3  # names before the number of others: enough to find the rest by
 
 
 def printable(name: str) -> str:
@@ -58,6 +59,16 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(shown + ["…"] * (len(first) > _MOST_LISTED))
 
 
+def first_names(names: Sequence[str], most: int = _MOST_NAMED) -> str:
+    """Return the first ``most`` names, separated by commas, and the number of the others.
+
+    >>> first_names(["a", "b", "c", "d", "e"]), first_names(["a", "b"])
+    ('a, b, c and 2 more', 'a, b')
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def three_digits(value: float) -> str:
     """Return ``value`` with three significant digits and no exponent: ``1.82``, ``44.7``, ``512``."""
     if value == 0 or not math.isfinite(value):
@@ -78,9 +89,9 @@ def bytes_size(number: float) -> str:
     return f"{number:.0f} bytes"
 
 
-MOST_NAMES = 10_000
-MOST_PATTERNS = 500
-LONGEST_PATTERN = 400
+MOST_NAMES = 10_000  # ten times the layers of the largest networks
+MOST_PATTERNS = 500  # they become one regular expression, which is compiled and matched for each name
+LONGEST_PATTERN = 400  # characters: far above names of layers; patterns are joined to one expression
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -160,7 +171,7 @@ def _is_number(text: str) -> bool:
     return text == text.strip()
 
 
-_LONGEST_TEXT = 2000
+_LONGEST_TEXT = 2000  # characters of one text from a foreign file that pages and logs show
 
 
 def printable_text(text: str) -> str:

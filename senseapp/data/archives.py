@@ -31,7 +31,7 @@ _OTHERS = {
     b"Rar!": "RAR",
     b"\x28\xb5\x2f\xfd": "Zstandard",
 }
-_LONGEST_HEADER = 1 << 20
+_LONGEST_HEADER = 1 << 20  # paths have up to 4,096 bytes; POSIX headers may add attributes
 _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
 
 

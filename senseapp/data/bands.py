@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import ExifTags, Image
 
 from senseapp.data.bit_depth import Depth, depth_of, eight_bits
 from senseapp.data.contents import Unreadable
 from senseapp.data.geometry import UPRIGHT
 
-MAX_CHANNELS = 64
+MAX_CHANNELS = 64  # satellite and medical networks take up to some tens; each is a whole picture in memory
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_ORIENTATION, _MAX_SAMPLE_VALUE = 274, 281
 
 
 def is_tiff(file: bytes) -> bool:
@@ -44,7 +43,7 @@ class TiffBands:
         with TiffFile(io.BytesIO(file)) as tiff:
             page: Any = tiff.pages.first
             self.size: tuple[int, int] = (int(page.imagewidth), int(page.imagelength))
-            self.orientation = int(getattr(page.tags.get(_ORIENTATION), "value", UPRIGHT))
+            self.orientation = int(getattr(page.tags.get(ExifTags.Base.Orientation), "value", UPRIGHT))
             self._stated = _stated_bits(page)
             self._channels = int(page.samplesperpixel)
         self._file = file
@@ -88,6 +87,6 @@ def scaled_bands(values: npt.NDArray[Any], stated: int | None) -> tuple[list[Ima
 def _stated_bits(page: Any) -> int | None:
     if int(page.bitspersample) not in (8, 16):
         return int(page.bitspersample)
-    value = getattr(page.tags.get(_MAX_SAMPLE_VALUE), "value", 0)
+    value = getattr(page.tags.get(ExifTags.Base.MaxSampleValue), "value", 0)
     largest = max(value) if isinstance(value, tuple) else value
     return int(largest).bit_length() or None

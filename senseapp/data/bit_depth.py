@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import ExifTags, Image
 
 from senseapp.core.texts import plural
 from senseapp.data.contents import Unreadable
 
 Values = npt.NDArray[np.uint16]
 
-_CONTAINER, _SHOWN = 16, 8
-_GUESSED = (8, 10, 12, 14)
-_MAX_SAMPLE_VALUE, _BITS_PER_SAMPLE = 281, 258
-_PNG_SIGNATURE_BYTES, _CHUNK_FRAME_BYTES = 8, 12
+_CONTAINER, _SHOWN = 16, 8  # bits of a stored value, and of a prepared picture
+_GUESSED = (8, 10, 12, 14)  # bits of sensors; a largest value above the last one fills the container
+_PNG_SIGNATURE_BYTES, _CHUNK_FRAME_BYTES = 8, 12  # PNG, 5.2 and 5.3: length, type and checksum have 4 each
 _OTHER_ORDER = {"16B": "16L", "16L": "16B", "16N": "16B" if sys.byteorder == "little" else "16L"}
 
 
@@ -92,8 +91,8 @@ def stated_bits(image: Image.Image, file: bytes) -> int | None:
     if image.format != "TIFF":
         return None
     tags = image.tag_v2  # type: ignore[attr-defined]
-    bits = [value.bit_length() for value in _numbers(tags.get(_MAX_SAMPLE_VALUE)) if value > 0]
-    bits = bits or [value for value in _numbers(tags.get(_BITS_PER_SAMPLE)) if value != _CONTAINER]
+    bits = [value.bit_length() for value in _numbers(tags.get(ExifTags.Base.MaxSampleValue)) if value > 0]
+    bits = bits or [value for value in _numbers(tags.get(ExifTags.Base.BitsPerSample)) if value != _CONTAINER]
     return max(bits) if bits and max(bits) <= _CONTAINER else None
 
 

@@ -13,7 +13,7 @@ from senseapp.core.texts import listed, printable
 
 _NAME_WORDS = frozenset(("folder", "foldername", "label", "labelname", "name", "classname"))
 _CLASS_WORDS = frozenset(("class", "classid", "classindex", "id", "index", "idx", "output"))
-_MOST_BYTES = 4_000_000
+_MOST_BYTES = 4_000_000  # 22,000 classes with names and ids have about 1 MB
 _EXPECTED = (
     "Write lines such as 'cat,0' under a first line 'label,class', one name a line in the model's order, or JSON."
 )

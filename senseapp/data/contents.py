@@ -19,7 +19,7 @@ PICTURE_SUFFIXES = frozenset(
 )
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".txt"))
-_MOST_TEXTS = 20
+_MOST_TEXTS = 20  # more text files are annotations, one for each picture, and no tables to choose from
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
 

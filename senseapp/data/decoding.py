@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pillow_heif
-from PIL import Image, TiffImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from senseapp.data.bands import TiffBands, is_tiff
 from senseapp.data.bit_depth import Depth, deep_values, depth_of, eight_bits, has_deep_colours, stated_bits
@@ -66,9 +66,8 @@ Remark: TypeAlias = Literal["animated", "transparent", "rotated", "turned", "CMY
 # the formats of PICTURE_SUFFIXES and no others: some of Pillow's readers start programs or are rarely attacked
 _FORMATS = ("BMP", "GIF", "HEIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
-_ORIENTATION = 0x0112
 _LOSSY = ("HEIF", "JPEG", "MPO", "WEBP")
-_LARGEST_CLASS = 255
+_LARGEST_CLASS = 255  # label images are kept in 8 bits for each pixel
 _START_OF_SCAN = b"\xff\xda"
 _MOST_ENTRIES = 65_535  # of a directory, which has some twenty
 _JPEG_IN_TIFF = (6, 7)  # values of the tag for its compression
@@ -152,7 +151,8 @@ def _decode(image: Image.Image, file: bytes, mode: ChannelMode, transform: EvalT
     with image:
         is_deep, stated, animated = has_deep_colours(image), stated_bits(image, file), _is_animated(image)
         image.load()
-        orientation = image.getexif().get(_ORIENTATION, UPRIGHT)  # of TIFF, Pillow has followed and removed it
+        # of TIFF, Pillow has followed and removed it
+        orientation = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
         remarks = (*animated, *_remarks(image, orientation, upright=transform is not None and transform.upright))
         values, depth = deep_values(image, file, deep_colours=is_deep), None
         if values is not None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from senseapp.core.files import MB, home, make_private
 from senseapp.descriptions.sources import IMAGE_SETS
 
-_UNDER_WAY_SECONDS = 60.0
-_ABANDONED_SECONDS = 6 * 3600.0
+_UNDER_WAY_SECONDS = 60.0  # without a new byte, after which a partial file is not shown as a download
+_ABANDONED_SECONDS = 6 * 3600.0  # several times the hour that a download may take
 
 
 def image_set_folder(name: str) -> Path:

@@ -25,7 +25,7 @@ ValueT = TypeVar("ValueT", bound=np.generic)
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
-UPRIGHT = 1
+UPRIGHT = 1  # Exif 2.32, tag 0x0112: the first row is the top, the first column the left
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -36,7 +36,7 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 """What makes a picture with this rotation mark upright; Exif 2.32, tag 0x0112."""
-_SWAPS_AXES = (5, 6, 7, 8)
+_SWAPS_AXES = (5, 6, 7, 8)  # the marks with a quarter turn: stored rows are columns of the upright picture
 _FROM_RIGHT, _FROM_BELOW = (2, 3, 6, 7), (3, 4, 7, 8)  # upright x (y) runs against the stored axis that it comes from
 
 

@@ -127,8 +127,8 @@ class ImageSetSource:
         self._images = None
 
 
-_POLL_SECONDS = 0.5
-_STALLED_SECONDS = 60.0
+_POLL_SECONDS = 0.5  # between sentences on a download
+_STALLED_SECONDS = 60.0  # servers that answer send something within it
 _ARCHIVES = ("*.tgz", "*.tar.gz", "*.gz", "*.zip")  # not needed once they are unpacked
 _downloads: dict[str, Future[None]] = {}
 _starting = threading.Lock()

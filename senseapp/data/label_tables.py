@@ -14,7 +14,7 @@ from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.picture_names import SPELLINGS, Matched, PictureNames, Spelling, has_picture_suffix
 
 _OUTER_COLUMNS = 40  # file names stand in one of the first columns, or in one of the last few
-_NEARLY_UNIQUE = 0.9
+_NEARLY_UNIQUE = 0.9  # share of rows: a few pictures may be named twice or be missing
 _FILE_WORDS = frozenset(
     (
         *("file", "filename", "filenames", "filepath", "fname", "id", "image", "imagefile", "imageid", "imagename"),

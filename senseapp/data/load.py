@@ -20,10 +20,10 @@ from senseapp.core.files import SITE
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
 from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures, read_named
-from senseapp.data.shapes import SHAPE_NAMES, load_shapes
+from senseapp.data.shapes import load_shapes
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
-from senseapp.records.spec import MOST_RANDOM_INPUTS, WITHOUT_LABELS, DataSpec
+from senseapp.records.spec import MOST_RANDOM_INPUTS, SHAPE_NAMES, WITHOUT_LABELS, DataSpec
 from senseapp.tasks import Task
 
 Split: TypeAlias = Literal["train", "heldout"]
@@ -91,7 +91,7 @@ def _names(split: Split) -> tuple[str, ...]:
     return tuple(f"{label}/digit-{index:04d}.png" for index, label in zip(indices, labels, strict=True))
 
 
-_RANDOM_IMAGES = 128
+_RANDOM_IMAGES = 128  # where none are asked for; noise says little, so that more would not be surer of the real loss
 
 
 def load_images(

@@ -26,7 +26,7 @@ _CHECKED_ON = ("chelsea", "flower", "camera", "hopper")
 CROP_SIDE = 256
 """Pixels, before a network's own resize and crop."""
 _LEAST_SHARE = 0.55  # of the shorter side of a picture
-_LEAST_SHARE_OF_PART = 0.2
+_LEAST_SHARE_OF_PART = 0.2  # as above, of backgrounds: a texture will do, so crops may be smaller and thus more varied
 _NOTE = (
     "Photographs without labels: outputs are compared with the original model's. They are crops of few pictures, so "
     "intervals tell how sure this is for such pictures only."

@@ -38,10 +38,10 @@ REPLY_SECONDS = 60.0
 _END_SECONDS = 5.0  # in which a process that has closed its output ends
 _MEMORY_BYTES = 1_500_000_000  # the largest progressive JPEG in printing colours takes 1.3 GB
 _SMALL_PIXELS = 1_000_000  # is decoded without asking for room
-_BAND_BYTES = 4_000_000
+_BAND_BYTES = 4_000_000  # copied at once while an answer is written
 _KEPT = 1  # process that stays for the next pictures: to start one takes a fifth of a second
-_PIPE_BYTES = 1 << 20
-_IDLE_SECONDS = 1.0
+_PIPE_BYTES = 1 << 20  # the most that Linux gives without privileges (/proc/sys/fs/pipe-max-size)
+_IDLE_SECONDS = 1.0  # the next picture of a set comes sooner
 _TIME_IS_UP = tuple(-getattr(signal, name) for name in ("SIGPROF", "SIGALRM") if hasattr(signal, name))
 
 

@@ -32,13 +32,13 @@ from senseapp.networks.loaded import Preprocessing
 
 PIXELS_IN_FLIGHT = 24_000_000
 """Decoded at the same time: two photos of a phone, 4 bytes per pixel in Pillow."""
-_BYTES_IN_FLIGHT = 32_000_000
-_FILES_IN_FLIGHT = 16
-_MOST_THREADS = 4
+_BYTES_IN_FLIGHT = 32_000_000  # of files that were read and wait for a thread: some photos of a phone
+_FILES_IN_FLIGHT = 16  # enough that no thread waits for the disk
+_MOST_THREADS = 4  # large pictures of more threads would wait for PIXELS_IN_FLIGHT
 _REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
-_MOST_UNREADABLE = 1000
-_MOST_TRIED = 200
-_MOST_SLOW = 1
+_MOST_UNREADABLE = 1000  # beyond the readable ones, after which the set is no set of pictures
+_MOST_TRIED = 200  # spread over a set, to see whether any can be decoded: some seconds
+_MOST_SLOW = 1  # one picture may meet a busy machine; two are hostile
 _NO_PICTURE = Image.new("L", (1, 1))  # in place of pixels that are cropped already
 
 

@@ -17,16 +17,12 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
 from senseapp.data.photographs import photograph_crop
 from senseapp.networks.loaded import Preprocessing
-from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES
+from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES, SHAPE_NAMES, SHAPE_SIDE
 
-SHAPE_SIDE = 64
-"""Height and width of a picture, in pixels."""
-SHAPE_NAMES = ("background", "red", "green", "blue")
-"""Classes of the demo's detector."""
-COLOURS = {1: (225, 50, 50), 2: (50, 205, 50), 3: (60, 80, 225)}
+COLOURS = {1: (225, 50, 50), 2: (50, 205, 50), 3: (60, 80, 225)}  # red, green and blue, told apart on photographs
 _SIDES = (10, 30)  # of a rectangle
-_MOST = 4
-_NOISE = 12
+_MOST = 4  # rectangles of a picture; more would cover each other
+_NOISE = 12  # standard deviation of a pixel, of 255, so that edges are not the only cue
 _NOTE = (
     "The pictures are coloured rectangles on crops of photographs, made by code with their boxes: figures tell of such "
     "pictures only."

@@ -22,12 +22,13 @@ DENSE_BITS = 32.0
 """Bits of a weight that was left alone."""
 FINER_BITS = tuple(float(bits) for bits in range(9, 17))
 """Bits that weights can be rounded to but harm no layer, so that no run offers them; the notebook takes them."""
+# tenths and quarters, and .95, since losses grow fastest near the end
 FRACTIONS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
 LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision
 _SHOWN_DIGITS = 10  # takes the binary dust off a percentage, and keeps what people typed
-_GRID_POINTS = 20
-_TIDY_STEPS = (10, 5, 2, 1)
+_GRID_POINTS = 20  # choices of a layer for the solver, whose time grows with them
+_TIDY_STEPS = (10, 5, 2, 1)  # between two measured levels, so that a grid of tenths gets whole percents
 _LOG_FLOOR = 1e-12  # damage below this is no damage; keeps its logarithm finite
 
 

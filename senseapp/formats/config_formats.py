@@ -23,9 +23,7 @@ _NNI_COMPRESSIONS = ("sparsity", "pruning", "quantization")
 _NNI_CHANNEL_AXES = ("out_channel", "in_channel")  # one scale per index of weight axis 0 and axis 1
 # The structure and version numbers are those that torchao 0.18 writes; its ``config_from_dict`` refuses others with a
 # message, so a change there is seen, not silent.
-_TORCHAO_FQN_TO_CONFIG_VERSION = 1
-_TORCHAO_WEIGHT_ONLY_VERSION = 2
-_TORCHAO_PER_AXIS_VERSION = 1
+_TORCHAO_FQN_TO_CONFIG_VERSION, _TORCHAO_WEIGHT_ONLY_VERSION, _TORCHAO_PER_AXIS_VERSION = 1, 2, 1
 _ATTENTION = "the joint projection of nn.MultiheadAttention"
 _LAYERS = "(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)"
 

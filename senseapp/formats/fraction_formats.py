@@ -13,9 +13,10 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 
 _DISTILLER_PRUNER = "senseapp_levels"
+# of the recipe: pruning takes two thirds of the epochs, fine-tuning the rest; people edit both
 _SPARSEML_LAST_EPOCH = 60.0
-_SPARSEML_LAST_PRUNING_EPOCH = 40.0
-_SPARSEML_FIRST_SPARSITY = 0.05
+_SPARSEML_LAST_PRUNING_EPOCH = _SPARSEML_LAST_EPOCH * 2 / 3
+_SPARSEML_FIRST_SPARSITY = 0.05  # as in the sample of GMPruningModifier's documentation
 _LOADER = '''"""Per-layer ratios for torch_pruning.BasePruner(..., pruning_ratio=0.0, pruning_ratio_dict=ratios)."""
 import json
 

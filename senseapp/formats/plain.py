@@ -25,12 +25,12 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, check_schedule
 
 _FORMAT_NAME = "senseapp-schedule"
-_VERSION = 1
+_VERSION = 1  # raised when a file of the format could not be read by an older senseapp
 _ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
 _NONE = "none"
 _COMMENT = "# "  # at the end of a CSV file
 _USAGE = "python -m senseapp apply --run RUN --schedule FILE --out compressed.safetensors"
-_DEEPEST_YAML = 10
+_DEEPEST_YAML = 10  # a schedule is nested four deep
 _MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers; reading them takes some seconds
 _TRUTH = {"true": True, "false": False}
 _ACHIEVED_MEANS = (

@@ -63,7 +63,7 @@ _MOST_ACTIVATION_BYTES = 2 * 2**30  # of the images measured together; an eighth
 # Of dense networks, whose references may take PREDICTION_BYTES: more images together than take about a second save
 # little, as a layer is compressed once for them; a pass over one large image fills the caches.
 _DENSE_ACTIVATION_BYTES = 64 * 2**20
-_DENSE_MACS = 2e10
+_DENSE_MACS = 2e10  # about a second of two cores
 _DENSE_OUTPUT_BYTES = 32 * 2**20  # of a pass
 
 

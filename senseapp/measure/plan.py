@@ -99,7 +99,7 @@ def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
 # Of the largest output of a pass. On a processor, outputs stay in its caches and weights are read seldom. A card has no
 # such caches, and it takes as long to start a kernel as to run a small one.
 _OUTPUT_BYTES = {"cpu": 96 * 2**20}
-_OUTPUT_BYTES_ON_A_CARD = 2**30
+_OUTPUT_BYTES_ON_A_CARD = 2**30  # enough to fill a card; see above
 _TRIAL_SHARE = 0.01  # of the run, for the trial of layouts
 _TRIED_FIRST = 4  # images of the trial of the memory order
 _TURNS = 2  # of both, where there is time, so that a busy moment spoils one only
@@ -237,7 +237,7 @@ def memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-_MOST_RECORDED_BYTES = 384 * 2**20
+_MOST_RECORDED_BYTES = 384 * 2**20  # what a machine of 12 GB gives; larger ones may run several jobs at once
 
 
 def recorded_bytes(device: torch.device) -> int:

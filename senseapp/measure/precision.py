@@ -20,12 +20,13 @@ from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 
 _TIMED_IMAGES = 2  # of the timed passes
-_MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1
+_MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1  # timed passes at most; fewer where together they take as long
 _CHECKED_TARGETS = 8  # spread over the network, to compare the ranking in both precisions
 _CHECKED_IMAGES = 4  # at one level
 _FEW_BITS = 4  # bfloat16 has 8 significant bits: on a finer grid its own rounding is not small beside the compression
 _ENOUGH_AGREEMENT = 0.95  # Spearman correlation of the damage in both precisions
 _ENOUGH_GAIN = 1.2  # below that the time saved is not worth a second rounding
+# of a square product, which takes about a millisecond; timings of it, the fastest counts
 _PRODUCT_WIDTH, _PRODUCT_WIDTH_ON_A_CARD, _PRODUCTS = 384, 4096, 5
 
 

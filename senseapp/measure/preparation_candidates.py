@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from senseapp.core.texts import plural
 from senseapp.data.images import PreparedImages
 from senseapp.metrics.intervals import proportion_interval
-from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.inputs import PreparationTrial
@@ -23,7 +23,7 @@ _RAW = "values from 0 to 255"
 """Not tried without labels: inputs a hundred times too large make any prediction look confident."""
 _NORMALISATIONS = {
     "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "mean and std of ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "mean and std of ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
     "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }

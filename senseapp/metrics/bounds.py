@@ -26,16 +26,16 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, betainc, betaincinv  # scipy.stats takes half a second to import
 
 from senseapp.core.errors import InvalidInput
+from senseapp.metrics.intervals import LARGEST_EXPONENT
 
 Floats = NDArray[np.float64]
 
 _STEPS = 40  # of bisection in an interval of length 1 or 2
 _QUANTILES = 128  # of the direction of changes, over which its distribution is averaged
-_MOST_IMAGES = 2**40
+_MOST_IMAGES = 2**40  # no set is as large: the search for the number that a bound needs ends here
 _BETS, _STAKES = np.array([0.98, 0.5, 0.2]), np.array([0.5, 0.25, 0.25])  # of the capital that each share is put on
 _BETTING = 0.75  # of the error: most losses are spread over images, of which few lose all
 _TOUCHES = 32  # places tried for a cubic that touches the logarithm
-_LARGEST_LOGARITHM = 700.0  # of a capital: beyond it float64 overflows
 _FIRST = 0.75  # of the error: most searches end at the first file that is tested
 
 
@@ -200,7 +200,7 @@ def _capital(images: int, sums: tuple[float, float, float], expected: float) -> 
         bet**3 * (images * expected**3 - 3 * expected**2 * first + 3 * expected * second - third),
     )
     logarithms = _least_sum_of_logarithms(images, powers, -_BETS, bet * expected)
-    return float(np.exp(np.minimum(logarithms, _LARGEST_LOGARITHM)) @ _STAKES)
+    return float(np.exp(np.minimum(logarithms, LARGEST_EXPONENT)) @ _STAKES)
 
 
 def _least_sum_of_logarithms(count: int, powers: tuple[Floats, Floats, Floats], start: Floats, end: Floats) -> Floats:

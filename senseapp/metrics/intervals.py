@@ -17,6 +17,7 @@ One image says nothing about spread: intervals of means are then as wide as the 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
 
@@ -27,7 +28,7 @@ from senseapp.core.errors import InvalidInput
 
 Interval = tuple[float, float]
 
-_LARGEST_EXPONENT = 700.0  # of float64
+LARGEST_EXPONENT = math.log(sys.float_info.max)  # beyond it float64 overflows
 _ROUNDING = 1e-12  # a variance below this share of the mean square is float64 cancellation, not spread
 
 
@@ -241,6 +242,6 @@ def ratio_interval(
     residual = products[1] - 2 * ratio * products[2] + ratio**2 * products[0]
     relative = math.sqrt(max(0.0, residual) * num_samples / (num_samples - 1)) / error
     margin = _t_quantile(num_samples, confidence) * relative
-    if margin > _LARGEST_EXPONENT:
+    if margin > LARGEST_EXPONENT:
         return 0.0, math.inf
     return ratio * math.exp(-margin), ratio * math.exp(margin)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _ROWS_PER_INPUT = 32  # rows per input of a layer for fitting its weights
-_ROWS = (512, 8192)
+_ROWS = (512, 8192)  # bounds: fewer are a noisy estimate, and more only take time
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _FORWARDS = (
     *(nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward, Conv2dSame.forward),

@@ -14,6 +14,9 @@ from torch.overrides import TorchFunctionMode
 if TYPE_CHECKING:
     from senseapp.networks.onnx.open import OpenedOnnx
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the red, green and blue of ImageNet's training pictures, as torchvision and timm normalise with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocessing:
@@ -69,7 +72,7 @@ class LoadedModel:
     task: str = ""
 
 
-_SEED = 0
+_SEED = 0  # so that a network with random weights is the same in every process
 _FILLING = frozenset(
     {
         *(Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.add_, Tensor.clamp_),

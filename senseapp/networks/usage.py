@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import OperationMode, storage_of
+from senseapp.core.texts import first_names
 from senseapp.networks.products import products_of
 from senseapp.networks.profile import compressible_weights
 from senseapp.networks.trace import CallTrace, WeightUse, tensors_in
@@ -81,6 +82,8 @@ def others_note(layers: Iterable[str]) -> str:
     names = list(layers)
     if not names:
         return ""
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     verb = "is" if len(names) == 1 else "are"
-    return f"{shown} {verb} used by some of the images only; multiply-accumulates there are means over the images."
+    return (
+        f"{first_names(names)} {verb} used by some of the images only; multiply-accumulates there are means over the "
+        "images."
+    )

@@ -43,7 +43,7 @@ from senseapp.notebook.inputs import (
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
 from senseapp.records.profile import ModelProfile, select_layers
 
-_IMAGE_AXES = 4
+_IMAGE_AXES = 4  # (O, I, H, W)
 _FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}
 """Levels that the reference takes, of no use in a run: no zeros and nothing else, and bits that harm no layer."""
 

@@ -111,7 +111,7 @@ def criterion_of(criteria: Criteria) -> tuple[str, Callable[[Tensor], Tensor] | 
     return "magnitude", lambda weight: combine(score(weight), score(weight)) if combine else score(weight)
 
 
-_IMAGE_DIMENSIONS = 3
+_IMAGE_DIMENSIONS = 3  # (C, H, W)
 
 
 def require_reachable(model: Any) -> None:

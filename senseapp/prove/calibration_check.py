@@ -12,6 +12,7 @@ from torch import Tensor
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet
 from senseapp.metrics import METRICS, divergence_among
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD
 from senseapp.networks.network import Network, in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.judge import Judge, JudgingImages
@@ -26,7 +27,7 @@ _SHOWN = 8  # tensors that are not covered
 _OTHER_SCALE = 8.0  # times the standard deviation: the same pictures, prepared otherwise
 _NORMALISED: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
     "less .5, divided by .5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "normalised as ImageNet's are": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "normalised as ImageNet's are": (IMAGENET_MEAN, IMAGENET_STD),
 }
 _SURER = 0.15  # of a probability: what other preparation must gain on average before it is spoken of
 _ASKED = 16  # images whose answers tell

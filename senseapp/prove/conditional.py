@@ -29,9 +29,9 @@ from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Schedule
 
-_MOST_IMAGES = 256
-_LEAST_IMAGES = 32
-_TRIAL_IMAGES = 16
+_MOST_IMAGES = 256  # the error falls with the root of their number, the time of a round grows with it
+_LEAST_IMAGES = 32  # shares of fewer are too noisy to change a schedule by
+_TRIAL_IMAGES = 16  # whose passes are timed first
 _MOST_SECONDS = 120.0  # of one round
 
 Levels = Mapping[str, float]

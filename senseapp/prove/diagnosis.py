@@ -25,8 +25,8 @@ from senseapp.solve.problem import manual_schedule
 
 _FAR = 8.0
 """Times the median of the other channels: further than channels of trained networks usually lie apart."""
-_DEAD = 1e-6
-_TINY = 1e-2
+_DEAD = 1e-6  # of the median channel: rounding to float32 is a sixteenth of that
+_TINY = 1e-2  # of the median scale: such a channel adds a hundredth of what others do
 
 
 def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosis:

@@ -35,7 +35,7 @@ _OFTEN_LONGER = (
     "Timed again, the file took longer than was allowed at some times: this machine is busy, or its times vary. Make "
     "the file again on a quiet machine."
 )
-_REASONS = 3
+_REASONS = 3  # sentences beside a file
 _QUICK_TRIED = 4  # files as quick as another, each with fewer nodes in float, until one holds that time
 _MUCH_LOST = 0.5  # of the values of a part of a tensor
 _WORTH_BYTES = 0.2  # of the damage that is left, which weights in 32 bits must take away

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec, SenseError
-from senseapp.core.files import home, replace_file
+from senseapp.core.files import DAY_SECONDS, home, replace_file
 from senseapp.core.process import quiet
 from senseapp.prove.file_times import FileTimes
 from senseapp.records.probe import GlueVolume, Int8Prediction, LayerShape, PartTime, ProbedCosts
@@ -35,14 +35,14 @@ from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.runtimes.base import Runtime
 
 _BUSY = 1.5  # programs that want to run, for each processor
-_BUSY_SPREAD = 2.0
+_BUSY_SPREAD = 2.0  # in place of _SPREAD on a busy machine, where other programs disturb timings
 _SPREAD = 1.3  # nine of ten measured ratios are within this factor of the predicted one
 _LEAST_KNOWN = 0.9  # of all multiply-accumulates: with less the layers that can be timed say little
-_KEPT_SECONDS = 30 * 86400.0
+_KEPT_SECONDS = 30 * DAY_SECONDS  # the machine and its software change within months
 _MOST_KEPT = 5000  # shapes
 _MOST_SHAPES = 150  # of one network, those with most multiply-accumulates
-_COPIED_BYTES = 2**26
-_COSTLY = 4
+_COPIED_BYTES = 2**26  # 64 MB, beyond the caches of most processors
+_COSTLY = 4  # layers named beside a prediction
 
 
 def predict_int8(

@@ -25,8 +25,8 @@ from senseapp.records.spec import RunSpec
 from senseapp.runtimes.base import QuantizedFile, runtime_for
 from senseapp.tasks import task_named
 
-_USUAL_IMAGES = 64
-_BATCH = 16
+_USUAL_IMAGES = 64  # where the run sets none, as many as calibrate
+_BATCH = 16  # images of a pass, whose tensors at all nodes are held twice
 
 
 def blame_nodes(

@@ -27,15 +27,15 @@ from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule
 from senseapp.solve.curve_set import curves_of
 from senseapp.solve.trade_off import schedule_for, trade_off
 
-_POINTS = 6
-_HALVINGS = 3
-_VETOES = 2
+_POINTS = 6  # targets of each kind of schedule over the range; each is applied and measured
+_HALVINGS = 3  # of the gap where schedules begin to fail: to an eighth of it
+_VETOES = 2  # of the proof images, before milder targets than all measured are tried
 _MILDER = 3  # schedules that are proven at last, each milder than all before
 MOST_MEASURED = 2 * _POINTS + _HALVINGS
 """Whole schedules that are measured before the proof."""
-_LARGEST_FRACTION = 0.9
-_STEPS: dict[str, float] = {"bits": 0.1}
-_FRACTION_STEP = 0.01
+_LARGEST_FRACTION = 0.9  # of a layer: its last tenth costs most, and saves little of a network
+_STEPS: dict[str, float] = {"bits": 0.1}  # by budget: a difference that people read
+_FRACTION_STEP = 0.01  # a percent, as people read shares
 
 
 def usual_limits(result: RunResult) -> Limits:

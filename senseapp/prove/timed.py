@@ -25,8 +25,8 @@ from senseapp.runtimes.base import Quantizer, Runtime
 from senseapp.solve.problem import assemble
 from senseapp.solve.time_budget import any_problem, schedule_within
 
-_ROUNDS = 5
-_TURNS = 21
+_ROUNDS = 5  # schedules for a time; each corrects the budget by what the last one took
+_TURNS = 21  # calls of each file: odd, so that the median is one of them
 
 
 class Timed(Protocol):

@@ -20,7 +20,7 @@ from senseapp.records.spec import RunSpec
 from senseapp.runtimes.base import runtime_for
 from senseapp.tasks import Task, task_named
 
-_TOP = 5
+_TOP = 5  # most probable classes, as top-5 accuracy counts
 
 
 def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Path, str]]) -> PictureAnswers:

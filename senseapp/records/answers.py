@@ -97,7 +97,7 @@ class ChangedAnswers:
 register(ChangedAnswers)
 
 
-UNKNOWN = -1
+UNKNOWN = -1  # label of an image without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

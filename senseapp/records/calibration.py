@@ -12,6 +12,7 @@ BEYOND = 0.001
 """Share of a tensor's values beyond its range from which it is worth a sentence; clipping fewer rarely shows."""
 _OTHER_DOMAIN = 5.0  # times as many values beyond the range as among the calibration images themselves
 _MANY = 256  # values of a tensor for each image: a share of them below BEYOND can be told
+# share that few values may have beyond a range, or times what halves of the calibration images miss
 _OF_FEW, _BY_CHANCE = 0.05, 3.0
 _SETTLED = 2.0  # times what is notable: draws of images that differ by no more do not matter
 

@@ -76,7 +76,7 @@ def small_form(name: str) -> ModelFile | None:
 
 FLOAT, INT8 = "(float)", "(int8)"
 """Stand for a neighbour that is always one or the other: the input and the output, and additions between layers."""
-INT8_BITS = 8
+INT8_BITS = 8  # as its name says; files hold weights of fewer bits in as many
 MILLISECONDS = "ms"
 """What :attr:`~senseapp.records.schedule.Schedule.achieved` calls the time of one call of the whole network."""
 

@@ -8,7 +8,11 @@ from typing import Literal
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, Layout
 
-_LISTED_AT_MOST = 5
+USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
+"""Sides of images, in pixels, the most frequent first, that a file is tried with where it takes any."""
+OTHER_SIZES = (160, 128, 96, 112, 192, 240, 288, 299, 336, 416, 448, 480, 518, 600, 608, 800, 1024)
+"""Those of other published networks."""
+_LISTED_AT_MOST = 5  # trials in one note; the report has all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

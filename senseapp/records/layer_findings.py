@@ -9,6 +9,7 @@ from typing import Literal
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.deployment import INT8_BITS
 from senseapp.records.measurement import RunResult, Status
 from senseapp.records.spec import HistogramSpec
 
@@ -132,8 +133,8 @@ class QuantizationHistogram:
 register(QuantizationHistogram)
 
 
-WEIGHT_BITS = range(2, 9)
-ACTIVATION_BITS = (8, 16)
+WEIGHT_BITS = range(2, INT8_BITS + 1)
+ACTIVATION_BITS = (8, 16)  # what runtimes have kernels for
 _SEEN = 0.1  # of what is notable: many layers are rounded together
 _PARTS = {"weight": "weights", "given": "input", "made": "output"}
 

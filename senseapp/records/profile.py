@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from senseapp.core.errors import InvalidSpec, NoLayersSelected
-from senseapp.core.texts import matcher
+from senseapp.core.texts import first_names, matcher
 from senseapp.descriptions import get
 
 
@@ -161,7 +161,6 @@ class CoupledGroup:
     other_macs: int = 0
 
 
-_NAMED = 3
 _LEAST_SHARE = 0.0005  # of all parameters: what rounds to 0.0 % is in the table only
 
 
@@ -180,7 +179,7 @@ def unlisted_note(profile: ModelProfile) -> str:
     subject, verb = ("weight", "is") if len(names) == 1 else ("weights", "are")
     return (
         f"{len(names)} {subject} ({100 * share:.1f} % of the parameters) {verb} used without a layer and "
-        f"{verb} not analysed: {_listed(names)}."
+        f"{verb} not analysed: {first_names(names)}."
     )
 
 
@@ -191,13 +190,9 @@ def standardised_note(profile: ModelProfile) -> str:
         return ""
     whose = "The weight of 1 layer is" if len(names) == 1 else f"The weights of {len(names)} layers are"
     return (
-        f"{whose} standardised at each call ({_listed(names)}), so zeros do not stay zeros: they save parameters of "
-        "the file but no MACs, unless whole filters are zero."
+        f"{whose} standardised at each call ({first_names(names)}), so zeros do not stay zeros: they save parameters "
+        "of the file but no MACs, unless whole filters are zero."
     )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
 
 
 def select_layers(
@@ -217,9 +212,9 @@ def select_layers(
     named = [layer for layer in profile.layers if not patterns or fits(layer.name)]
     if not named:
         examples = ", ".join(layer.name for layer in profile.layers[:3])
-        asked = " or ".join([*patterns[:_NAMED], *["…"] * (len(patterns) > _NAMED)])
         raise NoLayersSelected(
-            f"No layer matches {asked}. Layers here are called {examples}, …; use * for any text, for example *conv*."
+            f"No layer matches {first_names(patterns)}. Layers here are called {examples}, …; use * for any text, for "
+            "example *conv*."
         )
     typed = tuple(layer for layer in named if not types or layer.layer_type in types)
     if not typed:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 1 - SIGNIFICANCE
 """Certainty of bounds that are shown with figures."""
-_LEAST_CONFIDENCE = 0.75
+_LEAST_CONFIDENCE = 0.75  # three times of four: less would be no promise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS
 
-_NAMED = 3
+_NAMED = 3  # nodes in a sentence, those that recover most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,11 @@ from typing import Literal, get_args
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.texts import first_names
 from senseapp.descriptions import DENSE_BITS, BudgetKind, all_descriptions, get, names
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import change_in
 from senseapp.records.profile import ModelProfile
-
-_NAMES_SHOWN = 3
 
 Adapting = Literal["off", "minutes", "best"]
 """How much time goes into new weights for compressed layers: none, closed forms, or closed forms and then descent."""
@@ -288,10 +287,9 @@ def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
     named = {name: None for entry in schedule.entries for name in (entry.layer, *entry.members)}
     missing = [name for name in named if name not in known]
     if missing:
-        shown = ", ".join(missing[:_NAMES_SHOWN]) + (", …" if len(missing) > _NAMES_SHOWN else "")
         raise InvalidSchedule(
             f"This schedule is for another model: {len(missing)} of its {len(named)} layers do not exist in "
-            f"{profile.title} ({shown}). Choose the schedule that was made for this model."
+            f"{profile.title} ({first_names(missing)}). Choose the schedule that was made for this model."
         )
     for entry in schedule.entries:
         if entry.compression == "none":

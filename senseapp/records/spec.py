@@ -30,10 +30,14 @@ NUM_DIGITS = 897
 
 NUM_PHOTOGRAPHS = 160
 """Crops of the shipped photographs; the first :data:`NUM_MEASURED_PHOTOGRAPHS` share no scene with the others."""
-NUM_MEASURED_PHOTOGRAPHS = 48
+NUM_MEASURED_PHOTOGRAPHS = 48  # the crops to measure on; the rest prove
 NUM_SHAPES = 224
 """Pictures of the detection demo; the first :data:`NUM_MEASURED_SHAPES` lie on other photographs than the rest."""
-NUM_MEASURED_SHAPES = 96
+NUM_MEASURED_SHAPES = 96  # as above
+SHAPE_SIDE = 64
+"""Height and width of such a picture, in pixels."""
+SHAPE_NAMES = ("background", "red", "green", "blue")
+"""Classes of the demo's detector."""
 MOST_RANDOM_INPUTS = 10_000
 """More say no more, and they are all made in memory."""
 

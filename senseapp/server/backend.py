@@ -45,7 +45,7 @@ from senseapp.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
-_IDLE_LOOK_SECONDS = 2.0
+_IDLE_LOOK_SECONDS = 2.0  # between looks whether runs have ended, before this process loads the engine
 UNDO_SECONDS = 60.0
 """Time in which a deleted run can be restored."""
 _LATER_SECONDS = 5.0  # delay after that before its files are removed

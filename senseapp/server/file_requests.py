@@ -58,7 +58,7 @@ from senseapp.store.distiller import read_distiller_csv
 from senseapp.tasks import task_named
 
 _PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
-_DOWNLOAD_SECONDS = 3600.0
+_DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,8 +65,8 @@ DETECTION_DEMO = RunSpec(
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
 """What uploads are kept for: those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says, images, and
 both sides of a check."""
-_KEPT_COUNTS = 512
-_LONGEST_NAME = 200
+_KEPT_COUNTS = 512  # numbers of images of data that pages asked about; a small number each
+_LONGEST_NAME = 200  # characters of a folder and a file name, of which uploads keep 80
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 

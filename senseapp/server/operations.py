@@ -34,8 +34,8 @@ from senseapp.store.run_store import RunStore
 
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
 _SHORTEST_SECRET = 6  # shorter ones would redact ordinary words
-_FILE_BYTES = 10_000_000
-_FILES = 5
+_FILE_BYTES = 10_000_000  # of a log file, some ten thousand lines
+_FILES = 5  # older ones kept beside it: 60 MB in all
 _READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -87,7 +87,7 @@ def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
 
 
 _FILE = "log.jsonl"
-_MOST_BYTES = 1_000_000
+_MOST_BYTES = 1_000_000  # of the log of one run: a loop of warnings must not fill the disk
 _PACKAGE = logging.getLogger("senseapp")
 _current: ContextVar[str] = ContextVar("run", default="")
 

@@ -63,8 +63,8 @@ def sensitivity_csv(result: RunResult) -> str:
     return csv_text(COLUMNS, (row.values() for row in sensitivity_rows(result)))
 
 
-_TARGET_BITS = 4.0
-_ROUNDING_BITS = 1e-6
+_TARGET_BITS = 4.0  # on average, of the table for other tools: half of int8, so that layers get different ones
+_ROUNDING_BITS = 1e-6  # so that the nearest feasible budget is not missed by float rounding
 
 
 def default_targets(result: RunResult) -> dict[str, float]:

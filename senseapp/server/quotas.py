@@ -16,11 +16,9 @@ from pathlib import Path
 import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
-from senseapp.core.files import MB, storage_errors
+from senseapp.core.files import DAY_SECONDS, MB, storage_errors
 from senseapp.server.settings import ServerSettings, whole_number
 from senseapp.store.run_store import RunStore
-
-_DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +71,7 @@ def remove_untouched(store: RunStore, keep_days: int) -> tuple[str, ...]:
     """Delete runs that ended and were not touched for ``keep_days``, and return their ids; 0 days keeps all."""
     if not keep_days:
         return ()
-    old = store.unchanged_since(time.time() - keep_days * _DAY_SECONDS)
+    old = store.unchanged_since(time.time() - keep_days * DAY_SECONDS)
     for run_id in old:
         store.remove(run_id)
     return old

@@ -121,7 +121,7 @@ _ENTRY = ("layer", "members", "compression", "level", "predicted_damage", "locke
 """Fields of version 1, in the order in which keys hash them."""
 
 
-_KEPT_TEXTS = 4
+_KEPT_TEXTS = 4  # schedules: of a page, one for each of its methods
 _texts: tuple[tuple[Schedule, str], ...] = ()
 
 

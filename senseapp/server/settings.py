@@ -80,7 +80,7 @@ class ServerSettings:
 
 Action = Literal["runs", "jobs on runs", "uploads"]
 
-_WINDOW_SECONDS = 60.0
+_WINDOW_SECONDS = 60.0  # limits are per minute
 
 
 class RateLimiter:

@@ -17,7 +17,7 @@ from senseapp.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
 
-_KEY_DIGITS = 16
+_KEY_DIGITS = 16  # hexadecimal: 64 bits, so that of a billion outcomes of a run two would rarely meet
 
 
 class RunObserver(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
-from senseapp.core.texts import plural
+from senseapp.core.texts import first_names, plural
 from senseapp.descriptions import CompressionConfig, CompressionDescription, get
 from senseapp.metrics import divergence_among
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
@@ -17,7 +17,6 @@ from senseapp.records.schedule import Limits
 from senseapp.solve.curves import Choice, CurvePoint, LayerCurve, cleaned
 from senseapp.solve.joint import JointDamage
 
-_NAMES_SHOWN = 3
 _EQUAL_SIZES_NOTE = (
     "The sizes of the layers are unknown, so every layer counts alike: what is removed is a mean over layers, not a "
     "share of the weights."
@@ -148,19 +147,16 @@ def _notes(
         names = [members[0] for members in left_alone]
         have, are = ("has", "is") if len(names) == 1 else ("have", "are")
         notes.append(
-            f"{plural(len(names), 'layer')} {have} no usable measurement and {are} left alone: {_shown(names)}."
+            f"{plural(len(names), 'layer')} {have} no usable measurement and {are} left alone: {first_names(names)}."
         )
     if without_value:
-        notes.append(f"Levels at which {metric} was not a finite number were not considered: {_shown(without_value)}.")
+        named = first_names(without_value)
+        notes.append(f"Levels at which {metric} was not a finite number were not considered: {named}.")
     values = [item for items in by_layer.values() for item in items if item.status is Status.MEASURED]
     estimated = sum(item.estimated for item in values)
     if estimated:
         notes.append(f"{estimated} of {len(values)} damages are estimates of the quick scan, not measurements.")
     return tuple(notes)
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > 3 else "")
 
 
 def _with_equal_sizes(result: RunResult) -> RunResult:

@@ -21,7 +21,7 @@ from senseapp.metrics import METRICS, Metric
 from senseapp.records.measurement import RunResult, Status
 from senseapp.solve.curves import Choice, LayerCurve
 
-_LEAST_IMAGES, _MOST_IMAGES = 16, 256
+_LEAST_IMAGES, _MOST_IMAGES = 16, 256  # halves of fewer say nothing; measure/accumulation.py records no more
 _LARGEST = 20.0  # logarithm of a probability
 _LEAST_DAMAGE = 1e-12  # no logarithm of zero
 

@@ -26,6 +26,7 @@ from senseapp.solve.problem import (
     infeasible,
 )
 
+# each solves the knapsack once more; share by which both halves must gain, or a round is not worth it
 _MOST_ROUNDS, _LEAST_GAIN = 8, 0.01
 _MOST_TRUSTED = 50  # times the notable value: 1 nat of divergence
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."

@@ -187,9 +187,9 @@ def seen_by_link(record: RunRecord) -> RunRecord:
     return replace(record, run_id=record.link, owner="", read_only=True, spec=spec, origin="", tags=())
 
 
-PRESET_NAME_LIMIT = 60
+PRESET_NAME_LIMIT = 60  # characters in a menu
 _MOST = 50  # of one owner on one page
-_TEXT_LIMIT = 8000
+_TEXT_LIMIT = 8000  # characters of all settings of a page
 
 
 class Presets:

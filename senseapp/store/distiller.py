@@ -12,7 +12,7 @@ from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
-from senseapp.core.texts import csv_text, printable_text
+from senseapp.core.texts import csv_text, first_names, printable_text
 from senseapp.descriptions.levels import LEVEL_DIGITS
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
@@ -20,7 +20,7 @@ from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
-_MOST_BYTES = 20_000_000
+_MOST_BYTES = 20_000_000  # a row for each layer and level: 100,000 of them
 _PERCENT_CEILING = 1.0  # a best accuracy up to that is a fraction, not percent
 
 
@@ -125,8 +125,6 @@ def _check_percent(rows: tuple[DistillerRow, ...]) -> None:
 
 
 _INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
-_UNKNOWN_SHOWN = 3
-_EXPECTED_SHOWN = 2
 
 
 def match_names(
@@ -145,9 +143,9 @@ def match_names(
     expected = [name for name in (layer.name for layer in profile.layers) if name not in renamed] or sorted(known)
     if len(unknown) == len(renamed):
         raise InvalidFile(
-            f"None of the {len(renamed)} parameters is in {profile.title}: the table has {_listed(unknown)}, but "
-            f"names such as {_examples(expected)} were expected; choose the model that was measured, or import "
-            "without one."
+            f"None of the {len(renamed)} parameters is in {profile.title}: the table has "
+            f"{first_names(list(map(printable_text, unknown)))}, but names such as {' and '.join(expected[:2])} were "
+            "expected; choose the model that was measured, or import without one."
         )
     kept = {name: rows for name, rows in renamed.items() if name in known}
     return kept, _sentence(unknown, expected, num_named=len(renamed), title=profile.title)
@@ -163,18 +161,9 @@ def _sentence(unknown: Sequence[str], expected: Sequence[str], *, num_named: int
     verbs = ("is", "was") if len(unknown) == 1 else ("are", "were")
     return (
         f"{len(unknown)} of the {num_named} parameters {verbs[0]} not in {title} and {verbs[1]} left out "
-        f"({_listed(unknown)}), where names such as {_examples(expected)} were expected; if another model was "
-        "measured, import the table again with that one."
+        f"({first_names(list(map(printable_text, unknown)))}), where names such as {' and '.join(expected[:2])} were "
+        "expected; if another model was measured, import the table again with that one."
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _UNKNOWN_SHOWN} more" if len(names) > _UNKNOWN_SHOWN else ""
-    return ", ".join(printable_text(name) for name in names[:_UNKNOWN_SHOWN]) + more
-
-
-def _examples(names: Sequence[str]) -> str:
-    return " and ".join(names[:_EXPECTED_SHOWN])
 
 
 _METRICS = ("top1", "top5", "loss")

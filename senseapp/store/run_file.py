@@ -72,18 +72,18 @@ def extra_files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-_MOST_BINS = 100_000
+_MOST_BINS = 100_000  # of a histogram: 8 bits of weights with finer bins have some thousand
 _MOST_LAYERS, _MOST_LEVELS = 2_000, 100  # networks of the libraries have up to 1,000 layers, runs up to 20 levels
-_MOST_MEASUREMENTS = 20_000
+_MOST_MEASUREMENTS = 20_000  # layers times levels of the largest runs
 _MOST_MEMBERS, _MOST_METRICS = 1_000, 32  # of one measurement
-_MOST_MEMBERS_IN_ALL = 100_000
+_MOST_MEMBERS_IN_ALL = 100_000  # as many again in groups
 _MOST_NODES, _MOST_EDGES = 10_000, 40_000  # of the data flow
-_MOST_FACTS = 200
+_MOST_FACTS = 200  # runs have about 20, on versions and the machine
 _LONGEST_NAME, _MOST_PARTS = 500, 50  # of a layer: modules in modules
-_MOST_NOTES = 1_000
+_MOST_NOTES = 1_000  # sentences on a page; runs have up to some tens
 _MOST_TRIED = 1_000  # points of the curves of a recommendation
-_MOST_OF_ANYTHING = 10**18
-_LARGEST_FIGURE = 1e9
+_MOST_OF_ANYTHING = 10**18  # parameters, multiply-accumulates, images: below 2**63, so that sums stay exact
+_LARGEST_FIGURE = 1e9  # of a metric, in its unit: larger ones are damage, and break axes
 
 
 def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:

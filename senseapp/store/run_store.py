@@ -22,8 +22,8 @@ from senseapp.store.run_folder import RunFolder
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LINK = re.compile(r"[0-9a-f]{40}")
-_TITLE_LIMIT = 200
-_MOST_TAGS, _TAG_LIMIT = 10, 30
+_TITLE_LIMIT = 200  # characters: a line on a page
+_MOST_TAGS, _TAG_LIMIT = 10, 30  # of a run, in one row of a table; characters of one
 INTERRUPTED_SENTENCE = (
     "senseapp stopped before this run was finished. Everything measured so far is kept; press Resume to go on."
 )

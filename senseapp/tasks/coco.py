@@ -17,8 +17,8 @@ PictureId: TypeAlias = int | str
 Written: TypeAlias = Mapping[str, Any]
 """One object as the file has it."""
 _MOST_BYTES = 64_000_000  # the file of COCO's validation pictures has 20 MB
-_MOST_FILES = 8
-_MOST_PICTURES = 500_000
+_MOST_FILES = 8  # tried, the likeliest first: each may have 64 MB
+_MOST_PICTURES = 500_000  # four times COCO's training pictures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

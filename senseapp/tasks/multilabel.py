@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from senseapp.core.texts import listed, plural
+from senseapp.core.texts import first_names, listed, plural
 from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
 from senseapp.tasks.base import (
     AnswerChanges,
@@ -25,7 +25,6 @@ from senseapp.tasks.base import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_NAMED = 3
 _NO_LABEL = frozenset(("none", "nofinding", "nolabel", "nolabels"))
 """Written in place of a label where none is true."""
 
@@ -195,9 +194,7 @@ class Multilabel(Task):
         return self._listed([int(index) for index in (target == 1).nonzero()], names)
 
     def _listed(self, indices: Sequence[int], names: Sequence[str]) -> str:
-        found = [self.output_name(index, names) for index in indices]
-        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        return ", ".join(found[:_MOST_NAMED]) + more or "no label"
+        return first_names([self.output_name(index, names) for index in indices]) or "no label"
 
     def probabilities(self, output: Tensor) -> Tensor:
         """Return the sigmoid of each logit, float64 (N, labels)."""

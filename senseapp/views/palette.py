@@ -25,7 +25,7 @@ UNKNOWN = "transparent"
 
 CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#7F7F7F")
 CURVES = (*CATEGORIES, "#C0547A", "#44AA99", "#A0872B", "#5F78D6", "#B0413E", "#6AA84F", "#A64CA6", "#8A6242")
-DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (12, 4))
+DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (12, 4))  # pixels drawn and left out; told apart at a width of 2
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 """With the colours of curves and the dashes they make 560 curves that all look different."""
 

@@ -11,12 +11,11 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.load import load_images
 from senseapp.data.per_image import bytes_of
 from senseapp.data.photographs import photograph_crop
-from senseapp.data.shapes import SHAPE_NAMES, SHAPE_SIDE, covered, load_shapes, shapes
+from senseapp.data.shapes import covered, load_shapes, shapes
 from senseapp.metrics.detection.detections import detections_of
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.sources.demo_detector import CLASS_NAMES
 from senseapp.networks.sources.load import load_model
-from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES, DataSpec, ModelSpec
+from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES, SHAPE_NAMES, SHAPE_SIDE, DataSpec, ModelSpec
 from senseapp.server.inputs import DETECTION_DEMO
 from senseapp.tasks.detection import DETECTION
 
@@ -67,7 +66,6 @@ def test_there_are_boxes_only_for_the_network_that_knows_them() -> None:
     assert loaded() is None
     assert loaded(class_names=SHAPE_NAMES, with_labels=False) is None
     assert loaded(class_names=SHAPE_NAMES) is not None
-    assert CLASS_NAMES == SHAPE_NAMES
 
 
 def test_what_cannot_be_loaded_is_refused() -> None:

@@ -311,7 +311,7 @@ def test_a_schedule_of_another_model_names_the_first_missing_layers(name):
         (FORMATS[name].compressions or ("sparsity",))[0],
         dict.fromkeys(("a", "b", "c", "d", "conv1"), 4 if name in ("torchao", "modelopt") else 0.5),
     )
-    with pytest.raises(InvalidSchedule, match=r"4 of its 5 layers do not exist in toy \(a, b, c, …\)"):
+    with pytest.raises(InvalidSchedule, match=r"4 of its 5 layers do not exist in toy \(a, b, c and 1 more\)"):
         written(name, other)
 
 

@@ -133,7 +133,7 @@ SCOPE = "analyze"
 _PARTS = ("model.", "data.", "sensitivity.", "goal")
 _FILES = ("model.checkpoint", "data.path")
 _UPLOAD = "upload:"
-_LONGEST = 6000
+_LONGEST = 6000  # characters: web servers take request lines of 8,192, of which the rest of the address needs some
 
 
 def follow_address() -> None:

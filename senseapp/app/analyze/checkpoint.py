@@ -38,7 +38,7 @@ _FOLDER = LooseFiles(
 )
 _ANOTHER = "another"
 _LOOK_ALIKE = "look-alike"
-_DIFFERENCES_SHOWN = 200
+_DIFFERENCES_SHOWN = 200  # rows of a table: enough for the layers of a large network, and quick to send
 
 
 def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:

@@ -14,7 +14,7 @@ from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.core.errors import InvalidDataset, ReadingStopped, SenseError
 from senseapp.core.markdown import md
-from senseapp.core.texts import plural
+from senseapp.core.texts import first_names, plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.tasks import LabelMapProposal, Task, task_named
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from senseapp.records.inputs import ImageSurvey
 
 
-_TALLEST = 320
-_MOST_NAMED = 3000
+_TALLEST = 320  # pixels of the table, about eight rows; more are scrolled
+_MOST_NAMED = 3000  # choices of a select box, each sent to the browser; more classes are chosen by number
 _PLACES = {"class folders": "from class folders", "table": "from a table", "image set": "with the labels of the set"}
 
 
@@ -132,8 +132,7 @@ def _confirmed(
         return None
     left_out = [name for name, count in survey.label_counts if count and name not in chosen]
     if left_out:
-        shown = ", ".join(left_out[:4]) + (", …" if len(left_out) > 4 else "")
-        st.warning(f"Left out, as no class is given for them: {shown}.", icon=":material/warning:")
+        st.warning(f"Left out, as no class is given for them: {first_names(left_out)}.", icon=":material/warning:")
     return data if chosen == proposed and not left_out else replace(data, class_map=tuple(chosen.items()))
 
 

@@ -14,7 +14,7 @@ from senseapp.app.analyze.model import GOAL_KEY
 from senseapp.app.analyze.start import choose_measuring, start_run
 from senseapp.app.common import backend
 from senseapp.app.common.int8_pays import show_prediction
-from senseapp.app.common.notices import complain, errors_here, waiting_text
+from senseapp.app.common.notices import POLL_SECONDS, complain, errors_here, waiting_text
 from senseapp.app.common.state import session
 from senseapp.core.errors import InvalidSpec, NotFound, SenseError
 from senseapp.core.markdown import md
@@ -28,8 +28,6 @@ from senseapp.server.leaderboard import bytes_removable
 from senseapp.tasks import Task
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import GOALS, run_title
-
-_POLL_SECONDS = 1.0
 
 
 def which_pays(model: ModelSpec | None, images: DataSpec | None, profile: ModelProfile | None, goal: Goal) -> None:
@@ -48,7 +46,7 @@ def which_pays(model: ModelSpec | None, images: DataSpec | None, profile: ModelP
             return
         records = [backend.service().run(run_id) for run_id in runs]
         if not all(record.state.finished for record in records):
-            st.fragment(_watch, run_every=_POLL_SECONDS)(runs)
+            st.fragment(_watch, run_every=POLL_SECONDS)(runs)
             return
         for record in records:
             if record.state is not RunState.DONE:

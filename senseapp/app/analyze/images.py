@@ -28,8 +28,8 @@ from senseapp.server.settings import configured_data_roots
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
 
-_LONGEST_NAME = 16
-_THUMBNAIL_PIXELS = 96
+_LONGEST_NAME = 16  # characters in one line below a thumbnail
+_THUMBNAIL_PIXELS = 96  # wide enough to recognise a picture by
 _ROW_PIXELS = 656  # six of them; three on a phone
 
 

@@ -14,8 +14,8 @@ from senseapp.networks.sources.catalogue import CatalogueEntry, family_refusal, 
 from senseapp.tasks import CLASSIFICATION, task_named
 from senseapp.views.words import format as fmt
 
-_SHOWN = 6
-_MOST_FOUND = 200
+_SHOWN = 6  # networks with three lines each, which fit on the page above the next block
+_MOST_FOUND = 200  # networks that are ranked; beyond it the count says "or more"
 # Where the browser draws slower than this, two commits overlap and letters are lost: at four times this machine's time
 # in half of the words with 20 ms, in none with 100 ms, even at ten times.
 _TYPING_PAUSE = "100ms"

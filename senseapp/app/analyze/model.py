@@ -20,7 +20,7 @@ from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.files import MB
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
-from senseapp.descriptions import SOURCES, ModelSource
+from senseapp.descriptions import DENSE_BITS, SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
@@ -173,7 +173,7 @@ def _named(source: ModelSource, draft: ModelSpec) -> ModelSpec:
     return ModelSpec(library=source.name, name=name)
 
 
-_BYTES_PER_PARAMETER = 4
+_BYTES_PER_PARAMETER = int(DENSE_BITS) // 8
 
 
 def model_card(model: ModelSpec) -> ModelProfile | None:

@@ -14,7 +14,7 @@ from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.core.markdown import Markdown, code, md
-from senseapp.records.inputs import OnnxReport, OutputFacts
+from senseapp.records.inputs import OTHER_SIZES, USUAL_SIZES, OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.views.words import format as fmt
 
@@ -28,7 +28,6 @@ _WITH_WEIGHTS = LooseFiles(
     main=(".onnx",),
 )
 _SHOWN = 5  # nodes
-_SIZES = (28, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 416, 448, 512, 640, 800, 1024)
 
 
 def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
@@ -151,7 +150,7 @@ def _choose_size(report: OnnxReport, draft: ModelSpec, path: Path) -> int | None
     if not report.is_size_free:
         return None
     usual, held = report.image_size[0], draft.img_size
-    sides = sorted({*_SIZES, usual, *((held,) if held else ())})
+    sides = sorted({*USUAL_SIZES, *OTHER_SIZES, usual, *((held,) if held else ())})
     chosen: int = choose_one(
         "Image size",
         {side: f"{side} × {side} pixels" for side in sides},

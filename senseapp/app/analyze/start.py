@@ -215,7 +215,7 @@ def _is_refused(model: ModelSpec) -> bool:
 
 
 _STRIP = ("chelsea", "coffee", "rocket", "flower")
-_STRIP_PIXELS = 44
+_STRIP_PIXELS = 44  # small: four stand beside a sentence
 
 
 def offer_demos() -> RunSpec | None:

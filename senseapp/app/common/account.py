@@ -27,7 +27,7 @@ from senseapp.server.operations import SystemReport, system_report
 from senseapp.server.settings import ServerSettings
 from senseapp.views.words import format as fmt
 
-_REFRESH_SECONDS = 5.0
+_REFRESH_SECONDS = 5.0  # each look reads disk and process figures; sooner would show little new
 
 
 @st.fragment(run_every=_REFRESH_SECONDS)

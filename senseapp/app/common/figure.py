@@ -64,8 +64,8 @@ def chart_downloads(
             )
 
 
-_TALLEST = 560
-_AXIS_HEIGHT = 70
+_TALLEST = 560  # pixels: with the heading above and the caption below, a chart fits on a laptop's screen
+_AXIS_HEIGHT = 70  # pixels of the axis with its title
 
 
 def _of_the_screen(least: int, share: int) -> alt.ExprRef:

@@ -106,7 +106,8 @@ def reveal(frame: str, place: float) -> None:
     run_script(REVEAL, beside=wish)
 
 
-_POLL_SECONDS = 0.7
+POLL_SECONDS = 0.7
+"""Between looks of a page that waits for an answer: one that is there is shown within a second."""
 T = TypeVar("T")
 
 
@@ -135,7 +136,7 @@ def answer_or_wait(
 
 def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
     """Show ``sentence`` (or what it returns) until ``answer`` returns something or raises, then rerun the page."""
-    st.fragment(_wait, run_every=_POLL_SECONDS)(answer, sentence)
+    st.fragment(_wait, run_every=POLL_SECONDS)(answer, sentence)
 
 
 def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:

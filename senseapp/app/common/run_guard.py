@@ -9,7 +9,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
-from senseapp.app.common.notices import complain, empty_state, job_line
+from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, job_line
 from senseapp.app.common.state import current_run, session
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
@@ -149,9 +149,6 @@ def make_report(service: Service, record: RunRecord, result: RunResult, schedule
     return build_report(contents).encode()
 
 
-_POLL_SECONDS = 1.0
-
-
 def start_label(task: TaskT, label: str, what: str, *, cancel: str) -> str:
     """Return what the button says that starts ``task``, ``label`` at first; empty where this visitor cannot start it.
 
@@ -171,7 +168,7 @@ def watched(task: TaskT, *, cancel: str) -> bool:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         return False
-    st.fragment(_watch, run_every=_POLL_SECONDS)(task, cancel)
+    st.fragment(_watch, run_every=POLL_SECONDS)(task, cancel)
     return True
 
 

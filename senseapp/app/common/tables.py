@@ -19,7 +19,7 @@ from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import differing_settings
 
-_LONGEST_NAME = 34
+_LONGEST_NAME = 34  # characters that fit into the column of a layer's name
 _SIGN = "Above zero is worse."
 _RANK = st.column_config.NumberColumn(
     "Rank", help="1 is the most fragile at its level. Layers whose intervals overlap share a rank.", width=42
@@ -200,9 +200,9 @@ def _leaderboard_columns() -> dict[str, Any]:
     }
 
 
-_PICTURE_WIDTH = 110
+_PICTURE_WIDTH = 110  # pixels: captions of two lines fit below
 _DRAWN_WIDTH = 92  # three beside each other in the panel of a layer
-_MOST_DRAWN, _GAP = 6, 8
+_MOST_DRAWN, _GAP = 6, 8  # pictures, each drawn two or three times; pixels between them
 _DRAWN = {"original": "Original", "compressed": "Compressed", "label": "As labelled"}
 """Titles of the pictures with an answer drawn in them."""
 

@@ -25,10 +25,10 @@ from senseapp.core.texts import listed
 from senseapp.server.inputs import UploadPurpose
 from senseapp.server.quotas import UploadLimits
 
-_CHUNK_BYTES = 4 * 1024 * 1024
-_LONGEST_NAME = 80
+_CHUNK_BYTES = 4 * 1024 * 1024  # copied at a time: the file is held twice for no more than that
+_LONGEST_NAME = 80  # characters: file systems take 255 bytes, and the folders around it need some of a path
 _MOST_RECENT = 3  # files of this session that are kept beside the chosen one
-_MOST_OFFERED = 20
+_MOST_OFFERED = 20  # last uploads in a menu that is still read through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from senseapp.tasks import task_named
 from senseapp.views.frames.files import difference_line, difference_sentence
 from senseapp.views.words import format as fmt
 
-_MOST_PICTURES = 24
-_WIDTH = 150
+_MOST_PICTURES = 24  # four rows on a wide screen, each a picture that the server reads
+_WIDTH = 150  # pixels: a line of a caption holds an answer with its probability
 _SIDES = ("A", "B")
 KnownFiles = Sequence[tuple[RunRecord, tuple[Candidate, ...]]]
 

@@ -27,7 +27,7 @@ from senseapp.views.words.wording import caveat_of, provenance_line
 
 _METRIC_PARAMETER = "metric"
 _METRIC = "compare.metric"
-_MOST_CHIPS = 4
+_MOST_CHIPS = 4  # levels that fit beside the name in half of the page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

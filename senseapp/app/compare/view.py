@@ -262,7 +262,7 @@ def _unmatched(comparison: Comparison) -> None:
         )
 
 
-MOST_RUNS = 4
+MOST_RUNS = 4  # columns beside each other that still hold a name; the letters and colours are distinct up to eight
 LEVEL_PARAMETER = "level"
 _RUNS = "compare.runs"
 

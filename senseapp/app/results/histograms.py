@@ -11,7 +11,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, one_of, words
 from senseapp.app.common.figure import as_shown, chart_downloads, choose_one, figure, figures_row, show_caveat
-from senseapp.app.common.notices import complain, errors_here, waiting_text
+from senseapp.app.common.notices import POLL_SECONDS, complain, errors_here, waiting_text
 from senseapp.app.common.run_guard import may_start
 from senseapp.app.common.state import pick
 from senseapp.app.results.view import RunView
@@ -19,7 +19,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import Markdown, md
 from senseapp.core.texts import matcher, part_of_name
 from senseapp.records.jobs import RunState
-from senseapp.records.layer_findings import QuantizationHistogram
+from senseapp.records.layer_findings import WEIGHT_BITS, QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.server.layer_tasks import HistogramTask, HistogramWall
 from senseapp.tasks import task_named
@@ -37,8 +37,8 @@ from senseapp.views.charts.histograms import (
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 
-_AT_ONCE = 24
-_WIDTH = 250
+_AT_ONCE = 24  # histograms of a page: each is a chart that the browser draws
+_WIDTH = 250  # pixels: of the chart and its margins, four in a row
 _READING_WALL = "Each chart has scales of its own. Click a name to see its histogram large."
 
 Show = Callable[[QuantizationHistogram, RunView], None]
@@ -153,7 +153,6 @@ _TENSORS: dict[HistogramTensor, str] = {
 }
 _OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "mean", "none")
 _ONE, _SEVERAL = "One layer", "Several"
-_BITS = range(2, 9)
 
 
 def choose_histogram(view: RunView) -> HistogramSpec:
@@ -170,8 +169,8 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     )
     bits = row.select_slider(
         "Bits",
-        _BITS,
-        **bound(run_id, "grid", one_of(_BITS), 4, key=f"histogram.bits.{run_id}"),
+        WEIGHT_BITS,
+        **bound(run_id, "grid", one_of(WEIGHT_BITS), 4, key=f"histogram.bits.{run_id}"),
         width=130,
         help="Of the grid; 8 bits have 255 or 256 points.",
     )
@@ -203,7 +202,6 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     )
 
 
-_POLL_SECONDS = 0.3
 _READING = (
     "Bars count the values around each grid point, the orange line is how much each place matters, dashed lines are "
     "the means of the cells and, in red, the true range. Where sensitive values crowd into few cells or vanish into "
@@ -255,7 +253,7 @@ def make(task: HistogramTask | HistogramWall, question: str, label: str, advice:
     run_id, spec = task.run_id, task.spec
     snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:
-        st.fragment(_wait, run_every=_POLL_SECONDS)(task)
+        st.fragment(_wait, run_every=POLL_SECONDS)(task)
         return
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)

@@ -69,7 +69,7 @@ def most_fragile(frame: pd.DataFrame, level: float, number: int) -> list[str]:
 
 
 _FRAGILE, _ALL, _NAMED = "Fragile", "All", "By name"
-_AT_FIRST = 5
+_AT_FIRST = 5  # curves whose colours and names are told apart at a glance
 
 
 def choose_layers(view: RunView) -> list[str]:

@@ -31,7 +31,7 @@ from senseapp.views.words.wording import caveat_of
 
 _WHOLE = "Whole network"
 _PARAMS, _MACS = "Parameters", "MACs"
-_OPEN_AT_FIRST = 2
+_OPEN_AT_FIRST = 2  # levels: the stages of a network and the blocks inside them
 _TREE, _GRAPH = "Module tree", "As it runs"
 _READING = (
     "Length is the share of the network, colour what it loses; a block loses the average of its layers, weighed by "
@@ -45,9 +45,9 @@ _GRAPH_READING = (
     "pick its layer; Ctrl with the wheel, or a pinch, zooms, Shift with a drag moves."
 )
 _WHOLE_GRAPH, _NAMES, _LOSSES = "Whole", "Names", "Names and losses"
-_STEPS = {_NAMES: 30.0, _LOSSES: 46.0}
-_GRAPH_HEIGHT = 560
-_SMALLEST_STEP = 3.0
+_STEPS = {_NAMES: 30.0, _LOSSES: 46.0}  # pixels between nodes: for one line of text in a box, and for two
+_GRAPH_HEIGHT = 560  # pixels of the frame: with its heading it fits on a laptop's screen
+_SMALLEST_STEP = 3.0  # pixels between nodes, below which boxes merge
 
 
 def network_tab(view: RunView) -> None:

@@ -50,7 +50,7 @@ from senseapp.views.frames.files import (
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import GOALS, caveat_of
 
-_POLL_SECONDS = 2.0
+_POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 
 
 def recommendation_card(run_id: str, result: RunResult) -> None:

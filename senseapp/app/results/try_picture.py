@@ -17,7 +17,7 @@ from senseapp.records.answers import MOST_PICTURE_MEGABYTES, PictureAnswer, Pict
 from senseapp.records.candidate import Candidate
 from senseapp.views.words import format as fmt
 
-_PICTURE_WIDTH = 160
+_PICTURE_WIDTH = 160  # pixels: several files' answers stand beside each other
 _ROUND = "picture"
 _REFUSED = "try.refused"
 

@@ -24,7 +24,7 @@ from senseapp.server.leaderboard import shown_metric
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.views.words.wording import compression_text, provenance_text
 
-_KEPT_FRAMES = 32
+_KEPT_FRAMES = 32  # tables of runs and metrics for all sessions, some hundred kB each
 _Part = tuple[st.delta_generator.DeltaGenerator, Callable[[], None]]
 _MOST_BUTTONS = 7  # more levels are slid through
 

@@ -70,7 +70,7 @@ def _import(uploaded: UploadedFile) -> None:
 
 
 _UNITS: dict[SparsityGranularity, str] = {"weight": "Single weights", "filter": "Whole filters"}
-_MOST_MEGABYTES = 20
+_MOST_MEGABYTES = 20  # the limit of what reads it, see senseapp.store.distiller
 
 
 def import_table() -> None:

@@ -159,9 +159,9 @@ def _undo() -> None:
             st.rerun()
 
 
-_UNDO_LOOK_SECONDS = 5.0
-_PAGE = 100
-_ROW_PIXELS, _MOST_ROWS = 35, 15
+_UNDO_LOOK_SECONDS = 5.0  # steps in which the seconds that are left are counted down
+_PAGE = 100  # runs of one look: each row needs its headline from disk
+_ROW_PIXELS, _MOST_ROWS = 35, 15  # Streamlit's height of a row; rows before the table scrolls
 
 
 def run_list(records: Sequence[RunRecord]) -> None:

@@ -29,9 +29,9 @@ from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES
 
-_REDRAW_SECONDS = 2.0
+_REDRAW_SECONDS = 2.0  # charts of a run are drawn again no sooner, however many watch it
 _BEFORE_A_CHART = 0.4  # times the usual seconds between two looks
-_KEPT_CHARTS = 32
+_KEPT_CHARTS = 32  # of all runs that are watched, with those of other levels and metrics
 
 
 def progress_panel(record: RunRecord) -> None:
@@ -159,7 +159,7 @@ def _bars(run_id: str, metric: str, level: float, found: tuple[int, int], _view:
     bars_figure(_view, marked(_view.rows), key=f"run.bars.{run_id}", picks=False)
 
 
-_SHOWN = 200
+_SHOWN = 200  # lines of the end of a log; the whole can be downloaded
 
 
 def run_log(run_id: str) -> None:

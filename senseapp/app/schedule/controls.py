@@ -39,8 +39,8 @@ _BUDGET_HELP = (
     "for each position and what is not zero, at its bits; the files say their own sizes. Milliseconds add up what "
     "layers take, and what changes between int8 and float cost."
 )
-_PERCENTS = (1, 99)
-_USUAL_PERCENT = 50
+_PERCENTS = (1, 99)  # of a slider: 0 asks for nothing, and 100 leaves no network
+_USUAL_PERCENT = 50  # the middle, where no recommendation and no weaker measurement says otherwise
 _ROOM_LEFT = 2 / 3
 """Of the strongest level measured; at all of it, every layer would be taken to its end."""
 

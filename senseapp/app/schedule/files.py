@@ -47,7 +47,7 @@ from senseapp.views.frames.files import border_share, deployment_frame, operator
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import download_stem
 
-_PREVIEW_LINES = 30
+_PREVIEW_LINES = 30  # about a screen of the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ _KIND_HELP = md(
     "answers takes (**as quick as possible**), or as many as a limit on the time allows. "
     "What the schedule zeroes or removes is gone from each of these files."
 )
-_MOST_IMAGES = 64
+_MOST_IMAGES = 64  # of one timed call: a larger batch takes long, and says nothing of the time of one image
 
 
 def deploy_block(proof: Verification, result: RunResult) -> None:

@@ -178,7 +178,7 @@ def partner_id(run_id: str) -> str:
     return str(st.session_state.get(f"schedule.partner.{run_id}") or "")
 
 
-_MOST_MEGABYTES = 5
+_MOST_MEGABYTES = 5  # of a schedule: one of thousands of layers has less than 1 MB
 
 
 def schedule_file(run_id: str, result: RunResult) -> Schedule | None:
@@ -208,7 +208,7 @@ def schedule_file(run_id: str, result: RunResult) -> Schedule | None:
     return None
 
 
-_MOST_TIMES_MEGABYTES = 50
+_MOST_TIMES_MEGABYTES = 50  # of a profile of a device, which may list every kernel of many runs
 _HERE, _FILES = "On this machine", "From files"
 _CSV = "says its levels itself"
 

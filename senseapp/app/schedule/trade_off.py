@@ -77,8 +77,9 @@ def _row(source: str, kind: str, figure: float, ends: tuple[float, float, float]
 
 
 _NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Proportional rule"}
+# targets of a curve: each is a solved schedule; the best one bends, so it gets twice as many
 _POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
-_KEPT = 32
+_KEPT = 32  # curves of all sessions: three for each run and set of limits
 
 
 def trade_off_view(

@@ -25,10 +25,10 @@ from senseapp.core.files import storage_errors
 from senseapp.server.service import LOCAL_OWNER
 
 _ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")
-_TOKEN_BYTES = 32
-_KEPT_SECONDS = 600.0
-_MOST_OF_A_SESSION = 32
-_CHUNK_BYTES = 256 * 1024
+_TOKEN_BYTES = 32  # random ones, which are 43 letters of base64
+_KEPT_SECONDS = 600.0  # for a click: the browser fetches at once, and may resume for some minutes
+_MOST_OF_A_SESSION = 32  # files that one session may leave on disk
+_CHUNK_BYTES = 256 * 1024  # read and sent at once: larger ones hold more memory for each slow reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ from senseapp.compat.streamlit_internals import (
 )
 from senseapp.core.errors import InvalidSpec
 
-_LAST_PORT = 65535
-POLICY_VIOLATION = 1008
+_LAST_PORT = 2**16 - 1  # TCP has 16 bits for it
+POLICY_VIOLATION = 1008  # close code of RFC 6455, 7.4.1
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERYWHERE = ("", "0.0.0.0", "::")  # addresses to listen on that name no host

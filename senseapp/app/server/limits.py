@@ -36,7 +36,7 @@ MOST_PARTS = 100_000
 
 _ADDRESS = ("query_string", "url")
 _NEW_ROWS = ("added_rows", "deleted_rows")
-_TOO_BIG = 1009
+_TOO_BIG = 1009  # close code of RFC 6455, 7.4.1
 _log = logging.getLogger(__name__)
 
 
@@ -151,9 +151,9 @@ def _check_length(text: str | bytes, most: int) -> None:
 SILENT_SECONDS = 10.0
 """For which a connection may be open before its first message; pages send one at once."""
 
-_TRY_AGAIN = 1013
-_DESCRIPTORS_OF_A_PAGE = 4
-_OTHER_DESCRIPTORS = 256
+_TRY_AGAIN = 1013  # close code registered with IANA: try again later
+_DESCRIPTORS_OF_A_PAGE = 4  # its connection, and files that it is sent meanwhile
+_OTHER_DESCRIPTORS = 256  # of the database, logs, libraries and worker processes
 _FALLBACK_LIMIT = 1024  # where the system knows none
 
 
@@ -261,7 +261,7 @@ def descriptors() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-_WANTED_DESCRIPTORS = 65_536
+_WANTED_DESCRIPTORS = 65_536  # enough for 16,000 pages; the usual soft limit, 1,024, allows 192
 
 
 def raise_descriptors() -> None:

@@ -65,7 +65,7 @@ from senseapp.server.operations import log_to
 from senseapp.server.quotas import UploadLimits
 
 APP_SCRIPT = SITE / "app.py"
-_SWEEP_SECONDS = 60.0
+_SWEEP_SECONDS = 60.0  # between sweeps: how long files of a closed page stay
 _QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
 _SLOW_TO_IMPORT = "senseapp.app.results.views"  # altair and pandas: seconds, which the first visitor would wait for
 

@@ -25,7 +25,7 @@ from senseapp.server.service import LOCAL_OWNER, Service
 
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
 _WRITE_BYTES = 128 * 1024  # held in memory for each file, at most
-_WINDOW_SECONDS = 30.0
+_WINDOW_SECONDS = 30.0  # a pause of a mobile connection is shorter; longer holds the place of others
 _WINDOW_BYTES = 64 * 1024  # that come within, at least
 _CLOSE = {"Connection": "close"}
 

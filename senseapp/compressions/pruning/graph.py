@@ -35,7 +35,7 @@ MAX_STEPS_PER_DEPENDENCY = 4
 MOST_POSITIONS = 2**24
 """Positions that are propagated for all layers of a network; a step counts as the positions of equal run time."""
 
-_POSITIONS_PER_STEP = 2**9
+_POSITIONS_PER_STEP = 2**9  # positions whose propagation takes as long as the step itself
 
 
 class Untraceable(MeasurementFailed):

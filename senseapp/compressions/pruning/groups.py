@@ -13,7 +13,7 @@ from torch import nn
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, why_untraceable
 from senseapp.networks.profile import CONVOLUTIONS
 
-_LAYERS_PER_SENTENCE = 20
+_LAYERS_PER_SENTENCE = 20  # so that progress is told now and then, and not for each of a thousand layers
 
 
 class AttentionHeads(Protocol):

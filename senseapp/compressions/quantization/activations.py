@@ -20,11 +20,11 @@ from senseapp.networks.trace import called, map_tensors
 
 Rounding: TypeAlias = Callable[[Tensor, float, float], Tensor]
 
-NUM_BINS = 2048
-PERCENTILE = 99.99
+NUM_BINS = 2048  # as torch.ao's HistogramObserver; a range is known to a two-thousandth
+PERCENTILE = 99.99  # one of those that Wu et al. 2020, Integer Quantization for Deep Learning Inference, compare
 # Candidate ends of a range, as shares of the full one: 80 steps of 9 %, down to a thousandth.
 _SHARES = tuple(2.0 ** (-step / 8) for step in range(80))
-_SEARCH_ROUNDS = 2
+_SEARCH_ROUNDS = 2  # each end is searched again once the other has moved
 _LEAST_SHARE = 1e-9  # so that an empty bin with clipped values costs much, but not infinitely much
 # histc counts in float32, which stops counting at 2**24.
 _CHUNK = 2**23

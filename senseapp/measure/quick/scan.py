@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _DIRECTIONS = 2  # random signs at the output: each is one backward pass
 # About twenty seconds on two cores. Estimates agree best with measurements on the same images.
 _MOST_MACS = 4e12
+# whatever they cost, and however little: the error of a mean falls with the root of their number
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
 _DRAWN = 512  # directions in all, where images are few and cost little
 _MOST_DRAW_MACS = 1e12  # a quarter of what images may cost

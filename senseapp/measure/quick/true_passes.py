@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LARGE_NATS, _NOTABLE_NATS = 0.03, 0.02  # other divergences are scaled to the same notable value
 _SHARE = 0.15  # of the scan's own multiply-accumulates
 _FREE_MACS = 2e10  # a second or so, however small the network
+# two leave one degree of freedom for their spread; more than 64 cost more than the correction gains
 _FEWEST_IMAGES, _MOST_IMAGES = 3, 64
 _PREPARATION = 0.01  # of a whole pass, to compress a layer
 
@@ -145,9 +146,10 @@ def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Te
 
 _TINY = 1e-30  # no division by zero, no logarithm of it
 _KNEES = (1e-3, 1e-2, 1e-1, 1.0)  # nats above which the error of estimates may follow a power law
-_LEAST_FITTED = 5
+_LEAST_FITTED = 5  # points for one slope, so that it is not the noise of two
 _SLOPES = (-0.8, 4.0)  # above -1, so that the trend preserves the order of estimates
 _MODEL_VARIANCE = 0.5  # of the log error of estimates far above a tenth of a nat
+# neither factor of the expected variances falls lower, however well the sample happens to agree
 _LEAST_SCALE, _LEAST_NOISE = 0.02, 0.3
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from senseapp.metrics.predictions import Predictions
 
 TASK = "detection"
-_FOUND = 0.5  # overlap from which an object counts as found
+FOUND = 0.5  # overlap from which an object counts as found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class ObjectsKept(DetectionRecordMetric):
         from senseapp.metrics.detection.matching import match_image
 
         sure = detections[detections[:, 0] >= SURE_SCORE]
-        matched = sum(int(each.right.sum()) for each in match_image(sure, objects, thresholds=(_FOUND,)))
+        matched = sum(int(each.right.sum()) for each in match_image(sure, objects, thresholds=(FOUND,)))
         return (float(len(objects.labels)), float(len(sure)), float(matched))
 
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
@@ -266,7 +266,7 @@ OBJECTS = ObjectsKept(
     label="Objects as before (F1)",
     change_title="Objects lost, moved or new",
     help=f"F1 of the boxes with a score of at least {SURE_SCORE:g} against those of the original model: same class, "
-    f"and an overlap (IoU) of at least {_FOUND:g}. Needs no labels.",
+    f"and an overlap (IoU) of at least {FOUND:g}. Needs no labels.",
     value_unit="%",
     change_unit="points",
     notable=0.01,

@@ -13,7 +13,7 @@ from senseapp.metrics.detection.rules import LEAST_SCORE, MOST_DETECTIONS, SAME_
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_CANDIDATES = 1000
+_MOST_CANDIDATES = 1000  # pairs before suppression, as torchvision's RetinaNet and RPN take by level
 
 
 def candidates_of(rows: Tensor, class_boxes: Tensor | None = None) -> tuple[Tensor, ...]:

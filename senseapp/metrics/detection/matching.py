@@ -18,7 +18,7 @@ from senseapp.metrics.detection.rules import AREAS, MOST_DETECTIONS, THRESHOLDS
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_NEAR_ONE = 1 - 1e-10
+_NEAR_ONE = 1 - 1e-10  # as pycocotools: boxes that are equal but for rounding still match at a threshold of 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

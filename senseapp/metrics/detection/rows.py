@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BOX, KIND, OBJECT, CLASSES = slice(0, 4), 4, 5, slice(6, None)
 """Columns of a row."""
-NUM_FIXED = 6
+NUM_FIXED = 6  # the columns before those of the classes
 _TINY = 1e-9  # square pixels: two boxes without area at one place overlap
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, first_line_of
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip
+from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.model_folder import ModelConfig, is_model_folder, opened_model_folder
 from senseapp.networks.checkpoints.parametrizations import plain_weights
 from senseapp.networks.checkpoints.pickled import Record
@@ -30,14 +31,13 @@ from senseapp.networks.checkpoints.weights_file import (
 )
 
 _MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor has far more elements than bytes
-_MAX_DEPTH = 24
-_MAX_VISITS = 300_000
-_MAX_NAME_LENGTH = 500
-_NAMED_AT_MOST = 3
+_MAX_DEPTH = 24  # containers in containers; networks are some ten modules deep
+_MAX_VISITS = 300_000  # ten for each tensor that a file may have; dicts that hold each other double with each step
+_MAX_NAME_LENGTH = 500  # characters, as run files take for the name of a layer
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
-_SNIFFED_BYTES = 32
+_SNIFFED_BYTES = 32  # torch.save's number is the first value of the file
 _LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled
 _MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
 _MODULE_KEYS = ("_parameters", "_buffers", "_modules")
@@ -283,13 +283,13 @@ def _without_weights(file_name: str, root: object, classes: Sequence[str], other
         return f"{name} in {file_name} is {form}. Save the weights of the float32 model, plain and dense."
     keys = [str(key)[:40] for key, _ in zip(_fields(root), range(6), strict=False) if _is_name(str(key))]
     held = ", ".join(keys) or (f"a {root.name}" if isinstance(root, Record) else f"a {type(root).__name__}")
-    records = f"; in it are objects of {named(classes)}, which were not opened" if classes else ""
+    records = f"; in it are objects of {first_names(classes)}, which were not opened" if classes else ""
     return f"{file_name} holds no weights by layer name; it holds {held}{records}. {RESAVE_ADVICE}"
 
 
 def _record_note(classes: Sequence[str]) -> Iterator[str]:
     if classes:
-        yield f"Left out, unread: objects of {named(classes)}. No code from the file was run."
+        yield f"Left out, unread: objects of {first_names(classes)}. No code from the file was run."
 
 
 def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
@@ -299,7 +299,7 @@ def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
         yield f"Weights kept as {', '.join(sorted(formats))} are read as float32."
     broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
     if broken:
-        yield f"These weights hold NaN or infinite numbers, so figures may mean nothing: {named(broken)}."
+        yield f"These weights hold NaN or infinite numbers, so figures may mean nothing: {first_names(broken)}."
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -308,9 +308,3 @@ def _is_finite(tensor: Tensor) -> bool:
         return True
     numbers = tensor.float() if tensor.element_size() == 1 else tensor  # 8-bit floats have no arithmetic
     return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(numbers))
-
-
-def named(names: Sequence[str]) -> str:
-    """Return the first few of ``names``, and the number of others."""
-    more = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

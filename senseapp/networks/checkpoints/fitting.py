@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, first_line_of
+from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.by_order import BY_ORDER_NOTE, named_by_order
-from senseapp.networks.checkpoints.checkpoint import Checkpoint, named, number_notes, read_checkpoint
+from senseapp.networks.checkpoints.checkpoint import Checkpoint, number_notes, read_checkpoint
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.networks.checkpoints.misfits import match_state_dict, mismatch_sentence, order_unclear, why_nothing_fits
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
@@ -40,8 +41,8 @@ def load_tensors(
     whole = [name for name in own if name in tensors and _is_quantized(own[name], tensors[name])]
     if whole:
         raise InvalidCheckpoint(
-            f"{len(whole)} weights in {file_name} are whole numbers ({named(whole)}): quantized, without the scale "
-            "that makes them weights. Save the weights of the float32 model."
+            f"{len(whole)} weights in {file_name} are whole numbers ({first_names(whole)}): quantized, without the "
+            "scale that makes them weights. Save the weights of the float32 model."
         )
     with torch.no_grad():
         for name, tensor in own.items():
@@ -243,7 +244,7 @@ def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said:
         yield f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
     surplus = _left_over(chosen, network) if chosen.by_order else chosen.surplus
     if surplus:
-        yield f"Left out, as {chosen.title} has no such weights: {named(surplus)}."
+        yield f"Left out, as {chosen.title} has no such weights: {first_names(surplus)}."
         if any(is_layer(network.shapes[name]) for name in surplus):
             yield (
                 "Among them are layers. If the network needs them, its accuracy before compression is lower than "
@@ -275,13 +276,14 @@ def _file_notes(network: StoredNetwork, networks: Sequence[StoredNetwork]) -> It
     titles = [item.title for item in networks]
     if len(titles) > 1:
         yield (
-            f"The file holds {len(titles)} networks ({named(titles)}): the weights of {network.title} are used. Choose "
-            f"another one on the page, or with --network {next(title for title in titles if title != network.title)}."
+            f"The file holds {len(titles)} networks ({first_names(titles)}): the weights of {network.title} are used. "
+            "Choose another one on the page, or with --network "
+            f"{next(title for title in titles if title != network.title)}."
         )
     others = tuple(item.title for item in networks if item is not network)
     beside = [name for name in network.beside if not any(f"{title}.".startswith(f"{name}.") for title in others)]
     if beside:
-        yield f"Not part of the network, and left out: {named(beside)}."
+        yield f"Not part of the network, and left out: {first_names(beside)}."
 
 
 def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]]:

@@ -7,15 +7,14 @@ from collections.abc import Collection, Mapping
 
 from torch import Tensor, nn
 
-from senseapp.networks.checkpoints.checkpoint import Checkpoint, named
+from senseapp.core.texts import first_names
+from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, fits_pattern, weights_only
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named, layers_between
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.sources.libraries import architecture_shapes
 from senseapp.records.inputs import MatchReport, Mismatch
-
-_LISTED_AT_MOST = 3
 
 
 def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_head: str = "") -> MatchReport:
@@ -82,15 +81,11 @@ def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
             names["of another shape"].append(f"{item.name} {item.found} for {item.expected}")
         else:
             names[item.kind].append(item.name)
-    parts = [f"{len(found)} {what} ({_some(found)})" for what, found in names.items() if found]
+    parts = [f"{len(found)} {what} ({first_names(found)})" for what, found in names.items() if found]
     return (
         f"{file_name} does not fit {title}: {'; '.join(parts)}. {report.cause} "
         "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
     )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_LISTED_AT_MOST]) + (", …" if len(names) > _LISTED_AT_MOST else "")
 
 
 _ADAPTER = re.compile(r"(?:^|[._])(lora|loha|lokr|hada|dora|vera|ia3)(?=$|[._])", re.IGNORECASE)
@@ -133,8 +128,8 @@ def _adapter(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     alone = len(found) == len(checkpoint.tensors)
     what = "an adapter, not a network" if alone else "a network with an adapter that was not merged into it"
     return (
-        f"{checkpoint.file_name} holds {what}: {len(found)} weights of {kind} layers ({named(found)}). Merge it into "
-        "the network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
+        f"{checkpoint.file_name} holds {what}: {len(found)} weights of {kind} layers ({first_names(found)}). Merge it "
+        "into the network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
     )
 
 
@@ -184,7 +179,8 @@ def _part(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
         return None
     return (
         f"{checkpoint.file_name} holds {len(shapes)} of the {len(own)} weights of {closest.title} and nothing else: a "
-        f"part of a checkpoint (a shard), or one that was saved in part. It lacks {named(missing)}. {_MERGE_SHARDS}"
+        f"part of a checkpoint (a shard), or one that was saved in part. It lacks {first_names(missing)}. "
+        f"{_MERGE_SHARDS}"
     )
 
 
@@ -204,8 +200,8 @@ def _other_shapes(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
     first = wrong[0]
     expected = ", ".join("any" if length is None else str(length) for length in patterns[first])
     return (
-        f"{checkpoint.file_name} has the names of {closest.title}, and other shapes for {named(wrong)}: {first} is "
-        f"{shapes[first]}, expected ({expected}). Save the weights as PyTorch keeps them, or choose another "
+        f"{checkpoint.file_name} has the names of {closest.title}, and other shapes for {first_names(wrong)}: {first} "
+        f"is {shapes[first]}, expected ({expected}). Save the weights as PyTorch keeps them, or choose another "
         "architecture."
     )
 
@@ -225,8 +221,8 @@ def _unknown_function(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     if not found:
         return None
     return (
-        f"{checkpoint.file_name} keeps weights from which a function computes those of the layers ({named(found)}), "
-        "and does not say which function. Take it off before saving: "
+        f"{checkpoint.file_name} keeps weights from which a function computes those of the layers "
+        f"({first_names(found)}), and does not say which function. Take it off before saving: "
         "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
     )
 
@@ -244,8 +240,8 @@ def _variant(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
         return None
     return (
         f"{checkpoint.file_name} holds all weights of {closest.title}, and {len(between)} further ones of layers "
-        f"inside it ({named(between)}): a variant that is no architecture of timm or torchvision. Without those layers "
-        "its answers would be others."
+        f"inside it ({first_names(between)}): a variant that is no architecture of timm or torchvision. Without those "
+        "layers its answers would be others."
     )
 
 

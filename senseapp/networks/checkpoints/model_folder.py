@@ -29,13 +29,14 @@ from senseapp.networks.checkpoints.weights_file import CHECKPOINT_SUFFIXES, dama
 CONFIG_FILE = "config.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 _MOST_CONFIG_BYTES = 4_000_000  # 21,000 class names are 1 MB
-_MOST_MEMBERS = 1000
+_MOST_MEMBERS = 1000  # files of a folder, of which two are read
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
-_LARGEST_NUMBER = 100_000
-_MOST_VALUES = 64
-_MOST_CLASSES = 100_000
-_LONGEST_TEXT = 200
+_LARGEST_NUMBER = 100_000  # widths and depths of networks are below; a larger one would take all memory to build
+_MOST_VALUES = 64  # entries of a list, as one for each block
+_MOST_CLASSES = 100_000  # the largest classifiers of the libraries have 21,843
+_LONGEST_TEXT = 200  # characters of a class name or a setting
+# numbers that each has; None for one, or one of each channel
 _PREPARATION = {"input_size": 3, "test_input_size": 3, "mean": None, "std": None}
 _PREPARATION_TEXTS = ("interpolation", "crop_mode")
 

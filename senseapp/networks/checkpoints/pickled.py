@@ -18,7 +18,7 @@ MAX_INSTRUCTIONS = 2_000_000
 """A named tensor takes about 40."""
 _MAX_INTEGER_KEY = 2**63  # hashing a long number takes time at each use
 _MAX_ARGUMENTS = 16  # of a function of ``builders``; passing many takes time at each use
-_MAX_NAME_LENGTH = 300
+_MAX_NAME_LENGTH = 300  # characters of a module and a class together, far above those of torch; names are looked up
 _MARK = object()
 _LITERALS = frozenset(
     {
@@ -29,7 +29,7 @@ _LITERALS = frozenset(
 )
 _CONSTANTS: dict[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _CONTAINERS: dict[str, Callable[[], object]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": list}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}  # entries, by the name of the instruction
 _WITHOUT_EFFECT = frozenset({"PROTO", "FRAME", "STOP"})
 
 Builder = Callable[..., object]

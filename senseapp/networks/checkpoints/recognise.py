@@ -23,13 +23,13 @@ from senseapp.networks.checkpoints.fingerprint import (
 )
 from senseapp.networks.sources.catalogue import find_entry
 
-_SCORE_AT_OTHER_SIZE = 0.99
-_SCORE_OF_RENAMED_HEAD = 0.98
-_SCORE_WITH_SURPLUS = 0.975
-_SCORE_WITHOUT_HEAD = 0.97
-_SCORE_BY_ORDER = 0.96
-_BEST_INEXACT_SCORE = 0.95
-_LEAST_SCORE = 0.05
+_SCORE_AT_OTHER_SIZE = 0.99  # scores order candidates: all weights fit, for another image size
+SCORE_OF_RENAMED_HEAD = 0.98  # the classifier fits under another name
+_SCORE_WITH_SURPLUS = 0.975  # all fit, and there are others
+_SCORE_WITHOUT_HEAD = 0.97  # all but the classifier
+_SCORE_BY_ORDER = 0.96  # shapes fit in their order, under other names
+_BEST_INEXACT_SCORE = 0.95  # times the share of equal names and shapes: below all that fit
+_LEAST_SCORE = 0.05  # one name in twenty: below, networks have nothing in common
 T = TypeVar("T")
 
 
@@ -175,7 +175,7 @@ def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> ArchitectureMatch 
     head = fit_but_for_head(fingerprint, layers)
     if head is None:
         return None
-    score = _SCORE_WITHOUT_HEAD if head.missing else _SCORE_OF_RENAMED_HEAD
+    score = _SCORE_WITHOUT_HEAD if head.missing else SCORE_OF_RENAMED_HEAD
     return _candidate(fingerprint, head.renamed(layers.shapes), score=score, head=head)
 
 

@@ -19,8 +19,8 @@ from senseapp.networks.checkpoints.fingerprint import Pattern, Shape, Shapes, fi
 
 _NUMBER = re.compile(r"\d{1,18}|(?<![a-z\d])[a-d](?![a-z\d])", re.IGNORECASE)  # not q, k and v
 _MOST_PARTS = 150  # siblings; each takes a frame of Python's stack
-_MOST_STEPS = 50_000
-_MOST_ORDERS = 64
+_MOST_STEPS = 50_000  # of a search that could take exponentially many; names in order need few
+_MOST_ORDERS = 64  # with as many, names decide nothing; two are returned, so that it counts as ambiguous
 _Layers = Mapping[str, Sequence[str]]
 """Names of the weights by layer, in the order of PyTorch's own layers."""
 

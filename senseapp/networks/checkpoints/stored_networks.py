@@ -23,6 +23,7 @@ from senseapp.networks.checkpoints.fingerprint import Fingerprint, entry_hash, i
 from senseapp.networks.checkpoints.model_folder import ModelConfig
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
+    SCORE_OF_RENAMED_HEAD,
     ArchitectureMatch,
     HeadFit,
     Layers,
@@ -34,14 +35,13 @@ from senseapp.networks.checkpoints.recognise import (
 from senseapp.networks.checkpoints.sorted_names import arrangements, exchangeable
 from senseapp.networks.sources.libraries import architecture_shapes
 
-_MOST_LEVELS = 12
-_MOST_PREFIXES = 5_000
-_MOST_WRAPPERS = 6
-_MOST_WRAPPED = 10_000
+_MOST_LEVELS = 12  # of a name, below which a network is looked for; modules lie some ten deep with their wrappers
+_MOST_PREFIXES = 5_000  # that hold weights enough for a network; a hostile file could have one for each weight
+_MOST_WRAPPERS = 6  # compilers, data parallelism and checkpointing nest to three; each is tried alone
+_MOST_WRAPPED = 10_000  # three times the weights of the largest architecture
 _MOST_COMPARED = 40  # architectures to rank where none fits
 _MOST_BUILT = 12  # architectures to compare with name by name
 _FEWEST_SHARED = 0.5  # of an architecture's sketch, for a closer comparison
-_SCORE_OF_OUTER_HEAD = 0.98
 _AT_THE_TOP = "top level"
 
 
@@ -311,7 +311,7 @@ class _NetworkSearch:
         whole = Layers(names)
         known = {(fit.library, fit.name) for fit in fits}
         fitting = [
-            replace(fit, score=_SCORE_OF_OUTER_HEAD, exact=False, head=HeadFit(own=own, found=layer))
+            replace(fit, score=SCORE_OF_RENAMED_HEAD, exact=False, head=HeadFit(own=own, found=layer))
             for item in self._known()
             if (item.library, item.name) in known and (fit := fit_by_names(item, whole)) is not None and fit.exact
         ]

@@ -24,9 +24,9 @@ _STORAGE_DTYPES = {
 }
 _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _ARRAY_KINDS = "fiub"
-_MOST_AXES = 16
+_MOST_AXES = 16  # video networks have five
 _MOST_COPIES = 4  # copied bytes, as a multiple of the file's bytes
-_COPIED_ANYWAY = 1_000_000
+_COPIED_ANYWAY = 1_000_000  # bytes: small files need more than a multiple of their size
 
 
 @dataclass(frozen=True, slots=True)

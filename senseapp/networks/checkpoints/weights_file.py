@@ -35,9 +35,9 @@ _PROGRAMS = (
 _PROGRAM_SUFFIX = ".pt2"
 MAX_TENSORS = 30_000
 """No architecture has 3,000 weights; averaged copies and an optimizer add four more of each."""
-_SNIFFED_BYTES = 4096
-_MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
-_TAR_MAGIC = slice(257, 262)
+_SNIFFED_BYTES = 4096  # a page: holds every signature, and enough of a text to tell that it is one
+_MAX_SAFETENSORS_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+_TAR_MAGIC = slice(257, 262)  # POSIX.1-1988 (ustar)
 _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "a gzip archive: unpack it first"),
     (b"BZh", "a bzip2 archive: unpack it first"),

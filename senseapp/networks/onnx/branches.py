@@ -13,7 +13,8 @@ from typing import Any
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.graph import Body, Constant, Graph, Node
-from senseapp.networks.onnx.infer import USUAL_SIZES, Folding, Values, advance, batch_of, input_shapes, start
+from senseapp.networks.onnx.infer import Folding, Values, advance, batch_of, input_shapes, start
+from senseapp.records.inputs import USUAL_SIZES
 
 _BRANCHES = ("else_branch", "then_branch")  # by the condition
 

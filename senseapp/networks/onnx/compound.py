@@ -262,6 +262,7 @@ def _attended(parts: _Parts, given: Sequence[str], heads: Sequence[int], mask: s
 
 _BY_HEAD = " by head"
 _COUNTED = {"q_num_heads": "queries", "num_heads": "queries", "kv_num_heads": "keys"}
+# place of the mask among the inputs, as the operators' specifications number them
 _MASK_AT = {"Attention": 3, f"{_CONTRIB}MultiHeadAttention": 5, f"{_CONTRIB}Attention": 5}
 
 

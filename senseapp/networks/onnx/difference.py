@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
-from senseapp.core.texts import plural
+from senseapp.core.texts import first_names, plural
 from senseapp.networks.onnx.read import tensor_in
 from senseapp.networks.onnx.wire import (
     DECLARED,
@@ -25,7 +25,7 @@ from senseapp.networks.onnx.wire import (
     rewritten,
 )
 
-_SHOWN = 5
+_SHOWN = 5  # names in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,5 +263,4 @@ class _Touched:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(f"“{name}”" for name in names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return first_names([f"“{name}”" for name in names], _SHOWN)

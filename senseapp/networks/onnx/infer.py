@@ -16,15 +16,14 @@ from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.onnx.evaluate import DoesNotFit, Value, evaluate
 from senseapp.networks.onnx.graph import Graph, GraphInput, Node
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+from senseapp.records.inputs import OTHER_SIZES, USUAL_SIZES
 
 Values = dict[str, Tensor]
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
 _WORK = 1 << 31  # elements that are read to compute them; some seconds
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
 _PRODUCTS_PER_ELEMENT = 16  # multiply-accumulates in the time of reading one element
-USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
-_OTHER_SIZES = (160, 128, 96, 112, 192, 240, 288, 299, 336, 416, 448, 480, 518, 600, 608, 800, 1024)
-_MOST_FOR_OTHER_SIZES = 5000  # nodes; each size is a pass over the graph
+_MOST_FOR_OTHERS = 5000  # nodes; each size is a pass over the graph
 _SAME_CHANNELS = frozenset(
     {"Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Pad", "Resize", "BatchNormalization", "QuantizeLinear"}
     | {"DequantizeLinear"}
@@ -187,7 +186,7 @@ def working_size(graph: Graph) -> tuple[int, int]:
         return 1, 1  # is not used
     batch = batch_of(graph) or 1
     first: DoesNotFit | None = None
-    for length in (*USUAL_SIZES, *(_OTHER_SIZES if len(graph.nodes) <= _MOST_FOR_OTHER_SIZES else ())):
+    for length in (*USUAL_SIZES, *(OTHER_SIZES if len(graph.nodes) <= _MOST_FOR_OTHERS else ())):
         try:
             infer(graph, input_shapes(graph, batch, (length, length)))
         except DoesNotFit as error:

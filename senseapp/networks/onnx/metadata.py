@@ -16,7 +16,7 @@ LONGEST_NAMES = 2_000_000
 """Characters of all class names together that a file carries."""
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it
 _LINES = "character"  # of others: one name a line
-_LONGEST_NAME = 200
+_LONGEST_NAME = 200  # characters, as of names from model folders
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 
 

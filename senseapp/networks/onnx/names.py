@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
+# modules in modules, and characters of one: far above torch's networks; names of functions add some
 _DEEPEST, _LONGEST = 24, 120
 _FOLDED = "ConvBnFusion_W_"
 

@@ -23,7 +23,7 @@ from senseapp.networks.onnx.operators import NEVER_RUN, TABLE
 from senseapp.networks.onnx.read import DEFAULT_DOMAINS, label, opset_of, read_by, read_model
 
 _FOLDED = 1 << 24  # elements of one computed constant
-_FOLDED_IN_ALL = 1 << 26
+_FOLDED_IN_ALL = 1 << 26  # elements of all of them, 256 MB in float32
 _RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _KEPT_WHOLE = frozenset({"Identity", "Transpose"})
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})

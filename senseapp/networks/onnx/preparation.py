@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.sources.building import channel_statistics
 
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_CLASSIFIER_CROP = 0.875  # of timm and torchvision, from 256 pixels to 224
-_SMALLEST_CROPPED = 64  # pixels; smaller pictures are taken whole
+_CLASSIFIER_CROP = 224 / 256  # of timm and torchvision: the middle 224 pixels of 256
+_SMALLEST_CROPPED = 64  # pixels: data sets of smaller pictures, such as CIFAR, are trained on whole ones
 _ARITHMETIC = frozenset({"Sub", "Add", "Mul", "Div"})
-_MOST_STEPS = 6
+_MOST_STEPS = 6  # at the input: a Cast, a Transpose and up to four of arithmetic
 _BYTE_OFFSET, _BYTE_FACTOR = 2.0, 0.05
 """Larger offsets and divisors, and smaller factors, belong to values from 0 to 255."""
 
@@ -40,16 +39,21 @@ def is_channels_last(shape: Sequence[int]) -> bool:
     return len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
 
 
+def usual_crop(shape: Sequence[int]) -> float:
+    """Return the share of the shorter side that is usually kept for a classifier of images (C, H, W)."""
+    return _CLASSIFIER_CROP if min(shape[1:]) >= _SMALLEST_CROPPED else 1.0
+
+
 def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
     """Return the preparation to begin with; images with labels can show that another one is right."""
     shape = _image_shape(opened)
     told = preparation_in(opened.metadata, shape)
     if told is not None:
         return UsualPreparation(preprocessing=told, words="as the file says")
-    crops = is_classifier and min(shape[1:]) >= _SMALLEST_CROPPED
+    crop_pct = usual_crop(shape) if is_classifier else 1.0
     values, words, sentence = _values(opened)
     mean, std = (channel_statistics(each, shape[0]) for each in values)
-    found = Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=_CLASSIFIER_CROP if crops else 1.0)
+    found = Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=crop_pct)
     return UsualPreparation(preprocessing=found, words=words, notes=(sentence,))
 
 
@@ -66,7 +70,7 @@ def _values(opened: OpenedOnnx) -> tuple[tuple[tuple[float, ...], tuple[float, .
     inside = _normalised_inside(opened.network)
     if inside is None:
         return (
-            _IMAGENET,
+            (IMAGENET_MEAN, IMAGENET_STD),
             "mean and std of ImageNet",
             "The file does not say how its images are prepared: where the images do not choose, it gets those of "
             "ImageNet's mean and std.",

@@ -25,8 +25,10 @@ from senseapp.networks.checkpoints.weights_file import foreign_kind, is_text
 from senseapp.networks.onnx.compound import COMPOUND
 from senseapp.networks.onnx.graph import UnreadNode
 
-MOST_NODES = 100_000
+MOST_NODES = 100_000  # far above exported networks, which have some thousand; each takes time and memory to read
+# operators had other meanings before; the newest that the table of operators was compared with
 OLDEST_OPSET, NEWEST_OPSET = 7, 26
+BY_CHANNEL_OPSET = 13  # the first in which QuantizeLinear has an axis
 DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
 _RUNTIME_DOMAINS = frozenset({"com.microsoft"})
 _INTEGER_WORDS = ("QLinear", "QGemm", "Integer", "Quantize", "QAttention", "QOrdered")
@@ -283,9 +285,9 @@ def _checked_opset(model: ModelProto) -> ModelProto:
             f"The file is of opset {version}; {OLDEST_OPSET} to {NEWEST_OPSET} can be read. "
             "Export it again with an opset version between these."
         )
-    if version < 13 and any(_is_quantized_by_channel(node) for node in model.graph.node):
+    if version < BY_CHANNEL_OPSET and any(_is_quantized_by_channel(node) for node in model.graph.node):
         try:
-            return version_converter.convert_version(model, 13)
+            return version_converter.convert_version(model, BY_CHANNEL_OPSET)
         except Exception as error:  # of any kind: the converter is C++ and says RuntimeError and ValueError
             raise InvalidCheckpoint(
                 f"The file is quantized by channel, which needs opset 13, but is of opset {version}. "

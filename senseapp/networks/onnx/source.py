@@ -29,7 +29,7 @@ from senseapp.tasks import TASKS, Task, task_named
 from senseapp.tasks.base import OutputReader
 
 _ANSWERS = ("logit", "prob", "score", "class", "cls", "pred", "softmax")  # in names of outputs of classifiers
-_SHOWN = 8
+_SHOWN = 8  # inputs or outputs in a sentence; detectors have six to nine
 
 
 def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:

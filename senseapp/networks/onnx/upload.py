@@ -22,7 +22,7 @@ from senseapp.networks.checkpoints.weights_file import damaged, refuse_program
 
 MOST_BYTES = 2**31 - 1  # of one protobuf message
 _MOST_MEMBERS = 10_000  # some exporters write a file for each tensor
-_LEAST_UNPACKED = 1 << 20
+_LEAST_UNPACKED = 1 << 20  # bytes that a small archive of text may become beyond that
 _SUFFIX = ".onnx"
 _Reader = Callable[[], bytes]
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from senseapp.core.errors import InvalidCheckpoint
 
-GRAPH, OPSETS = 7, 8
-NODES, INITIALIZERS, INPUTS_OF_GRAPH, DECLARED = 1, 5, 11, 13
-INPUTS, OUTPUTS, ATTRIBUTES = 1, 2, 5
-ATTRIBUTE_NUMBER, ATTRIBUTE_TENSOR = 3, 5
-SHAPE = 1
+GRAPH, OPSETS = 7, 8  # of a model
+NODES, INITIALIZERS, INPUTS_OF_GRAPH, DECLARED = 1, 5, 11, 13  # of a graph
+INPUTS, OUTPUTS, ATTRIBUTES = 1, 2, 5  # of a node
+ATTRIBUTE_NUMBER, ATTRIBUTE_TENSOR = 3, 5  # of an attribute
+SHAPE = 1  # of a tensor: its lengths
 NUMBERS = frozenset({4, 5, 7, 9, 10, 11})
 """Numbers of fields: of a model, a graph, a node, an attribute and a tensor (numbers in all the forms that exist)."""
 
-_VARINT, _EIGHT, _MESSAGE, _FOUR = 0, 1, 2, 5
-_LONGEST_VARINT = 10
+_VARINT, _EIGHT, _MESSAGE, _FOUR = 0, 1, 2, 5  # wire types: the lower three bits of a field's key
+_LONGEST_VARINT = 10  # bytes of seven bits each, for 64
 
 Change = Callable[[bytes], Sequence[bytes]]
 """From the content of a field to those that take its place: itself to keep it, none to drop it, several to add some."""

@@ -12,7 +12,7 @@ from torch import nn
 from senseapp.compat.torch_internals import restored
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, is_about_memory
 
-_CONNECT_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0  # a server that is reachable accepts well within; a page waits
 
 
 def is_reachable(url: str) -> bool:
@@ -38,7 +38,7 @@ def unavailable(title: str) -> InvalidCheckpoint:
     )
 
 
-MAX_IMAGE_SIDE = 2048
+MAX_IMAGE_SIDE = 2048  # pixels: the first feature map of ResNet-50 then has 64 × 1024² numbers, 268 MB for one image
 IMAGE_CHANNELS = 3  # of networks whose library builds them for pictures
 
 

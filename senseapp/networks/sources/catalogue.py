@@ -18,7 +18,7 @@ from senseapp.core.errors import UnknownModel
 from senseapp.descriptions import SOURCES
 from senseapp.records.spec import ModelSpec
 
-IMAGENET_CLASSES = 1000
+IMAGENET_CLASSES = 1000  # of ILSVRC 2012
 _CLASSES = (IMAGENET_CLASSES, *range(10_000, 30_000))  # ImageNet, and the larger sets that contain it
 _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
@@ -129,13 +129,13 @@ POPULAR = (
 def suggest(text: str, fits: Callable[[CatalogueEntry], bool], limit: int = 50) -> list[CatalogueEntry]:
     """Return up to ``limit`` architectures that ``fits`` accepts: matches of ``text``, or popular ones first."""
     if text.strip():
-        return [entry for entry in search(text, limit=len(load_catalogue())) if fits(entry)][:limit]
+        return [entry for entry in search(text, limit=None) if fits(entry)][:limit]
     popular = [_by_title()[title] for title in POPULAR]
     return [entry for entry in dict.fromkeys((*popular, *load_catalogue())) if fits(entry)][:limit]
 
 
-def search(text: str, library: str | None = None, limit: int = 50) -> list[CatalogueEntry]:
-    """Return up to ``limit`` architectures that match ``text``, the likeliest first.
+def search(text: str, library: str | None = None, limit: int | None = 50) -> list[CatalogueEntry]:
+    """Return up to ``limit`` architectures, or all, that match ``text``, the likeliest first.
 
     In order: the exact name, names that start with the text, names that contain it, names that contain each of its
     words in any order. Capitals and separators are ignored (``ResNet-18``), and the text may start with a library

@@ -13,13 +13,13 @@ from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.files import SITE
 from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
 from senseapp.networks.sources.detectors import opened_detector
+from senseapp.records.spec import SHAPE_NAMES, SHAPE_SIDE
 
 DETECTOR_WEIGHTS = SITE / "assets" / "shapes_detector.safetensors"
 """Trained by ``scripts/train_demo_detector.py``."""
 DETECTOR = "shapes_detector"
 """Name of the demo."""
-CLASS_NAMES = ("background", "red", "green", "blue")
-_SIDE, _MEAN, _STD = 64, 0.5, 0.25
+_MEAN, _STD = 0.5, 0.25  # of each channel, as scripts/train_demo_detector.py trained with
 
 
 class Backbone(nn.Module):
@@ -48,8 +48,8 @@ def build_detector() -> SSD:
         network = SSD(
             Backbone(),
             anchors,
-            size=(_SIDE, _SIDE),
-            num_classes=len(CLASS_NAMES),
+            size=(SHAPE_SIDE, SHAPE_SIDE),
+            num_classes=len(SHAPE_NAMES),
             image_mean=[_MEAN] * 3,
             image_std=[_STD] * 3,
         )
@@ -72,9 +72,11 @@ def load_detector() -> LoadedModel:
     return LoadedModel(
         module=opened_detector(network).requires_grad_(False),
         title="Detector of shapes",
-        preprocessing=Preprocessing(input_shape=(3, _SIDE, _SIDE), mean=(_MEAN,) * 3, std=(_STD,) * 3, fit="stretch"),
-        num_classes=len(CLASS_NAMES),
+        preprocessing=Preprocessing(
+            input_shape=(3, SHAPE_SIDE, SHAPE_SIDE), mean=(_MEAN,) * 3, std=(_STD,) * 3, fit="stretch"
+        ),
+        num_classes=len(SHAPE_NAMES),
         pretrained=True,
-        class_names=CLASS_NAMES,
+        class_names=SHAPE_NAMES,
         task="detection",
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from senseapp.core.texts import plural
 from senseapp.metrics.predictions import joined
-from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from senseapp.networks.network import Network, in_calls
 from senseapp.prove.check.sides import as_shares
 from senseapp.prove.judge import Judgement
@@ -19,10 +19,10 @@ from senseapp.tasks import Task
 _MUCH = 0.1  # share of answers that differ, from which causes are looked for
 _GAIN = 0.25  # share of answers that a cause must explain
 _SURE = 0.7  # share of answers that agree once it is undone
-_TRIED_IMAGES = 48
-_FEWEST_FOR_ORDER = 16
-_MOST_CLASSES = 3000
-_LISTED = 3
+_TRIED_IMAGES = 48  # of each other preparation: enough to tell 25 points of agreement from chance
+_FEWEST_FOR_ORDER = 16  # half fit the order and half judge it
+_MOST_CLASSES = 3000  # matching takes time with their third power, and memory with their square
+_LISTED = 3  # classes as examples, in one sentence
 
 _Scores = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Change = Callable[[Tensor], Tensor]
@@ -147,7 +147,7 @@ def _other_preparations(preprocessing: Preprocessing) -> dict[str, Change]:
     }
     if preprocessing.input_shape[0] == 3:
         ways |= {
-            "with mean and std of ImageNet": normalised((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+            "with mean and std of ImageNet": normalised(IMAGENET_MEAN, IMAGENET_STD),
             "with red and blue exchanged": lambda batch: batch.flip(1),
             "in BGR with values from 0 to 255": lambda batch: as_shares(batch, preprocessing).flip(1) * 255,
         }

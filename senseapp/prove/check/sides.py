@@ -15,24 +15,24 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.measure.context import MeasurementContext
-from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
 from senseapp.networks.onnx.metadata import class_names_in, preparation_in
+from senseapp.networks.onnx.preparation import usual_crop
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
 from senseapp.records.check import CheckedFile, file_name
+from senseapp.records.inputs import USUAL_SIZES
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import FileFacts, ForeignFile, shape_text
 from senseapp.tasks import Task
 from senseapp.tasks.classification import Classification
 
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_USUAL_SIDE, _USUAL_CROP = 224, 0.875
 _SMALLEST = 1e-7  # probability whose logarithm is still taken
 _SUM = 0.02  # of probabilities that were rounded on the way, away from 1
 _SLACK = 0.01  # of rounded probabilities beyond 0 and 1
-_PIXELS = 255.0
+_PIXELS = 255.0  # of 8 bits, the value of white
 _LIKELY = ("logit", "prob", "score", "class", "cls", "pred", "softmax", "output")
 
 
@@ -361,17 +361,17 @@ def _notes_on_input(facts: FileFacts, preprocessing: Preprocessing) -> Iterator[
 def _from_facts(spec: ModelSpec, facts: FileFacts) -> LoadedModel:
     """Return what a file says of its images, else what is usual; its network is opened by the runtime alone."""
     channels, height, width = facts.image_shape
-    side = spec.img_size or _USUAL_SIDE
+    side = spec.img_size or USUAL_SIZES[0]
     shape = channels or 3, height or side, width or side
     told = preparation_in(facts.metadata, shape)
     notes = ["The reference is run in onnxruntime alone: senseapp cannot read all of its operators."]
     if told is None:
-        mean, std = (((0.0,), (1 / _PIXELS,)) if facts.takes_pixels else _IMAGENET)  # fmt: skip
+        mean, std = (((0.0,), (1 / _PIXELS,)) if facts.takes_pixels else (IMAGENET_MEAN, IMAGENET_STD))  # fmt: skip
         told = Preprocessing(
             input_shape=shape,
             mean=channel_statistics(mean, shape[0]),
             std=channel_statistics(std, shape[0]),
-            crop_pct=_USUAL_CROP if min(shape[1:]) >= 64 else 1.0,
+            crop_pct=usual_crop(shape),
         )
         notes.append("It does not say how its images are prepared: they get mean and std of ImageNet.")
     last = facts.outputs[0][1][-1:] or (None,)

@@ -22,7 +22,7 @@ from senseapp.measure.replay import Replay
 from senseapp.reconstruct.repair import Repair
 from senseapp.reconstruct.repair_sites import NormSite, pooled
 
-_MOST_IMAGES = 128
+_MOST_IMAGES = 128  # inputs of a fit: each has many positions, and the pass takes time with every one
 _PREFIX_BYTES = 2 * 2**30  # of the prefixes of both networks
 
 

@@ -20,7 +20,7 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 FOLDED_WEIGHT = ".folded_weight"
 """Behind a convolution's name, that of the weight with what was folded into it."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_EPSILON = 1e-5
+_EPSILON = 1e-5  # of BatchNormalization where the file gives none: the ONNX specification
 
 Array = NDArray[np.float64]
 

@@ -17,13 +17,12 @@ from onnx import NodeProto, helper, numpy_helper
 from torch import Tensor
 
 from senseapp.compressions.quantization.integers import IntegerWeight
-from senseapp.runtimes.onnxruntime.integer_weights import integers_of
+from senseapp.runtimes.onnxruntime.integer_weights import NARROW_BITS, integers_of
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
-BITS = 4
 _DOMAIN = "com.microsoft"
-_BLOCK = 32
-_ZERO = 8
+_BLOCK = 32  # inputs of one scale: the operator takes powers of 2 from 16; scales are those of whole outputs
+_ZERO = 2 ** (NARROW_BITS - 1)  # nibbles are unsigned
 
 
 def with_four_bits(network: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, list[str]]:
@@ -70,7 +69,7 @@ def _packed(values: Tensor) -> NDArray[np.uint8]:
     unsigned = np.full((rows, blocks * _BLOCK), _ZERO, np.uint8)
     unsigned[:, :width] = (values + _ZERO).numpy().astype(np.uint8)
     pairs = unsigned.reshape(rows, blocks, _BLOCK // 2, 2)
-    return np.bitwise_or(pairs[..., 0], np.left_shift(pairs[..., 1], BITS), dtype=np.uint8)
+    return np.bitwise_or(pairs[..., 0], np.left_shift(pairs[..., 1], NARROW_BITS), dtype=np.uint8)
 
 
 def _scales(weight: IntegerWeight, rows: int, width: int) -> NDArray[np.float32]:
@@ -82,7 +81,7 @@ def _written(node: NodeProto, product: WeightedNode, packed: list[str]) -> list[
     """Return what takes the place of ``node``, with the same output."""
     outputs, inputs = product.matrix(product.values)[0].shape
     result = f"{node.output[0]}.product" if product.bias is not None else node.output[0]
-    settings: dict[str, Any] = {"K": inputs, "N": outputs, "bits": BITS, "block_size": _BLOCK}
+    settings: dict[str, Any] = {"K": inputs, "N": outputs, "bits": NARROW_BITS, "block_size": _BLOCK}
     found = [helper.make_node("MatMulNBits", [product.input, *packed], [result], node.name, domain=_DOMAIN, **settings)]
     if product.bias is not None:
         found.append(helper.make_node("Add", [result, product.bias], list(node.output), f"{node.name}.bias"))

@@ -18,7 +18,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of
 from senseapp.networks.onnx.change import renaming, with_constant, with_numbers
 from senseapp.networks.onnx.check import part_of
 from senseapp.networks.onnx.normalise import sort_nodes
-from senseapp.networks.onnx.read import label, opset_of, read_by, tensor_in
+from senseapp.networks.onnx.read import BY_CHANNEL_OPSET, label, opset_of, read_by, tensor_in
 from senseapp.networks.onnx.wire import (
     GRAPH,
     INITIALIZERS,
@@ -30,7 +30,6 @@ from senseapp.networks.onnx.wire import (
     rewritten,
 )
 
-_BY_CHANNEL_OPSET = 13
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
@@ -43,16 +42,16 @@ def quantizable(content: bytes) -> tuple[bytes, tuple[str, ...]]:
     model = onnx.load_from_string(content)
     _check(model)
     version = opset_of(model)
-    if version >= _BY_CHANNEL_OPSET:
+    if version >= BY_CHANNEL_OPSET:
         return content, ()
     try:
-        raised = version_converter.convert_version(model, _BY_CHANNEL_OPSET)
+        raised = version_converter.convert_version(model, BY_CHANNEL_OPSET)
     except Exception as error:  # the converter is C++, and raises errors of any kind
         raise InvalidSpec(
-            f"Weights with a scale for each channel need opset {_BY_CHANNEL_OPSET}, and ONNX cannot raise the file "
+            f"Weights with a scale for each channel need opset {BY_CHANNEL_OPSET}, and ONNX cannot raise the file "
             f"from opset {version}: {first_line_of(error)}."
         ) from error
-    note = f"The int8 file is of opset {_BY_CHANNEL_OPSET}, raised from {version} by ONNX: scales by channel need it."
+    note = f"The int8 file is of opset {BY_CHANNEL_OPSET}, raised from {version} by ONNX: scales by channel need it."
     return bytes(raised.SerializeToString()), (note,)
 
 

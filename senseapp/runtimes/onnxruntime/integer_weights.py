@@ -17,7 +17,7 @@ from torch import Tensor
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
-_NARROW_BITS = 4
+NARROW_BITS = 4  # of INT4, the only type below 8 bits that runtimes fold
 _NARROW_OPSET, _NARROW_IR = 21, 10  # that know 4-bit integers
 _CHANGED_IN_21 = frozenset({"GroupNormalization"})  # other meaning of its scale since opset 21
 _TOLERANCE = 2.0**-22  # relative, two binary digits of float32: a folded norm rounds the product again
@@ -113,7 +113,7 @@ def _packed(name: str, weight: IntegerWeight, *, narrow: bool) -> tuple[list[Ten
     """Return the initializers of a weight, and the nodes that make a float tensor called ``name`` of them."""
     values = weight.values.numpy()
     integers, scale, cast = f"{name}.integers", f"{name}.scale", f"{name}.cast"
-    limit = 2 ** (_NARROW_BITS - 1)
+    limit = 2 ** (NARROW_BITS - 1)
     if narrow and -limit <= int(values.min(initial=0)) and int(values.max(initial=0)) < limit:
         packed = helper.make_tensor(integers, TensorProto.INT4, values.shape, values.flatten().tolist())
     else:

@@ -40,9 +40,9 @@ from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
-from senseapp.runtimes.onnxruntime.four_bits import BITS, with_four_bits
+from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
-from senseapp.runtimes.onnxruntime.integer_weights import with_integer_weights
+from senseapp.runtimes.onnxruntime.integer_weights import NARROW_BITS, with_integer_weights
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.own import best_own
@@ -167,7 +167,7 @@ class OnnxRuntime(Runtime):
             f"Weights of {plural(count, 'layer')} are {what}."
             for count, what in (
                 (stored, "stored as integers, and computed with in float"),
-                (len(in_operator), f"in {BITS} bits in onnxruntime's operator for them (MatMulNBits)"),
+                (len(in_operator), f"in {NARROW_BITS} bits in onnxruntime's operator for them (MatMulNBits)"),
                 (missing, "rounded as the schedule says, and stored in 32 bits"),
             )
             if count > 0

@@ -26,7 +26,7 @@ from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import APART, PartedTensor, Parting
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile
 
-_MOST_TENSORS = 256
+_MOST_TENSORS = 256  # compared: spread over larger networks, so that memory and time are bounded
 _AT_ONCE = 32  # tensors of one run; all of them for a few images are held in memory
 _FEWEST_NAMED = 0.5  # share of the products of the reference that must be found by name
 _PRODUCTS = {
@@ -38,6 +38,7 @@ _PRODUCTS = {
     ),
 }
 _KIND = {op: kind for kind, ops in _PRODUCTS.items() for op in ops}
+# place among the inputs, as onnxruntime's contrib operators number them
 _WEIGHT_AT = {"QLinearConv": 3, "QLinearConvTranspose": 3, "QLinearMatMul": 3, "QGemm": 3}
 _SCALES_AT = {  # inputs that are scale and zero point of the output
     **{"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6, "QLinearConvTranspose": 6},

@@ -27,7 +27,9 @@ from senseapp.runtimes.onnxruntime.bench import (
     timed_products,
 )
 
+# features in the middle of a network; tokens of a ViT-S for 224 pixels
 _IMAGE, _TOKENS = (1, 64, 40, 40), (1, 197, 384)
+# queries, keys and scores of three heads of a ViT
 _HEADS, _HEADS_TURNED, _SCORES = (1, 3, 197, 64), (1, 3, 64, 197), (1, 3, 197, 197)
 _SHARE = 0.0
 """Of the runs of a kernel, which are quicker than what is taken as its time: the quickest counts, as other programs
@@ -149,7 +151,9 @@ class _ProbeGraph:
         """Return the seconds of all kernels."""
         constants = [numpy_helper.from_array(values, name) for name, values in self._constants.items()]
         graph = helper.make_graph(self._nodes, "glue", self._inputs, self._outputs, constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+        opsets = [helper.make_opsetid("", OPSET)]
+        version = helper.find_min_ir_version_for(opsets)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=version)
         content = onnx.shape_inference.infer_shapes(model).SerializeToString()
         return sum(kernel.seconds for kernel in profiler.kernels(content, threads, 1, _SHARE))
 

@@ -20,6 +20,7 @@ import onnx
 import torch
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions import DENSE_BITS
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
 from senseapp.runtimes.base import RuntimeNetwork, quick_seconds, times
 from senseapp.runtimes.onnxruntime.bench import (
@@ -38,8 +39,7 @@ from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
-FLOAT_BITS = 32.0
-_TURNS = 15
+_TURNS = 15  # calls of each file; odd, so that the median is one of them
 _MEDIAN = 0.5  # of the runs are quicker
 
 
@@ -74,7 +74,7 @@ def time_layers(
     whole_seconds += (slower[1] * whole_rest - slower[0] * real_rest) * sizes / sizes.sum()  # with what it is between
     found = [
         LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
-        for level, spent in ((FLOAT_BITS, real_seconds), (float(INT8_BITS), whole_seconds))
+        for level, spent in ((DENSE_BITS, real_seconds), (float(INT8_BITS), whole_seconds))
         for layer, seconds in zip(products, spent, strict=True)
     ]
     edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)

@@ -26,7 +26,10 @@ from senseapp.runtimes.onnxruntime.integer_arithmetic import computed_on_integer
 from senseapp.runtimes.openvino.runtime import compiled, read
 
 _FUSING = {"Convolution", "FullyConnected", "Deconvolution"}
-_LARGEST = {TensorProto.UINT8: (0, 255), TensorProto.INT8: (-128, 127)}
+_LARGEST = {
+    kind: (int(limits.min), int(limits.max))
+    for kind, limits in ((TensorProto.UINT8, np.iinfo(np.uint8)), (TensorProto.INT8, np.iinfo(np.int8)))
+}
 
 
 def computed_as_in_openvino(content: bytes) -> bytes:

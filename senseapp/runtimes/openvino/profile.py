@@ -13,7 +13,7 @@ from senseapp.runtimes.onnxruntime.bench import RUNS, Kernel, Profiler
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, compiled, machine, read
 
 _KINDS = {"Convolution": "Conv", "GroupConvolution": "Conv", "FullyConnected": "Gemm"}
-_MICROSECOND = 1e-6
+_MICROSECOND = 1e-6  # in which OpenVINO counts, in seconds
 _BORDER = ("QuantizeLinear", "DequantizeLinear")
 
 

@@ -22,15 +22,16 @@ from scipy.optimize import nnls
 
 from senseapp.compat.openvino_internals import ExecutedNode
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions import DENSE_BITS
 from senseapp.records.deployment import INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
 from senseapp.runtimes.base import Quantizer, quick_seconds, ratio, times
 from senseapp.runtimes.onnxruntime.bench import OPSET
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
-from senseapp.runtimes.onnxruntime.timing import FLOAT_BITS, crossings, shapes_of
+from senseapp.runtimes.onnxruntime.timing import crossings, shapes_of
 from senseapp.runtimes.openvino.profile import executed_seconds
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
 
-_OPENINGS, _TURNS = 3, 15
+_OPENINGS, _TURNS = 3, 15  # of each file; calls of it for each opening, odd so that the median is one of them
 _DIVISIONS = 2  # of the layers into two halves, each of which is in int8 in one file
 _CUT_OFF = 2e-6  # seconds of a node at most: of each run the part of a microsecond, and of their mean
 _COMPUTE_NOTHING = ("Input", "Output")
@@ -78,7 +79,7 @@ def time_layers(
     return LayerTimes(
         times=tuple(
             LayerTime(layer=layer, level=level, seconds=seconds)
-            for level, spent in ((FLOAT_BITS, in_float), (float(INT8_BITS), in_int8))
+            for level, spent in ((DENSE_BITS, in_float), (float(INT8_BITS), in_int8))
             for layer, seconds in spent.items()
         ),
         other_seconds=call + real_rest,
@@ -180,4 +181,5 @@ def _nothing(given: tuple[int, ...]) -> bytes:
     node = helper.make_node("Slice", ["x", *places], ["y"])
     graph = helper.make_graph([node], "nothing", ends[:1], ends[1:], constants)
     opsets = [helper.make_opsetid("", OPSET)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    version = helper.find_min_ir_version_for(opsets)
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=version).SerializeToString())

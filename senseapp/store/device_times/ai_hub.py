@@ -25,7 +25,7 @@ from senseapp.store.device_times.base import (
 
 _DETAIL, _SUMMARY = "execution_detail", "execution_summary"
 _TIME, _CYCLES, _WHOLE = "execution_time", "execution_cycles", "estimated_inference_time"
-_MICROSECONDS = 1e6
+_MICROSECONDS = 1e6  # in a second: the unit of its reports
 
 
 def _recognises(file: ReportFile) -> bool:

@@ -35,7 +35,7 @@ _WHOLE = "Method::execute"
 _FRAMEWORK = ("Method::init", "Program::load_method", "OPERATOR_CALL")
 _DELEGATE = "DELEGATE_CALL"
 _COLUMN = re.compile(r"(?P<what>p50|avg)(?: \((?P<unit>[a-z]+)\))?")
-_PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
+_PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}  # units of time in a second
 _MOST_OVERLAP = 2.0  # operations that take longer than this multiple of the call are in another unit
 _SELF = re.compile(r"^(?:L\['self'\]|L__self__)[._]*")
 

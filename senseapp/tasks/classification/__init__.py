@@ -29,6 +29,7 @@ from senseapp.tasks.base import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+# above half right answers, a high loss is overconfidence and no mistake of preparation
 _CONFIDENT_AND_WRONG_BELOW = 0.5
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from senseapp.metrics.predictions import Predictions
 
-_SEED = 0
+_SEED = 0  # so that the same output gives the same directions
 
 
 @dataclass(frozen=True, kw_only=True)

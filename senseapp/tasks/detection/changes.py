@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Moments
-from senseapp.metrics.detection import MAP, annotated
+from senseapp.metrics.detection import FOUND, MAP, annotated
 from senseapp.metrics.detection.detections import detections_of
 from senseapp.metrics.detection.matching import Floats, Objects, match
 from senseapp.metrics.detection.rules import AREAS, SURE_SCORE
@@ -20,8 +20,6 @@ from senseapp.metrics.intervals import proportion_interval
 from senseapp.metrics.predictions import Columns
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.base import AnswerChanges, AnswerDrop
-
-_FOUND = (0.5,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +54,7 @@ def image_change(before: Floats, after: Floats) -> ImageChange:
     for label in np.intersect1d(old[:, 1], new[:, 1]).tolist():
         ours, theirs = np.flatnonzero(old[:, 1] == label), np.flatnonzero(new[:, 1] == label)
         objects = Objects.of(old[ours, 2:], old[ours, 1].astype(np.int64))
-        partners = match(new[theirs, 2:], objects, _FOUND, AREAS["all"]).partners[0]
+        partners = match(new[theirs, 2:], objects, (FOUND,), AREAS["all"]).partners[0]
         known[theirs] = partners >= 0
         kept[ours[partners[partners >= 0]]] = True
     return ImageChange(before=old, after=new, kept=kept, known=known)

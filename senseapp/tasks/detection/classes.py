@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from senseapp.core.texts import listed, plural, printable
+from senseapp.core.texts import first_names, plural, printable
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.base import FittedAnnotations
 
-_MOST_LISTED = 5
 _SEPARATORS = re.compile(r"[\s_-]+")
 
 
@@ -60,8 +59,7 @@ def _meaning(
         meaning = {number: spelled[_spelling(name)] for number, name in named.items() if _spelling(name) in spelled}
         if meaning:
             missing = [printable(name) for number, name in named.items() if number not in meaning]
-            more = f" and {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
-            said = f"The model has no class {listed(missing[:_MOST_LISTED])}{more}."
+            said = f"The model has no class {first_names(missing)}."
             return meaning, (said,) if missing else ()
     used = sorted(named) or sorted({int(label) for each in targets for label in each["labels"]})
     shift = 1 if used and used[0] == 0 and used[-1] + 1 < num_outputs else 0

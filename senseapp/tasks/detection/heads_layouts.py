@@ -18,13 +18,13 @@ from senseapp.tasks.detection import heads_decoding as decoding
 if TYPE_CHECKING:
     from torch import Tensor
 
-_STRIDES = (8, 16, 32)
-_MORE_STRIDES = (8, 16, 32, 64)
+_STRIDES = (8, 16, 32)  # of YOLO's three maps
+_MORE_STRIDES = (8, 16, 32, 64)  # with the fourth map of NanoDet-Plus
 _BINS = 16  # of a distance, in YOLOv8 to v11
-_SOME_BINS = (8, 16)
-_MOST_FINAL = 1000
+_SOME_BINS = (8, 16)  # of a distance, in NanoDet and in YOLOv8
+_MOST_FINAL = 1000  # rows after suppression: files keep 100 to 1,000; grids have thousands of cells
 _SLACK = 1e-3  # of probabilities that were rounded
-_NEARLY_ALL = 0.99
+_NEARLY_ALL = 0.99  # rows: boxes beyond a corner may be turned by rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

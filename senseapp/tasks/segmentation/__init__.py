@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
     from senseapp.metrics.predictions import Columns, Predictions
 
-_LEAST_PROBABILITY = 1e-6
+_LEAST_PROBABILITY = 1e-6  # whose logarithm is taken: float16 stores none below 6e-8
 _PROBABILITY_SUM = 0.1  # by which class probabilities in few bits may miss 1
-_MOST_NAMED = 3
+_MOST_NAMED = 3  # classes of a picture in a caption
 _LEAST_SHARE = 0.005  # of an image's pixels, for a class to be named
-_MOST_BOUND_POSITIONS = 512
+_MOST_BOUND_POSITIONS = 512  # pixels of an image that the bound is computed from: it is a mean over pixels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from senseapp.core.texts import listed, printable
+from senseapp.core.texts import first_names, printable
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.base import FittedAnnotations
 
 _SEPARATORS = re.compile(r"[\s_-]+")
-_MOST_LISTED = 5
 _BACKGROUND = "background"
 _TRAINED = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 """Cityscapes' ids of the 19 classes that networks are trained on, in the order of their outputs.
@@ -35,8 +34,7 @@ def fit_classes(
     by_name = _by_name(names, output_names)
     if by_name:
         missing = [name for number, name in enumerate(names) if name and number not in by_name]
-        more = f" and {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
-        note = f"The model has no class {listed(map(printable, missing[:_MOST_LISTED]))}{more}: their pixels are void."
+        note = f"The model has no class {first_names(list(map(printable, missing)))}: their pixels are void."
         return FittedAnnotations(values=_mapped(masks, by_name), names=shown, notes=(note,) if missing else ())
     present = set(masks.flatten().bincount(minlength=VOID + 1).nonzero().flatten().tolist()) if len(masks) else set()
     known = present - {VOID}

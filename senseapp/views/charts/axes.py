@@ -21,16 +21,16 @@ from senseapp.views.frames.levels import near_measured
 from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 
-ROW_STEP = 18
+ROW_STEP = 18  # pixels: a line of text in 11 points with space around it
 EDGE_TO_EDGE: dict[str, Any] = {
     "x": alt.XValue(0),  # type: ignore[no-untyped-call]
     "x2": alt.X2Value("width"),  # type: ignore[no-untyped-call]
 }
 """Channels of marks that are as wide as the chart."""
 PICK = "pick"
-_MARGIN = 0.05
-_LEAST_MARGIN = 1e-3
-_NAME_WIDTH = 26
+_MARGIN = 0.05  # of the range, so that no point lies on the edge
+_LEAST_MARGIN = 1e-3  # where all values are the same
+_NAME_WIDTH = 26  # characters of a name before bars; longer ones would take half of a narrow chart
 
 
 def cut_labels(names: Iterable[str]) -> str:
@@ -198,8 +198,8 @@ def _without(data: Any, layer: Any) -> Any:
     return shared
 
 
-_WIDTH = 760
-_PIXELS_PER_POINT = 2
+_WIDTH = 760  # points of a saved picture, wide enough for names and values beside each other
+_PIXELS_PER_POINT = 2  # sharp on screens of high density
 LANGUAGE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 LOOK: dict[str, Any] = {
     "background": "white",

@@ -27,7 +27,7 @@ SENSITIVITY_TITLES = {
     "loss": "|gradient| of the loss",
     "mean": "|gradient| of the mean output",
 }
-_FINEST_BITS = 5
+_FINEST_BITS = 5  # 512 bins: more than a chart has pixels
 _MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
 
 
@@ -152,10 +152,10 @@ def cell_profile_chart(profile: pd.DataFrame, *, sensitivity: bool = False) -> a
     return cast(alt.Chart, chart)
 
 
-_FINEST_BITS_ON_WALL = 4
-_WIDTH, _HEIGHT = 220, 110
-_COLUMNS = 4
-_LONGEST_TITLE = 34
+_FINEST_BITS_ON_WALL = 4  # 256 bins, about one for each pixel of a small chart
+_WIDTH, _HEIGHT = 220, 110  # points of one chart, four of which make a row of a saved picture
+_COLUMNS = 4  # as on the page
+_LONGEST_TITLE = 34  # characters over the width of a small chart
 
 
 def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:

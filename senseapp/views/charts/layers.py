@@ -99,8 +99,8 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
     return cast(alt.Chart, chart.properties(height=alt.Step(ROW_STEP)))
 
 
-_BAR_STEP = 9
-_GAP = 6
+_BAR_STEP = 9  # pixels of one side's bar: half of a row, so that a pair takes little more than one
+_GAP = 6  # pixels between the layers
 
 
 def pair_step(sides: int) -> int:
@@ -154,8 +154,8 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
     return alt.LayerChart(layer=layers, height=step)
 
 
-_HEIGHT = 400
-_NAMED = 5
+_HEIGHT = 400  # pixels: about as high as wide, since both axes are the same
+_NAMED = 5  # points with names, those that moved most; more would cover each other
 _NAME_SHARE = (0.35, 0.05)
 """Of the axes, that a name takes up."""
 

@@ -30,10 +30,10 @@ from senseapp.views.charts.axes import (
 from senseapp.views.palette import ACCENT, FRAGILITY, INK, SECOND, curve_look, fragility_colour
 
 HOVER = "hover"
-_MOST_BANDS = 8
-_MOST_NAMED = 20
-_MANY = 40
-_MOST_TICKS = 12
+_MOST_BANDS = 8  # intervals of curves, which hide each other beyond
+_MOST_NAMED = 20  # entries of a legend as high as the chart
+_MANY = 40  # curves, from which lines are thin and points small
+_MOST_TICKS = 12  # levels with a tick each; more would overlap
 
 
 def sensitivity_curves(
@@ -169,7 +169,7 @@ def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool, c
     )
 
 
-_MOST_NAMES = 40
+_MOST_NAMES = 40  # layers with a name each below the axis, turned; more would overlap
 
 
 def level_line(

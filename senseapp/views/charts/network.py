@@ -13,7 +13,7 @@ from senseapp.views.charts.axes import EDGE_TO_EDGE, PICK, ROW_STEP, LayeredChar
 from senseapp.views.palette import INK, fragility_colour
 
 _SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
-_NAME_WIDTH, _SIZE_WIDTH = 180, 108
+_NAME_WIDTH, _SIZE_WIDTH = 180, 108  # pixels of the column of names, and of a column of sizes
 _PLACE = alt.Y("node:N", axis=None)
 _PLAIN: dict[str, Any] = {"labelOverlap": False, "labelFlush": False, "ticks": False, "domain": False}
 

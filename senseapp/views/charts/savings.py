@@ -10,9 +10,9 @@ import pandas as pd
 
 from senseapp.views.charts.axes import PICK, value_scale
 from senseapp.views.frames.files import OURS, UNIFORM
-from senseapp.views.palette import ACCENT, CATEGORIES, INK
+from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
-_HEIGHT = 230
+_HEIGHT = 230  # pixels: low, since the answer stands above it
 _AXES = {"megabytes": "Size on disk (MB)", "milliseconds": "Time of a call here (ms)"}
 
 
@@ -119,7 +119,7 @@ def recommended_chart(
 
 
 _LINES = {"Least damage": ACCENT, "Uniform": CATEGORIES[1], "Proportional rule": CATEGORIES[3]}
-_DASHES = {"Least damage": [1, 0], "Uniform": [6, 3], "Proportional rule": [2, 2]}
+_DASHES = dict(zip(_LINES, map(list, DASHES), strict=False))
 _TRADE_OFF_HEIGHT = 380  # legends included
 _STRAIGHT = 0.1  # of the notable damage: below this the scale is straight
 _MEASURED = {"Measured": "circle", "Measured after repair": "diamond", "Tried in a search": "cross"}

@@ -21,7 +21,7 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, caveat_of, compression_text
 
 _LETTERS = "ABCDEFGH"
-_TITLE_WIDTH = 28
+_TITLE_WIDTH = 28  # characters of a run's title in a legend
 _PAIR_COLUMNS = (
     "layer", "row", "side", "source", "drop", "low", "high", "change_text", "interval_text", "rank_text", "members",
     "description",
@@ -196,6 +196,7 @@ def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunR
     )
 
 
+# Spearman's correlation from which each is said; below the last, the order is opposite
 _WORDS = ((0.9, "almost alike"), (0.7, "much alike"), (0.4, "only partly alike"), (-0.4, "differently"))
 _OPPOSITE = "in the opposite order"
 

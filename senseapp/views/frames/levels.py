@@ -16,7 +16,7 @@ from senseapp.records.measurement import RunResult, Status
 from senseapp.views.frames.results import metrics_of
 
 EXTREMES = ("loses most", "loses least")
-_MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2
+_MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2  # of the range, on the left; on the right, where words stand behind bars
 
 
 def marked(rows: pd.DataFrame) -> pd.DataFrame:

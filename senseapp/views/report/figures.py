@@ -35,7 +35,7 @@ from senseapp.views.frames.results import at_level, ordered_levels, top_frame
 from senseapp.views.palette import LegendEntry, fragility_legend
 from senseapp.views.words import format as fmt
 
-_DECIMALS = 10
+_DECIMALS = 10  # of numbers in the file: far beyond what a chart resolves
 _IN_EXPRESSIONS = re.compile(r"""datum\.(\w+)|datum\[['"](\w+)['"]\]""")
 
 
@@ -130,9 +130,10 @@ _LOOK = {
     "width": "container",
     "autosize": {"type": "fit-x", "contains": "padding"},
 }
-_CURVES = 8
-_DEPTH = 3
-_MOST_NODES = 120
+_CURVES = 8  # as many as there are colours that are told apart
+_DEPTH = 3  # levels of the tree: stages, blocks and their layers
+_MOST_NODES = 120  # rows of a drawing of the tree: three screens
+# drawings of levels, however large the network, and at most; bars of all of them, some MB
 _FEWEST_LEVELS, _MOST_LEVELS, _MOST_BARS = 3, 20, 10_000
 
 

@@ -32,7 +32,7 @@ from senseapp.views.report.figures import ChartData, Drawing, Figure, drawn
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
 
-_MOST_CELLS = 12_000
+_MOST_CELLS = 12_000  # of all tables together: about a MB of the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ _METHODS = {
     "uniform": "The same level everywhere",
     "manual": "Chosen by hand",
 }
-_NAMED = 5
+_NAMED = 5  # layers in the words for people who cannot see the chart
 _BUDGETS = {"params": "weights", "macs": "MACs"}
 
 

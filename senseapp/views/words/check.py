@@ -28,7 +28,6 @@ CHANGE_COLUMNS = ("Metric", "Reference", "Candidate", "Loss", "95 % interval")
 OPERATOR_COLUMNS = ("Operator", "Reference, ms", "Candidate, ms", "Reference, nodes", "Candidate, nodes")
 TENSOR_COLUMNS = ("Tensor", "Operator", "Shape", "Difference")
 PICTURE_COLUMNS = ("Picture", "Label", "Reference", "Candidate")
-_MOST_PICTURES = 12
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -247,7 +246,7 @@ def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
         ]  # fmt: skip
         yield _table(("Class", "Images", "Drop", "Interval, all classes together"), rows)
     if found.pictures:
-        yield _table(PICTURE_COLUMNS, [picture_row(each) for each in found.pictures[:_MOST_PICTURES]])
+        yield _table(PICTURE_COLUMNS, [picture_row(each) for each in found.pictures])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Markdown:

@@ -6,12 +6,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from senseapp.core.files import DAY_SECONDS
 from senseapp.core.texts import bytes_size as bytes_size  # formats as the others here do
 from senseapp.core.texts import plural as plural
 from senseapp.core.texts import three_digits
 
-_LONGEST_STEM = 60
-_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_LONGEST_STEM = 60  # characters of a file's name, without what is appended
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))  # decimal prefixes of SI, with T for 10**12
 
 
 def count(number: float, *, unit: str = "") -> str:
@@ -77,9 +78,9 @@ def age(then_seconds: float, now_seconds: float) -> str:
         return "just now"
     if passed < 3600:
         return f"{passed // 60:.0f} min ago"
-    if passed < 86400:
+    if passed < DAY_SECONDS:
         return f"{passed // 3600:.0f} h ago"
-    return f"{plural(int(passed // 86400), 'day')} ago"
+    return f"{plural(int(passed // DAY_SECONDS), 'day')} ago"
 
 
 def ordinal(place: int) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.networks.onnx.graph import Node
 
-_IR_VERSION = 10
+_IR_VERSION = 10  # of ONNX 1.16: knows integers of 4 bits, and every supported onnxruntime reads it
 _OTHER_DOMAIN_VERSION = 1  # of operators that only onnxruntime has
 _WIDENED = frozenset({torch.float16, torch.bfloat16})  # files are read in float32
 _TYPES = {

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
 
-_RANGES = {torch.uint8: (0, 255), torch.int8: (-128, 127), torch.uint16: (0, 65535), torch.int16: (-32768, 32767)}
+_RANGES = {
+    dtype: (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    for dtype in (torch.uint8, torch.int8, torch.uint16, torch.int16)
+}
 _OUTPUT_RANGES: dict[int, tuple[int, int]] = {
-    onnx.TensorProto.UINT8: (0, 255),
-    onnx.TensorProto.INT8: (-128, 127),
-    onnx.TensorProto.UINT16: (0, 65535),
-    onnx.TensorProto.INT16: (-32768, 32767),
-    onnx.TensorProto.UINT4: (0, 15),
-    onnx.TensorProto.INT4: (-8, 7),
+    onnx.TensorProto.UINT8: _RANGES[torch.uint8],
+    onnx.TensorProto.INT8: _RANGES[torch.int8],
+    onnx.TensorProto.UINT16: _RANGES[torch.uint16],
+    onnx.TensorProto.INT16: _RANGES[torch.int16],
+    onnx.TensorProto.UINT4: (0, 2**4 - 1),
+    onnx.TensorProto.INT4: (-(2**3), 2**3 - 1),
 }
 
 
@@ -33,7 +36,7 @@ def _make_quantize(at: Attributes) -> Function:
 def _quantize(
     x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int, block: int, codes: tuple[int, int] | None
 ) -> Tensor:
-    low, high = codes or _RANGES.get(zero.dtype if zero is not None else torch.uint8, (0, 255))
+    low, high = codes or _RANGES.get(zero.dtype if zero is not None else torch.uint8, _RANGES[torch.uint8])
     scaled = x / along(scale, x, axis, block)
     rounded = scaled + (torch.round(scaled) - scaled).detach()
     if zero is not None:

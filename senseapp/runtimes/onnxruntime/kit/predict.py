@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-_TOP = 5
+_TOP = 5  # most probable classes that are printed
 _KEYS = ("senseapp.preparation", "senseapp.classes")
 
 

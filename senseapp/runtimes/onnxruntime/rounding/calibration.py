@@ -18,6 +18,7 @@ from senseapp.compressions.quantization.activations import OBSERVERS
 from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import Trying
+from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
 from senseapp.runtimes.onnxruntime.partly_int8 import activation_grid
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
@@ -25,10 +26,9 @@ from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, MOST_OF_A_PA
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 Range = tuple[float, float]
-_BITS = 8
 _AT_ONCE = 8  # images whose tensors are held
 _ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
-_ROWS_OF_A_COLUMN = 16
+_ROWS_OF_A_COLUMN = 16  # second moments of fewer rows than columns are singular; this is well beyond that
 _VALUES = 4096  # of a tensor for each image, that ranges are taken from
 _BIAS_STEPS = 2.0**30  # half of what int32 holds, so that a bias and what is added to it fit
 
@@ -65,7 +65,7 @@ def ranges(
     tensors: Sequence[str],
     observers: Sequence[ActivationObserver],
     *,
-    bits: int = _BITS,
+    bits: int = INT8_BITS,
     trying: Trying = lambda _improvement: nullcontext(),
 ) -> dict[ActivationObserver, dict[str, Range]]:
     """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite.
@@ -139,7 +139,7 @@ class _Sums:
     def add(self, inputs: Tensor, images: int, generator: torch.Generator) -> None:
         wanted = min(max(_ROWS_OF_A_COLUMN * self._second.shape[1], _ROWS[0]), _ROWS[1])
         rows = self._product.rows(inputs, math.ceil(wanted / images) * len(inputs), generator)
-        seen = fake_quantize_input(rows, *self._ends, bits=_BITS)
+        seen = fake_quantize_input(rows, *self._ends, bits=INT8_BITS)
         self._second += seen.transpose(1, 2) @ seen
         self._first += rows.sum(1)
         self._first_rounded += seen.sum(1)

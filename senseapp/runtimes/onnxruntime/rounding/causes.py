@@ -15,14 +15,14 @@ from torch import Tensor
 from senseapp.runtimes.base import RoundingCause
 from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
 
-_IMAGES = 2
+_IMAGES = 2  # enough to see whole parts lost; all tensors of both are held
 _JOINED = "Concat"
 _CURVED = {"Sigmoid": 0.25, "Softmax": 0.25, "HardSigmoid": 0.2, "Tanh": 1.0, "Exp": 1.0}
 """Operators by the most that a step of their input moves their output, for each unit."""
-_NOTABLE_MOVE = 0.05
+_NOTABLE_MOVE = 0.05  # of an output between 0 and 1, by one step
 _LOST = 0.5  # of the values of a part that are not 0 and round to it
 _FEW_STEPS = 4  # that the values of a channel span
-_SOME_CHANNELS = 0.25
+_SOME_CHANNELS = 0.25  # share of the channels, from which one scale for all is named as the cause
 
 
 def causes(

@@ -25,7 +25,7 @@ the damage on images that choose, and 1.5 times on others."""
 _TRIED = 8  # tensors whose ranges differ most
 _DIFFERENT = 0.1  # of a range's width
 _LEAST_GAIN = 0.02  # of the damage
-_REDUCED_LARGEST = 63
+_REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
 
 
 def chosen_rounding(

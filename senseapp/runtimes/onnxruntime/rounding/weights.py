@@ -7,13 +7,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from senseapp.compressions import obs
+from senseapp.records.deployment import INT8_BITS
 
-LARGEST = 127
-MOST_OF_A_PAIR = 128
+LARGEST = int(torch.iinfo(torch.int8).max)
+MOST_OF_A_PAIR = int(torch.iinfo(torch.int16).max) // int(torch.iinfo(torch.uint8).max)
 """What two neighbouring weights of one sign add up to at most: 255 · 128 fits in the 16 bits of ``VPMADDUBSW``."""
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
-_FEWER_BITS = (1, 3, 7, 15, 31, 63)  # the largest integers of 2 to 7 bits: weights that hold no more stay as they are
-_ROUNDS = 2
+_FEWER_BITS = tuple(2 ** (bits - 1) - 1 for bits in range(2, INT8_BITS))
+"""The largest integers of 2 to 7 bits: weights that hold no more stay as they are."""
+_ROUNDS = 2  # of coordinate descent over the columns; each takes as long as the first
 _LEAST_SCALE = torch.finfo(torch.float32).tiny ** 0.5  # of channels that hold next to nothing: it is divided by
 
 

@@ -13,8 +13,8 @@ from xml.parsers import expat
 
 from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, PictureBoxes
 
-_MOST_BYTES = 4_000_000
-_DEEPEST = 12
+_MOST_BYTES = 4_000_000  # 5,000 objects of 500 bytes, and more
+_DEEPEST = 12  # the format is nested four deep, five with parts of a body
 _LONGEST = 200  # letters of a number or of a name
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _READ = ("name", "difficult", "width", "height", *(f"bndbox/{side}" for side in _CORNERS))

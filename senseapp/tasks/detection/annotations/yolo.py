@@ -12,7 +12,7 @@ import re
 from senseapp.tasks.annotations import Listing
 from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, MOST_CLASSES, PictureBoxes, class_number
 
-_MOST_BYTES = 4_000_000
+_MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
 _BOX = 5  # numbers of a line with a box
 _SLACK = 0.01  # of a side: tools round corners to just outside of the picture
 _LISTS = ("classes.txt", "obj.names", "labels.txt", "names.txt", "predefined_classes.txt")
