@@ -115,11 +115,23 @@ class CalibrationCheck:
         start = f"With {plural(first.images, 'calibration image')} {metric.label} is"
         if len(self.rungs) == 1:
             return f"{start} {final} {measured}: too few images to draw some of them."
-        spread = f"{metric.interval_text(min(first.values), max(first.values))} {metric.value_unit}".strip()
+        spread = self.spread_text(first, unit=True)
+        if self.enough == first.images:
+            in_draws = f"in {plural(len(first.values), 'draw')}, and {final} with all {last.images} {measured}"
+            return f"{start} {spread} {in_draws}: {first.images} are enough."
         start = f"{start} {spread} by chance of the draw"
         if self.enough is None:
             return f"{start}, with all {last.images} {final} {measured}: it has not settled, so bring more images."
         return f"{start}; from {self.enough} on it is {final} {measured}."
+
+    def spread_text(self, rung: CalibrationRung, *, unit: bool) -> str:
+        """Return the range of a rung's values over its draws; one value where they are shown alike."""
+        metric = METRICS[self.metric]
+        low, high = (metric.value_text(value) for value in (min(rung.values), max(rung.values)))
+        if low == high:
+            return low if unit else low.removesuffix(metric.value_unit).strip()
+        spread = metric.interval_text(min(rung.values), max(rung.values))
+        return f"{spread} {metric.value_unit}".strip() if unit else spread
 
     def _coverage(self) -> str:
         worst = self.uncovered[0]

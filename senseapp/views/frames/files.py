@@ -166,15 +166,8 @@ def _percent(ratio: Median) -> str:
 
 def calibration_frame(found: CalibrationCheck) -> pd.DataFrame:
     """Return a row per number of calibration images: ``images``, ``draws``, and ``value`` as the range over draws."""
-    metric = METRICS[found.metric]
     rows = [
-        {
-            "images": rung.images,
-            "draws": len(rung.values),
-            "value": metric.interval_text(min(rung.values), max(rung.values))
-            if len(rung.values) > 1
-            else metric.value_text(rung.values[0]).removesuffix(metric.value_unit).strip(),
-        }
+        {"images": rung.images, "draws": len(rung.values), "value": found.spread_text(rung, unit=False)}
         for rung in found.rungs
     ]
     return pd.DataFrame(rows, columns=["images", "draws", "value"])
