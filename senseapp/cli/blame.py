@@ -1,4 +1,4 @@
-"""``blame``: is a quantized ONNX file good, and which of its nodes is to blame?"""
+"""``blame``: measure the loss of a quantized ONNX file, and how much of it each node causes."""
 
 from __future__ import annotations
 

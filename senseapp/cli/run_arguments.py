@@ -51,7 +51,7 @@ class _Flag(NamedTuple):
     meaning: str
 
     def given(self, arguments: argparse.Namespace) -> Any:
-        """Return what it was given, if anything."""
+        """Return the value on the command line, if there is one."""
         return getattr(arguments, self.text.removeprefix("--").replace("-", "_")) or None
 
 

@@ -105,7 +105,7 @@ SOURCES: Registry[ModelSource] = Registry(
 
 @dataclass(frozen=True, slots=True)
 class ImageSetFacts:
-    """What is known about one set before it is downloaded.
+    """Facts about an image set before it is downloaded.
 
     Attributes:
         name: as it is written after ``torchvision/``.

@@ -1,4 +1,4 @@
-"""Is a quantized file good, and which of its nodes is to blame? Each is put back in float alone."""
+"""Loss of a quantized file, and the share of each node, measured by putting it alone back in float."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _check_repeats(rows: tuple[DistillerRow, ...]) -> None:
 
 
 def _check_percent(rows: tuple[DistillerRow, ...]) -> None:
-    """Refuse accuracies given as fractions: they would be read as a hundredth of what they are."""
+    """Refuse accuracies written as fractions, which would be read as a hundredth of their value."""
     highest = 100 * max(max(row.top1, row.top5) for row in rows)
     if 0 < highest <= _PERCENT_CEILING:
         raise InvalidFile(
@@ -290,7 +290,7 @@ def read_distiller_csv(
 
 
 def notes_on_names(result: RunResult) -> str:
-    """Return how an imported table was read and what it left out; empty where there is nothing to say."""
+    """Return notes on how an imported table was read and what it left out."""
     return " ".join(note for note in result.notes if note not in (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES))
 
 
