@@ -25,7 +25,7 @@ from senseapp.records.spec import RunSpec
 from senseapp.runtimes.base import QuantizedFile, runtime_for
 from senseapp.tasks import task_named
 
-_USUAL_IMAGES = 64  # where the run sets none, as many as calibrate
+_USUAL_IMAGES = 64  # where the run sets none; each node costs a pass over them
 _BATCH = 16  # images of a pass, whose tensors at all nodes are held twice
 
 

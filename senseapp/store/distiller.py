@@ -18,6 +18,7 @@ from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _MOST_BYTES = 20_000_000  # a row for each layer and level: 100,000 of them
@@ -269,7 +270,7 @@ def read_distiller_csv(
     first = _baseline_row(*next(iter(by_layer.items())))
     return RunResult(
         spec=RunSpec(
-            model=ModelSpec(library="imported", name=title),
+            model=ModelSpec(library="imported", name=title, task=CLASSIFICATION.name),
             data=DataSpec(kind="imported"),
             sensitivity=SensitivitySpec(
                 compression=SparsityConfig(granularity=granularity), levels=levels, metric="top1"
