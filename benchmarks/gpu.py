@@ -166,7 +166,7 @@ def brought(folder: Path) -> list[Brought]:
     """Return an ONNX file, the shipped detector and a network that segments."""
     path = folder / "network.onnx"
     path.write_bytes(exported(timm.create_model("test_efficientnet"), side=160))
-    onnx = ModelSpec(library="onnx", checkpoint=str(path))
+    onnx = ModelSpec(library="onnx", checkpoint=str(path), task="classification")
     detector = ModelSpec(library="demo", name=DETECTOR, task="detection")
     return [
         Brought(title="ONNX file of test_efficientnet", open_run=partial(_run, onnx, DataSpec(kind="random"))),

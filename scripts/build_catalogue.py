@@ -34,7 +34,7 @@ from senseapp.networks.checkpoints.fingerprint import (
 )
 from senseapp.networks.sources.catalogue import CATALOGUE_FILE
 from senseapp.networks.sources.torchvision_networks import FAMILIES, torchvision_names
-from senseapp.records.spec import ModelSpec
+from senseapp.tasks import CLASSIFICATION
 
 _TIMEOUT_SECONDS = 120
 
@@ -116,7 +116,7 @@ def _catalogue_row(survey: Survey) -> list[object]:
         survey.num_layers,
         survey.num_classes,
         published_weights(survey.library, survey.name) if survey.pretrained else "",
-        *([survey.task] if survey.task != ModelSpec().task else []),
+        *([survey.task] if survey.task != CLASSIFICATION.name else []),
     ]
 
 

@@ -14,6 +14,7 @@ TOY = ModelSource(
     name="toys",
     label="Toy networks",
     loader="tests.toy_source:load",
+    task="classification",
     names=("first", "second"),
     help="Two networks of a test.",
 )

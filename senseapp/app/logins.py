@@ -1,4 +1,4 @@
-"""Who a login's cookie stands for, and the cookies of logins that were ended: they log nobody in again."""
+"""The owner of a login cookie, and cookies of ended logins, which are no longer accepted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Logouts:
         self._until = self._read()
 
     def end(self, cookies: Mapping[str, str]) -> None:
-        """Let the login of ``cookies`` be no more; nothing happens where there is none."""
+        """End the login of ``cookies``, if there is one."""
         payload = login_payload(cookies)
         if not payload:
             return
@@ -62,7 +62,7 @@ class Logouts:
         return bool(payload) and _hash(payload) in self._until
 
     def owner(self, cookies: Mapping[str, str]) -> str:
-        """Return whom ``cookies`` log in, empty if nobody."""
+        """Return the owner that ``cookies`` log in; empty without a valid login."""
         return "" if self.covers(cookies) else owner_of(login_claims(cookies))
 
     def _read(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""``blame``: is a quantized ONNX file good, and which of its nodes is to blame?"""
+"""``blame``: measure the loss of a quantized ONNX file, and how much of it each node causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from senseapp.core.codec import dumps
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.files import replace_file
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
-from senseapp.tasks import TASKS
+from senseapp.tasks import CLASSIFICATION, TASKS
 
 if TYPE_CHECKING:
     from senseapp.records.quantized_nodes import QuantizedNodesReport
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--onnx-output", action="append", metavar="NAME", help="value to compare (default: what fits the task)"
     )
     group.add_argument("--img-size", type=int, metavar="S", help="height and width, where FLOAT leaves them free")
-    group.add_argument("--task", choices=list(TASKS), default=ModelSpec().task, help="what the output means")
+    group.add_argument("--task", choices=list(TASKS), default=CLASSIFICATION.name, help="what the output means")
     add_data_arguments(parser.add_argument_group("images"))
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file of all nodes")
 

@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:
-    """Return what the options ask for, but for the tolerated loss, whose unit is that of the opened run's metric."""
+    """Return the task of the options, without the tolerated loss, whose unit is that of the run's metric."""
     schedule = schedule_at(arguments.schedule, result) if arguments.schedule else None
     partner = partner_of(arguments, result)
     out: Path = arguments.out
@@ -193,7 +193,7 @@ def _further(arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> dic
 
 
 def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[Candidate, Deployment]:
-    """Return the file that was made; raises InvalidSpec where there is none, or none that keeps the promise."""
+    """Return the file; raises InvalidSpec if there is none, or none that keeps the promise."""
     in_float = task.settings.kind == "float"
     wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == in_float]
     if not wanted:
@@ -209,7 +209,7 @@ def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[
 def _written(
     arguments: argparse.Namespace, candidate: Candidate, deployment: Deployment, folder: RunFolder, *, uploaded: bool
 ) -> tuple[list[Path], list[str]]:
-    """Write the file and what comes with it; return their paths, and what the report says of them."""
+    """Write the file and its companions; return their paths and the facts of the report."""
     from senseapp.runtimes.base import runtime_named  # torch loads here
 
     out: Path = arguments.out

@@ -34,6 +34,7 @@ from senseapp.records.schedule import Schedule
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec, patterns_in
 from senseapp.server.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder
+from senseapp.tasks import CLASSIFICATION
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
 """Settings of every run, whose names are flags already."""
@@ -51,7 +52,7 @@ class _Flag(NamedTuple):
     meaning: str
 
     def given(self, arguments: argparse.Namespace) -> Any:
-        """Return what it was given, if anything."""
+        """Return the value on the command line, if there is one."""
         return getattr(arguments, self.text.removeprefix("--").replace("-", "_")) or None
 
 
@@ -140,7 +141,7 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="checkpoint"))
     if arguments.network and not checkpoint:
         raise InvalidSpec("--network and --ema choose between networks in a checkpoint. Add --checkpoint FILE.")
-    model = parse_model(arguments.model)
+    model = parse_model(arguments.model, task=arguments.task or CLASSIFICATION.name)
     source = SOURCES[model.library]
     if source.reads and not checkpoint:
         raise InvalidSpec(f"--model {source.name} {source.reads}, so it needs one. Add --checkpoint FILE.")

@@ -248,7 +248,7 @@ def _report(schedule: Schedule, result: RunResult) -> None:
 
 
 def _say_how_to_apply(schedule: Schedule, result: RunResult, format_name: str, path: Path) -> None:
-    """Print what the file cannot say beyond the schedule's own notes, and the lines that apply it."""
+    """Print the limitations of the file beyond the schedule's own notes, and the lines that apply it."""
     from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if format_name == ZIP_FORMAT:

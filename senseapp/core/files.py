@@ -1,4 +1,4 @@
-"""Files that end when read and are whole after a crash; where senseapp keeps its runs, and where its own files lie.
+"""Files: limited reads, atomic writes, the home of senseapp's runs, and its shipped files.
 
 A lock lets one server at a time serve a home.
 """

@@ -141,7 +141,7 @@ class _Locks:
         self._fcntl.flock(self._room, self._fcntl.LOCK_UN)
 
     def take(self) -> bool:
-        """Wait until no other process works, and let none begin; return False where one goes on for too long."""
+        """Wait until no other process works, and block new ones; return False after a timeout."""
         self.leave()
         self._fcntl.flock(self._turn, self._fcntl.LOCK_EX)
         end = time.monotonic() + _WAIT_SECONDS

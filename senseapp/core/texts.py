@@ -105,7 +105,7 @@ def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
 
 
 def part_of_name(wanted: str) -> str:
-    """Return the pattern of names, in small letters, that ``wanted`` is a part of; a pattern stays one.
+    """Return the lower-case pattern of names that contain ``wanted``; a pattern is returned unchanged.
 
     >>> part_of_name(" Conv"), part_of_name("layer1.*")
     ('*conv*', 'layer1.*')

@@ -82,7 +82,7 @@ class ArchiveLimits:
 
 
 def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource | TarSource:
-    """Open an archive; what it is, is told by its first bytes, not by its name.
+    """Open an archive, whose kind is determined by its first bytes, not by its name.
 
     Raises:
         InvalidDataset: not a zip, tar or tar.gz, damaged, protected by a password, too large, or made to do harm.

@@ -25,7 +25,7 @@ _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
 
 
 class Unreadable(Exception):
-    """One file cannot be used as a picture; it is left out, and the run goes on. The text says why."""
+    """A file that cannot be used as a picture and is left out of the run; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ _JPEG_IN_TIFF = (6, 7)  # values of the tag for its compression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A picture and what a person may want to know about it.
+    """A decoded picture with remarks for the user.
 
     Attributes:
         picture: as it is in the file, or prepared where that was asked for.

@@ -1,4 +1,4 @@
-"""Pictures that were read and prepared alike, with their annotations, and what is said of unusual ones."""
+"""Pictures that were read and prepared alike, with their annotations, and notes on unusual ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OVEREXPOSED = 2  # pictures; a dark one of more bits ends at the same value by 
 
 @dataclass(slots=True)
 class DrawnPictures:
-    """What was read; pictures are known by their index among the entries.
+    """Pictures that were read, by their index among the entries.
 
     Attributes:
         pixels: uint8 (M, C, H, W), in the order in which pictures were read.

@@ -1,4 +1,4 @@
-"""torchvision's small image sets: read like the files of a folder, downloaded once in a thread for all who wait.
+"""torchvision's small image sets, read like the files of a folder and downloaded once, in a thread.
 
 CIFAR's files are pickles; torchvision reads them only after comparing each with its published check sum.
 """

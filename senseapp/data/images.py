@@ -1,4 +1,4 @@
-"""Prepared images: cropped by timm's transforms, kept as uint8 pixels and normalised batch by batch."""
+"""Prepared images: cropped by timm's transforms, stored as uint8 pixels and normalised batch by batch."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _say_the_same(cells: Sequence[tuple[str, ...]], places: Sequence[int]) -> bo
 
 
 def truth_in(cell: str) -> bool | None:
-    """Return whether a cell says yes; None where it says neither yes nor no."""
+    """Return whether a cell means true; None if it means neither true nor false."""
     text = _whole_number(cell) or cell.casefold()
     return True if text in _ON else False if text in _OFF else None
 

@@ -1,4 +1,4 @@
-"""Label tables: which column names the pictures, which holds the labels, and what each cell says."""
+"""Label tables: the column that names the pictures, the columns with labels, and the meaning of each cell."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def load_named(
     task: Task,
     data_roots: Sequence[Path] = (),
 ) -> ImageSet:
-    """Load the images of these names, prepared as the model wants them; those that are gone are left out.
+    """Load the images with these names, prepared for the model; missing ones are left out.
 
     Raises:
         InvalidDataset: the source cannot be read any more, or none of them.
@@ -243,7 +243,7 @@ def _random(request: ImageRequest) -> ImageSet:
 
 
 def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
-    """Refuse settings that would change nothing: a person who gives one expects it to count."""
+    """Refuse settings that would have no effect."""
     overridden = [name for name in names if getattr(spec, name) not in ((), None, "rgb", False)]
     if overridden:
         raise InvalidSpec(f"{reason} Leave out {', '.join(overridden)}.")

@@ -1,4 +1,4 @@
-"""What is kept of each image, pixels and targets alike: room for it, draws from it, copies and digests."""
+"""Rows for each image, pixels and targets alike: allocation, draws, copies and digests."""
 
 from __future__ import annotations
 

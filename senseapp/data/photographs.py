@@ -1,4 +1,4 @@
-"""The photographs that ship with senseapp: crops of eleven pictures, for networks that see the world.
+"""The photographs that ship with senseapp: crops of eleven pictures, for networks trained on photographs.
 
 Crops of some pictures are measured on, crops of the others are left to check schedules on: no scene is in both.
 Where the pictures come from and who made them: ``assets/README.md``.

@@ -1,4 +1,4 @@
-"""Which picture each name in a table means: paths, bare names, names without suffix or in another spelling."""
+"""Match of names in a table with pictures: paths, bare names, names without suffix or in another spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decode foreign picture files in processes that end by themselves when one takes too long or too much memory.
+"""Decode foreign picture files in processes with limits on time and memory.
 
 A file of a few kilobytes can keep a decoder busy for hours: a progressive JPEG of thousands of scans, a GIF of a
 million comments. No thread can be ended in the middle of a C library, but the system ends a process: each picture has
@@ -160,7 +160,7 @@ class PictureDecoder:
 
 
 class PictureDecoders:
-    """Lends out decoders; as many as threads ask at the same time, of which one stays for later."""
+    """Pool of decoder processes: one for each thread that decodes, of which one is kept for later."""
 
     def __init__(self) -> None:
         self._idle: list[PictureDecoder] = []
@@ -256,7 +256,7 @@ def _decode_next(requests: IO[bytes], answers: IO[bytes], room: _Asking) -> None
 
 
 def _rest_until_asked(requests: IO[bytes]) -> None:
-    """Give freed memory back if nothing comes for a moment: this process stays, and a large file took up to a GB."""
+    """Return freed memory to the system after a moment without requests: a large file takes up to a GB."""
     with suppress(OSError, ValueError):  # no pipe, or a system that cannot wait for one
         if not select.select([requests], [], [], _IDLE_SECONDS)[0]:
             give_back_freed_memory()

@@ -1,4 +1,4 @@
-"""One picture that a person brings, prepared as a network wants it."""
+"""One uploaded picture, prepared for a network."""
 
 from __future__ import annotations
 

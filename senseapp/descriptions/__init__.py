@@ -1,4 +1,4 @@
-"""What compressions and sources of networks say about themselves: plain values that all else is derived from."""
+"""Descriptions of compressions, sources of networks and runtimes: plain values that all else is derived from."""
 
 from senseapp.descriptions.compressions import (
     COMPRESSIONS,

@@ -63,7 +63,7 @@ def options_of(settings: Any) -> dict[str, Option]:
 
 
 class Effect(Enum):
-    """What becomes of the weights of a layer, which decides what a level saves and what a file may store."""
+    """Effect on the weights of a layer, which decides the savings of a level and what a file may store."""
 
     ZEROS = "zeros"
     CHANNELS = "channels"
@@ -96,7 +96,7 @@ class CompressionConfig(ABC):
 
     @property
     def schedule_notes(self) -> tuple[str, ...]:
-        """Sentences on what a schedule and its target files, which hold one number per layer, do not say."""
+        """Notes on properties of schedules that target files, with one number per layer, cannot express."""
         return ()
 
     @property

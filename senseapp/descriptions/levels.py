@@ -1,4 +1,4 @@
-"""Scales of compression levels: what a level is, how people write it, and how damage runs between two of them.
+"""Scales of compression levels: their units, their text form, and interpolation of damage between levels.
 
 The engine counts a level as a fraction (of weights or channels) or as a number of bits; people and files say percent
 and bits.
@@ -139,7 +139,7 @@ class LevelScale(ABC):
         return sorted(levels, key=self.strength)
 
     def shown(self, level: float) -> float:
-        """Return ``level`` in people's unit, without binary dust (0.07 becomes 7.0)."""
+        """Return ``level`` in display units, without binary rounding (0.07 becomes 7.0)."""
         return round(self.per_level * level, _SHOWN_DIGITS)
 
     def from_shown(self, number: float) -> float:
@@ -151,7 +151,7 @@ class LevelScale(ABC):
         return tuple(self.from_shown(number) for number in parse_numbers(text, what=what))
 
     def text(self, level: float) -> str:
-        """Return a level as people say it: ``50 %``, ``4 bits``."""
+        """Return a level in display units: ``50 %``, ``4 bits``."""
         return f"{self.shown(level):g} {self.suffix}"
 
     def texts(self, levels: Iterable[float]) -> str:
@@ -165,7 +165,7 @@ class LevelScale(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FractionScale(LevelScale):
-    """Levels are shares of a layer's weights or channels, strictly between 0 and 1; people say percent."""
+    """Levels are shares of a layer's weights or channels, strictly between 0 and 1, shown in percent."""
 
     choices: tuple[float, ...] = FRACTIONS
     default: tuple[float, ...] = (0.25, 0.5, 0.75)

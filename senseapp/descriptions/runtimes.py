@@ -1,4 +1,4 @@
-"""What a runtime says about itself: its name, its files, and the words that pages, reports and commands use."""
+"""Descriptions of runtimes: names, files, and the words for pages, reports and commands."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def installed_runtimes() -> tuple[RuntimeDescription, ...]:
 
 
 def usual_runtime() -> str:
-    """Return the name of the runtime where nobody asks for another, and of records that name none: the first."""
+    """Return the name of the default runtime, also of records that name none: the first."""
     return next(iter(RUNTIMES))
 
 
 def runtime_words(name: str) -> RuntimeDescription:
-    """Return the description of a runtime for people; of one that is not installed here, what its name says."""
+    """Return the description of a runtime; for one that is not installed, a description with its name alone."""
     if name in RUNTIMES:
         return RUNTIMES[name]
     return RuntimeDescription(name=name, label=name, file_title=name, suffix="", operations="", opened_by=name)

@@ -21,6 +21,8 @@ class ModelSource:
         loader: ``module:name`` of a function that takes a :class:`~senseapp.records.spec.ModelSpec` and a function
             called with a sentence before each long step, and returns a
             :class:`~senseapp.networks.loaded.LoadedModel`; it may load torch. Empty where there is no network to run.
+        task: what its networks do, one of :data:`senseapp.tasks.TASKS`, or a function of a network's name that returns
+            that; empty where the user has to choose it.
         names: of its networks; None where the catalogue lists them, or a checkpoint says which.
         needs_name: whether a model has to be named.
         reads: what it does with the file that it needs, as ``recognises a checkpoint``; empty where it needs none.
@@ -32,6 +34,7 @@ class ModelSource:
     name: str
     label: str
     loader: str
+    task: str | Callable[[str], str] = ""
     names: tuple[str, ...] | None = None
     needs_name: bool = False
     reads: str = ""
@@ -43,6 +46,10 @@ class ModelSource:
     def is_runnable(self) -> bool:
         """Whether there is a network to run, and not only what was measured of one."""
         return bool(self.loader)
+
+    def task_of(self, name: str) -> str:
+        """Return what a network of this name does; empty where the user has to choose it."""
+        return self.task if isinstance(self.task, str) else self.task(name)
 
     def check(self, name: str) -> None:
         """Raise InvalidSpec unless ``name`` may be one of its networks."""
@@ -58,10 +65,21 @@ class ModelSource:
         return found
 
 
+def _task_of_demo(name: str) -> str:
+    return "detection" if name == "shapes_detector" else "classification"
+
+
+def _task_in_torchvision(name: str) -> str:
+    """Return the task in the catalogue; networks of a torchvision that is newer than the catalogue are classifiers."""
+    known: str = object_at("senseapp.networks.sources.catalogue:task_of_architecture")("torchvision", name)
+    return known or "classification"
+
+
 DEMO = ModelSource(
     name="demo",
     label="Demo",
     loader="senseapp.networks.sources.load:load_demo",
+    task=_task_of_demo,
     names=("", "efficientnet_lite0", "shapes_detector"),
     help="They ship with senseapp: nothing to download.",
 )
@@ -69,18 +87,21 @@ TIMM = ModelSource(
     name="timm",
     label="Library",
     loader="senseapp.networks.sources.load:load_architecture",
+    task="classification",
     needs_name=True,
 )
 TORCHVISION = ModelSource(
     name="torchvision",
     label="Library",
     loader="senseapp.networks.sources.load:load_architecture",
+    task=_task_in_torchvision,
     needs_name=True,
 )
 CHECKPOINT = ModelSource(
     name="auto",
     label="Upload a checkpoint",
     loader="senseapp.networks.sources.load:load_architecture",
+    task="classification",  # until an architecture with another task is recognised
     reads="recognises a checkpoint",
 )
 ONNX = ModelSource(
@@ -105,7 +126,7 @@ SOURCES: Registry[ModelSource] = Registry(
 
 @dataclass(frozen=True, slots=True)
 class ImageSetFacts:
-    """What is known about one set before it is downloaded.
+    """Facts about an image set before it is downloaded.
 
     Attributes:
         name: as it is written after ``torchvision/``.

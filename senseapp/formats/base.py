@@ -1,4 +1,4 @@
-"""What every target format promises, and the checks that all of them share."""
+"""Interface of target formats, and the checks that all of them share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTES = "_notes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFormat:
-    """One target format: who reads it, what it can say, and how it is written.
+    """A target format: its reader, its limitations, and how it is written.
 
     Attributes:
         name: what ``--format`` takes; people see ``title``.
@@ -92,7 +92,7 @@ class ExportFormat:
         return self.render(reached, profile, self.notes(schedule, profile))
 
     def notes(self, schedule: Schedule, profile: ModelProfile) -> tuple[str, ...]:
-        """Return what the file of a checked ``schedule`` cannot say, and which layers the tool does not know or take.
+        """Return the limitations of the file of a checked ``schedule``, and the layers that the tool does not support.
 
         They stand in the file, and belong beside it wherever it is offered.
         """

@@ -159,7 +159,7 @@ class _Modifier:
 
 
 class _SparsemlDumper(yaml.SafeDumper):
-    """Knows modifiers; kept apart so that the safe dumper of the rest of the program stays as it is."""
+    """YAML dumper with modifiers; a class of its own, so that the program's safe dumper is not changed."""
 
 
 _SparsemlDumper.add_representer(

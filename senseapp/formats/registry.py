@@ -98,7 +98,7 @@ def _target_files(
 
 
 def _told(target: ExportFormat, schedule: Schedule, profile: ModelProfile, name: str, run: str) -> list[str]:
-    """Return who reads the file, what it cannot say, and the lines that apply it, as they stand in the README."""
+    """Return reader, limitations and the lines that apply the file, as the README has them."""
     inside = [*target.notes(schedule, profile), *target.lines(schedule, name, run=run).splitlines()]
     return [f"{name}: {target.reader}", *(f"    {line}".rstrip() for line in inside), ""]
 

@@ -30,7 +30,7 @@ class Executor(Protocol):
         """Return how long all measurements take."""
 
     def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
-        """Yield a result for each job; those of one target come in the order of their spans."""
+        """Yield a result for each job; results of one target are in the order of their spans."""
 
     def environment(self) -> dict[str, str]:
         """Return entries for the environment of a result."""

@@ -14,6 +14,7 @@ from senseapp.core.errors import SeveralLabelsError
 from senseapp.data.images import ImageSet, follow
 from senseapp.data.load import images_for
 from senseapp.data.pictures import SEVERAL_NOTE
+from senseapp.descriptions import SOURCES
 from senseapp.measure.context import MeasurementContext, choose_device
 from senseapp.measure.executor import Executor
 from senseapp.measure.plan import Layout, settle_kernels, split
@@ -28,7 +29,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import LayerMeasurement, PassSettings, RunResult, Status, latest
 from senseapp.records.profile import ModelProfile, counting_notes
 from senseapp.records.resolution import spearman, visible_words
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import RunSpec
 from senseapp.tasks import MULTILABEL, task_named
 
 
@@ -242,7 +243,8 @@ def _loaded(
 
 def _with_own_task(spec: RunSpec, model: LoadedModel) -> RunSpec:
     """Return the settings with the task that a recognised checkpoint's architecture is made for."""
-    if model.task in ("", spec.model.task) or spec.model.task != ModelSpec().task:
+    usual = SOURCES[spec.model.library].task_of(spec.model.name)
+    if model.task in ("", spec.model.task) or spec.model.task != usual:
         return spec
     return replace(spec, model=replace(spec.model, task=model.task))
 

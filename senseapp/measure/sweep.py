@@ -310,7 +310,7 @@ class Sweep:
 
 
 def _require_abilities(spec: SensitivitySpec, abilities: Abilities) -> None:
-    """Raise InvalidSpec, with what the network lacks, where ``spec`` asks for that."""
+    """Raise InvalidSpec if ``spec`` requires an ability that the network lacks."""
     if spec.compression.description.removes_channels and abilities.structural_pruning:
         raise InvalidSpec(f"{abilities.structural_pruning} Choose sparsity or quantization.")
     if spec.mode == "quick" and abilities.gradients:

@@ -1,4 +1,4 @@
-"""What is measured: every metric is one object, and all that is known of it is derived from that.
+"""Metrics: every metric is one object, from which all of its properties are derived.
 
 A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS` or an entry point of that group.
 """
@@ -51,7 +51,7 @@ def divergence_among(names: Collection[str]) -> str | None:
 
 
 def primary_among(names: Collection[str], *, labelled: bool = False) -> str | None:
-    """Return the first of ``names`` that people judge a model by, on request only by labels; None if there is none."""
+    """Return the first primary metric of ``names``, optionally of those with labels; None if there is none."""
     primary = (metric for metric in METRICS.values() if metric.primary and metric.name in names)
     return next((metric.name for metric in primary if metric.needs_labels or not labelled), None)
 

@@ -1,4 +1,4 @@
-"""What a metric is: terms of each image, how their sums become a change with an interval, and its words.
+"""Interface of metrics: terms of each image, the change with an interval from their sums, and words.
 
 A metric compares the compressed model with the uncompressed one on the same images. Its moments are sums over images
 in float64, so those of batches, chunks and shards add up (:meth:`Metric.merge`). For most metrics they are
@@ -121,7 +121,7 @@ class Metric(ABC):
 
     @property
     def tolerable(self) -> float:
-        """The largest ``delta`` of a whole compressed model that is tolerable where nobody says otherwise."""
+        """The largest ``delta`` of a whole compressed model that is tolerable by default."""
         return self.notable
 
     # ---- measurement
@@ -274,7 +274,7 @@ class Metric(ABC):
 
     @property
     def change_inside(self) -> str:
-        """What a drop is called inside a sentence; abbreviations stay as they are."""
+        """Name of a drop inside a sentence; abbreviations keep their capitals."""
         title = self.change_title
         return title if title[:2].isupper() else title[0].lower() + title[1:]
 

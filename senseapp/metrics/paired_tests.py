@@ -1,4 +1,4 @@
-"""Whether one way to run a model is clearly better than another, on the same images.
+"""Paired tests: whether one way to run a model is better than another on the same images.
 
 Accuracy is compared by McNemar's exact test. It says little about a few dozen images, so the cross-entropy of each
 image is compared too, by a paired t test, after the temperature that suits each way best: a preparation that only

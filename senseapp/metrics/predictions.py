@@ -1,4 +1,4 @@
-"""What metrics compare of a network's outputs: compact predictions, one for each image.
+"""Predictions: the compact form of a network's outputs that metrics compare, one entry for each image.
 
 A task that compares one tensor, such as class scores (N, classes), uses that tensor. Others use :class:`Columns`:
 several tensors, or objects of different size for each image, such as its boxes.

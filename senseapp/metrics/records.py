@@ -1,4 +1,4 @@
-"""Metrics of all images together that are no mean over images, such as average precision."""
+"""Metrics over all images together that are no mean over images, such as average precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics of one row of numbers per image, (N, outputs), have in common, whatever the numbers mean."""
+"""Base of metrics of one row of numbers per image, (N, outputs), independent of their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each result of a pass depends on: which modules, through tensors and through numbers that the code has read."""
+"""Dependence of each result of a pass on modules, through tensors and through numbers that the code has read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One interface for what answers images: a torch module with its context, or a file that is open in a runtime."""
+"""One interface for a torch module with its context and for a file that is open in a runtime."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def abilities_of(module: nn.Module) -> Abilities:
 
 
 def images_per_pass(module: nn.Module) -> int | None:
-    """Return how many images each pass of ``module`` computes, given or not; None for as many as are given.
+    """Return the number of images that ``module`` computes in each pass, whatever its input; None for its input's.
 
     It is a number for a network from a file with a fixed batch: it takes any number of images, in several passes.
     """

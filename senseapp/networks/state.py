@@ -1,4 +1,4 @@
-"""What passes of a model write to it: counters, caches, running statistics, states of recurrent layers."""
+"""State that passes of a model change: counters, caches, running statistics, states of recurrent layers."""
 
 from __future__ import annotations
 

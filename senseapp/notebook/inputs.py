@@ -1,4 +1,4 @@
-"""What a notebook hands over: a network, one batch of what it is called with, and fasterai's words for settings."""
+"""Inputs of a notebook: a network, one batch of its arguments, and settings in fasterai's words."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def usual_granularity(granularity: str) -> str:
 
 
 def criterion_of(criteria: Criteria) -> tuple[str, Callable[[Tensor], Tensor] | None]:
-    """Return the name of the criterion that settings know, and a function of weights where it is none of these.
+    """Return the criterion's name in the settings, and a function of weights if it is none of the known ones.
 
     An object of fasterai scores with its ``f``, against the weights at the start, which are those of now; one that
     looks at data scores as Wanda does.

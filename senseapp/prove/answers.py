@@ -1,4 +1,4 @@
-"""Answers to images: which a compressed model changes, which classes pay for it, and what a delivered file answers.
+"""Predictions for single images: those that a compressed model changes, losses by class, those of a delivered file.
 
 Intervals of classes are Tango's (paired right and wrong answers) or mid-P (answers that change), each with confidence
 1 − 0.05 / K for K classes (Bonferroni), so that all of them hold together with 95 %: a class whose interval excludes

@@ -40,7 +40,7 @@ _Touched = tuple[Collection[str], Mapping[str, Sequence[int]]]
 
 
 class ConditionalSensitivity:
-    """Measures layers one at a time while all others hold what a schedule gives them.
+    """Sensitivity of single layers while all others are compressed by a schedule.
 
     Attributes:
         levels: what the schedule gives each layer, or first member of a group; without what cannot be carried out.

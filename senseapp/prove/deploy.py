@@ -1,4 +1,4 @@
-"""The file that runs: made of proven weights, in int8 where that does little harm, and measured in its runtime."""
+"""The deployed file: made of proven weights, in int8 where that does little harm, and measured in its runtime."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def bits_of(schedule: Schedule) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """A file, what was measured of it, and what it answers to each image; None for tasks without answers.
+    """A file with its measurements and its answer to each image; None for tasks without answers.
 
     Attributes:
         variant: which of several files of one search it is; empty for the one that was asked for.

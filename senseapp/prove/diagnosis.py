@@ -1,4 +1,4 @@
-"""Find out why a layer is fragile: look at its weights, its input and its norm, and measure what would help."""
+"""Diagnosis of a fragile layer: outliers in its weights, input and norm, and the measured effect of remedies."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _alone(
 
 
 def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tuple[Finding, ...]:
-    """Return what stands out in ``layer`` of ``model`` and what it reads of ``batches``, the farthest first."""
+    """Return the outliers in ``layer`` of ``model`` and in its inputs from ``batches``, the largest first."""
     profile = next(each for each in profile_model(model, batches[0]).layers if each.name == layer)
     weights, _ = find_weights(model, (profile,))
     if layer not in weights:

@@ -1,4 +1,4 @@
-"""What people must know of a file that was measured in a runtime before they take it, in sentences."""
+"""Notes on a file that was measured in a runtime, as sentences."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _against_default(file: RuntimeFigures, own: MetricChange, default: RuntimeFi
 
 
 def _against_limit(file: RuntimeFigures, most_changed: float) -> Iterator[str]:
-    """Say where more answers changed on these images than on those that chose what stays in float."""
+    """Note files whose answers change more on these images than on those that chose the nodes in float."""
     name = next((each.metric for each in file.changes if _counts_changed(each.metric)), None)
     change = change_in(file.changes, name) if name is not None else None
     if change is not None and change.delta > most_changed:

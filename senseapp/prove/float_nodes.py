@@ -1,4 +1,4 @@
-"""Which nodes of an int8 file are better left in float: measured in the runtime, for the time that they cost."""
+"""Choice of the nodes of an int8 file to leave in float: measured in the runtime, for the time that they cost."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ class Int8Search:
         return self._judged(content).damage
 
     def _judged(self, content: bytes) -> Judgement:
-        """Return what a file was found to do; the last one is kept, as it is asked about twice."""
+        """Return the judgement of a file; the last one is cached, as it is needed twice."""
         known, judgement = self._last
         if judgement is None or known != content:
             judgement = self._judge.judged(self._runtime.open(content))
@@ -370,7 +370,7 @@ def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: 
 
 
 def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]:
-    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
+    """Return images of the curves, in batches: those for ranges and weights, and those for judging."""
     curves = evaluator.images.curves
     generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
     order: list[int] = torch.randperm(len(curves), generator=generator).tolist()

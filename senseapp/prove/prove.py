@@ -140,7 +140,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSchedule:
-    """A schedule measured on the proof images, before all else that a proof says of it: what is refused needs no more.
+    """A schedule measured on the proof images, before the rest of a proof is made.
 
     Attributes:
         schedule: as it was solved again, where it was.
@@ -197,7 +197,7 @@ class MeasuredSchedule:
 
     @property
     def loss(self) -> float:
-        """What it loses in :attr:`judged_by`; infinite where that is no number."""
+        """Loss in :attr:`judged_by`; infinite if it is not a number."""
         change = change_in(self.found.best, self.judged_by)
         return change.delta if change is not None and not math.isnan(change.delta) else math.inf
 
@@ -316,7 +316,7 @@ def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tupl
 
 
 def _short_of_budget(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:
-    """Say so where less was saved than asked for: what neighbouring pruned layers save together is an estimate."""
+    """Note a saving below the budget: joint savings of neighbouring pruned layers are estimates."""
     if schedule.budget is None or schedule.budget.kind == "bits":
         return ()
     kind, target = schedule.budget.kind, schedule.budget.target

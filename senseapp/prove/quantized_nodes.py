@@ -1,4 +1,4 @@
-"""Is a quantized file good, and which of its nodes is to blame? Each is put back in float alone."""
+"""Loss of a quantized file, and the share of each node, measured by putting it alone back in float."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from senseapp.records.spec import RunSpec
 from senseapp.runtimes.base import QuantizedFile, runtime_for
 from senseapp.tasks import task_named
 
-_USUAL_IMAGES = 64  # where the run sets none, as many as calibrate
+_USUAL_IMAGES = 64  # where the run sets none; each node costs a pass over them
 _BATCH = 16  # images of a pass, whose tensors at all nodes are held twice
 
 

@@ -96,7 +96,7 @@ def recommend(
 
 
 def judged_by(evaluator: ScheduleEvaluator) -> str:
-    """Return the metric that people judge the run's model by, among those that its images allow."""
+    """Return the primary metric of the run's model, among those that its images allow."""
     images, task = evaluator.images.curves, evaluator.task
     names = task.metrics(has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes)
     return primary_among(names) or divergence_among(names) or evaluator.result.metric

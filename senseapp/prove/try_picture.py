@@ -1,4 +1,4 @@
-"""What the original network and delivered files answer to one picture that anybody may have made."""
+"""Predictions of the original network and of delivered files for one uploaded picture."""
 
 from __future__ import annotations
 

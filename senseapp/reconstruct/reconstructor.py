@@ -1,4 +1,4 @@
-"""Schedules carried out in the uncompressed network of a run, and the repairs of what compression leaves."""
+"""Schedules applied to the uncompressed network of a run, and repair of the compressed network."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Reconstructor:
 
     @property
     def usual_adapting(self) -> Adapting:
-        """How schedules of the run are carried out where nobody says otherwise: as their layers were measured."""
+        """Default adaptation of the run's schedules: as in the measurement of its layers."""
         return "minutes" if self.spec.adapted else "off"
 
     def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[SequentialPass | TunedBlocks, ...]:

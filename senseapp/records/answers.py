@@ -253,7 +253,7 @@ class PictureAnswers:
     notes: tuple[str, ...] = ()
 
     def of(self, file: str) -> PictureAnswer | None:
-        """Return what the file of this name answers; None where it was not asked."""
+        """Return the answer of the file with this name; None if it has none."""
         return dict(self.files).get(file)
 
 

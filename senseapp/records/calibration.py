@@ -1,4 +1,4 @@
-"""What a check of the images that an int8 file is calibrated on found: how many are needed, and what they leave out."""
+"""Result of a check of calibration images: how many are needed, and which tensors they do not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check of one file against another: what was asked, what was measured of both, and whether the limits hold."""
+"""A check of one file against another: settings, measurements of both, and whether the limits hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from senseapp.records.spec import DataSpec, ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec:
-    """What is compared with what, on which images, and what is allowed.
+    """Settings of a check: reference, candidate, images and limits.
 
     Attributes:
         reference, candidate: each an ONNX file, a checkpoint of a known architecture, or a network by name. A candidate
@@ -62,7 +62,7 @@ class CheckSpec:
         return f"{file_name(self.candidate)} against {file_name(self.reference)}"
 
     def without_folders(self) -> CheckSpec:
-        """Return the same with only the names of files, for people who may not know where they lie."""
+        """Return a copy with file names in place of paths, for readers who may not know the paths."""
         from dataclasses import replace
 
         models = {name: getattr(self, name) for name in ("reference", "candidate")}

@@ -296,7 +296,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What was measured of a file in its runtime, beside what it competes with, in one run.
+    """Measurements of a file in its runtime and of its competitors, in one run.
 
     Attributes:
         figures: of ``file``; of ``original``, the uncompressed network in float; of ``int8``, the same network as the

@@ -1,4 +1,4 @@
-"""What is known of a checkpoint and of images before a run: how they fit the model, and which preparation suits it."""
+"""Reports on a checkpoint and on images before a run: their fit to the model, and the chosen preparation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PreparationTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparationChoice:
-    """What was tried, and what was chosen.
+    """Alternatives that were tried, and the chosen one.
 
     Attributes:
         spec: the settings to measure with: nothing is left to choose, and they say how it was chosen.
@@ -64,7 +64,7 @@ class PreparationChoice:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The verdict, the best of what was tried, and the caveats, for people without a page."""
+        """The verdict, the best of the trials, and the caveats, as text."""
         best = "; ".join(f"{trial.title}: {trial.result}" for trial in self.trials[:_LISTED_AT_MOST])
         tried = f"{self.subject} tried on these images, the best first: {best}." if len(self.trials) > 1 else ""
         return tuple(note for note in (self.verdict, tried, *self.caveats) if note)
@@ -177,7 +177,7 @@ class OnnxReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSurvey:
-    """What a folder, archive or image set holds, told by its names; pictures are decoded until one can be.
+    """Contents of a folder, archive or image set by names; pictures are decoded until one succeeds.
 
     Attributes:
         title: its name.

@@ -1,4 +1,4 @@
-"""What a page sees of a job, and what the store keeps of a run."""
+"""Snapshot of a job for pages, and the stored record of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found of one layer: its values on their quantization grid, and why it is fragile."""
+"""Findings on one layer: its values on their quantization grid, and why it is fragile."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class RunResult:
         return primary_among(names) or divergence_among(names) or self.metric
 
     def without_folders(self) -> RunResult:
-        """Return the result with only the names of the files that it was made from, for people who take it away."""
+        """Return a copy with file names in place of paths, for the run file."""
         return replace(self, spec=self.spec.without_folders())
 
     def at(self, level: float) -> tuple[LayerMeasurement, ...]:
@@ -249,12 +249,12 @@ class Reused:
 
     @property
     def sentence(self) -> str:
-        """What the owner of both runs is told."""
+        """Sentence for the owner of both runs."""
         return self._taken_from(f"run “{self.title}”")
 
     @property
     def note(self) -> str:
-        """What everybody is told who sees the result: that the other run exists is known, not what it is called."""
+        """Sentence for all viewers of the result, without the title of the other run."""
         return self._taken_from("an earlier run")
 
     def _taken_from(self, source: str) -> str:

@@ -1,4 +1,4 @@
-"""What a short probe found of int8 on this machine, and what it predicts for a network before anything is made."""
+"""Times of int8 measured by a short probe on this machine, and the prediction for a network."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def verdict_of(
 
 
 def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
-    """Return why no candidate keeps ``promise``, and what can be promised and what it takes; empty where one does."""
+    """Return why no candidate keeps ``promise``, what can be promised and what would be needed; empty if one does."""
     found = verdicts(candidates, promise)
     if any(each.holds for each in found.values()):
         return ""

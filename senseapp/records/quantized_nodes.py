@@ -1,4 +1,4 @@
-"""What rounding each node of a quantized file does to its answers."""
+"""Effect of each node's rounding on the outputs of a quantized file."""
 
 from __future__ import annotations
 

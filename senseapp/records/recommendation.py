@@ -1,4 +1,4 @@
-"""The recommendation of a run: the largest saving whose measured loss is tolerable, in words that anybody reads."""
+"""The recommendation of a run: the largest saving whose measured loss is tolerable, and its sentences."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Recommendation:
 
     @property
     def evidence(self) -> str:
-        """How that is known: what was measured on how many images, with its interval, and what uniform would lose."""
+        """The measurement behind the recommendation: images, interval, and the loss of the uniform schedule."""
         view, loss = METRICS[self.metric], self.loss
         if loss is None:
             return self._mildest(view)
@@ -83,7 +83,7 @@ class Recommendation:
         return f"Measured on {where}: {_lost(view, loss)} ({interval}; {allowed} allowed).{beside}{self._bound(loss)}"
 
     def _bound(self, loss: MetricChange) -> str:
-        """Say what is lost at most on new images; nothing where held-out images did not judge, or compared unknowns."""
+        """Return the sentence on the bound of the loss on new images; empty without held-out images."""
         tried = self.validation.tried if self.validation else 0
         if not (self.held_out and tried and loss.moments) or METRICS[loss.metric].resampled:
             return ""  # a bootstrap takes too long for a page; the files of the proof carry its bound
@@ -91,7 +91,7 @@ class Recommendation:
         return f" {bound_text(loss, bound)}"
 
     def _mildest(self, view: Metric) -> str:
-        """Say what the mildest schedule loses that was tried: on the images that refused it, where they did."""
+        """Return the sentence on the loss of the mildest schedule tried, on the images that refused it if they did."""
         known = [(tried, change) for tried in self.refused or self.tried if (change := tried.change(self.metric))]
         if not known:
             return self.missing or "No schedule could be measured."
@@ -103,7 +103,7 @@ class Recommendation:
 
 
 def _lost(view: Metric, loss: MetricChange) -> str:
-    """Return what was lost in words that anybody reads: ``100 % before, 99.3 % after, 0.7 points lost``."""
+    """Return the loss in words: ``100 % before, 99.3 % after, 0.7 points lost``."""
     if view.needs_labels:
         before, after = view.value_text(loss.baseline), view.value_text(loss.value)
         return f"{before} before, {after} after, {view.change_text(loss.delta)} lost"

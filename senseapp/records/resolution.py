@@ -1,4 +1,4 @@
-"""What the images of a run can show: losses not lost in chance, whether the model works at all, ranks and ties.
+"""Resolution of a run's images: losses above noise, a baseline that works, ranks and ties.
 
 Headline, default metric, leaderboard, schedules and colours all ask here. docs/INTERVALS.md says why it is so.
 """
@@ -33,7 +33,7 @@ def joint_confidence(count: int, confidence: float = 0.95) -> float:
 
 
 def _surely_below(lows: Sequence[float], highs: Sequence[float]) -> NDArray[np.bool_]:
-    """Matrix whose entry (i, j) says that interval i lies wholly below interval j."""
+    """Matrix whose entry (i, j) is whether interval i lies wholly below interval j."""
     if len(lows) != len(highs):
         raise InvalidInput(f"Each interval needs both ends, got {len(lows)} lower and {len(highs)} upper ends.")
     below: NDArray[np.bool_] = np.asarray(highs, dtype=float)[:, None] < np.asarray(lows, dtype=float)[None, :]
@@ -156,13 +156,13 @@ def smallest_visible_loss(result: RunResult, metric: str, level: float | None = 
 
 
 def can_show(result: RunResult, metric: str, loss: float) -> bool:
-    """Whether the images of ``result`` show a ``loss`` of that size in ``metric``, as far as intervals are known."""
+    """Whether the images of ``result`` resolve a ``loss`` of that size in ``metric``, by the known intervals."""
     visible = smallest_visible_loss(result, metric)
     return visible is None or visible <= loss
 
 
 def hides_losses(result: RunResult, metric: str) -> str:
-    """Say that losses which matter stay hidden, as part of a sentence; empty where the images show them.
+    """Return the part of a sentence that notable losses are not resolved; empty if the images resolve them.
 
     ``20 images cannot show a drop in top-1 accuracy under about 16 points``.
     """
@@ -241,7 +241,7 @@ def _num_colours(changes: Sequence[tuple[float, float, float]], notable: float) 
 
 
 def baseline_warning(result: RunResult) -> str:
-    """Say that the uncompressed model does not do its task on these images; empty where it does, or nobody knows."""
+    """Return a warning that the uncompressed model fails its task on these images; empty if it does not, or unknown."""
     if not result.num_samples or not result.profile.pretrained:
         return ""
     task = task_named(result.spec.model.task)

@@ -219,7 +219,7 @@ class ValidationResult:
 
     @property
     def repair_words(self) -> tuple[str, str]:
-        """What was done to the model that :attr:`repaired` was measured of, and what it is with that."""
+        """Repair of the model that :attr:`repaired` was measured on, in words."""
         return ("repair", "repaired") if self.adapting == "off" else ("adapting", "adapted")
 
     @property

@@ -14,7 +14,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.metrics import metric_named
-from senseapp.tasks import task_named
+from senseapp.tasks import CLASSIFICATION, TASKS, task_named
 
 Goal = Literal["smaller", "faster", "targets"]
 """What a run is for: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
@@ -66,7 +66,8 @@ class ModelSpec:
         outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
         in_runtime: of an ONNX file, whether onnxruntime computes nodes that senseapp does not read.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
-        task: one of :data:`senseapp.tasks.TASKS`.
+        task: one of :data:`senseapp.tasks.TASKS`; empty takes that of the source's network, and is an error for
+            sources whose networks do not say it, such as ONNX files.
     """
 
     library: str = "demo"
@@ -79,10 +80,14 @@ class ModelSpec:
     num_classes: int | None = None
     in_chans: int | None = None
     img_size: int | None = None
-    task: str = "classification"
+    task: str = ""
 
     def __post_init__(self) -> None:
-        SOURCES.named(self.library).check(self.name)
+        source = SOURCES.named(self.library)
+        source.check(self.name)
+        object.__setattr__(self, "task", self.task or source.task_of(self.name))
+        if not self.task:
+            raise InvalidSpec(f"{self.title} does not say what it does. Choose a task: {', '.join(TASKS)}.")
         task_named(self.task)
         if self.outputs and not SOURCES[self.library].chooses_outputs:
             raise InvalidSpec(f"Outputs are chosen in an ONNX file; {self.title} has its own. Leave them out.")
@@ -270,13 +275,13 @@ register_family(CompressionConfig, lambda: {each.config.__name__: each.config fo
 register(RunSpec)
 
 
-def _with_network(fields: dict[str, Any]) -> dict[str, Any]:
-    """Read what was a switch for averaged weights as the network of that name."""
+def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Read what was a switch for averaged weights as the network of that name; all models were classifiers once."""
     averaged = fields.pop("use_ema", False)
-    return fields | {"network": AVERAGED} if averaged else fields
+    return {"task": CLASSIFICATION.name, **fields, **({"network": AVERAGED} if averaged else {})}
 
 
-register_upgrade(ModelSpec, _with_network)
+register_upgrade(ModelSpec, _upgraded)
 
 
 def patterns_in(layers: str | Sequence[str]) -> tuple[str, ...]:

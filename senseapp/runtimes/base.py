@@ -1,4 +1,4 @@
-"""What a runtime does: write a network as its file, open it, time it, and put it into int8 with a precision per node.
+"""Interface of runtimes: write a network as a file, open it, time it, and quantize with a precision per node.
 
 The search for nodes to keep in float, times as a budget and the proof on the file know runtimes only from here. A new
 one is a :class:`~senseapp.descriptions.runtimes.RuntimeDescription` that names a :class:`Runtime`.
@@ -281,7 +281,7 @@ class Runtime(ABC):
         return QuantizedWeights(content=content)
 
     def half_zero(self, content: bytes) -> bytes | None:
-        """Return a float file with the smaller half of each weight at zero, to time it; None where nobody needs it."""
+        """Return a float file with the smaller half of each weight at zero, to time it; None if it is not needed."""
         return None
 
     def input_words(self, shape: Sequence[int]) -> str:
@@ -411,7 +411,7 @@ class Runtime(ABC):
         raise InvalidSpec(f"What int8 gains in {self.description.label} is not known before a file is made.")
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
-        """Return where the time of a call of a file goes, by kind of operator; empty where the runtime says nothing."""
+        """Return the time of a call of a file by kind of operator; empty if the runtime does not report it."""
         return ()
 
     def time_products(

@@ -1,4 +1,4 @@
-"""An ONNX file that is open in a runtime: what all runtimes of ONNX files share."""
+"""An ONNX file that is open in a runtime: the common part of all runtimes of ONNX files."""
 
 from __future__ import annotations
 

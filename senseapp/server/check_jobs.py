@@ -64,13 +64,13 @@ register(CheckTask)
 
 
 class CheckFolder:
-    """The files of one check: what was asked, then the report or why there is none; uploads only until then."""
+    """The files of one check: its settings, then the report or the error; uploads until then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def begin(self, spec: CheckSpec, *, is_upload: Callable[[Path], bool]) -> CheckSpec:
-        """Write what was asked, with its uploads linked here, so that they stay while the check lasts; return it."""
+        """Write the settings, and link their uploads here, so that they exist during the check; return the settings."""
         with storage_errors("the folder of checks"):
             self.path.mkdir(parents=True)
         kept = replace(
@@ -83,7 +83,7 @@ class CheckFolder:
         return kept
 
     def spec(self) -> CheckSpec:
-        """Return what was asked, with names of files only."""
+        """Return the settings, with names of files only."""
         return loads((self.path / _SPEC).read_bytes(), CheckSpec)
 
     def save(self, report: CheckReport) -> None:
@@ -103,7 +103,7 @@ class CheckFolder:
             replace_file(self.path / _ERROR, error)
 
     def error(self) -> str:
-        """Return why there is no report; empty while it is not known."""
+        """Return why there is no report; empty until it is known."""
         path = self.path / _ERROR
         return path.read_text("utf-8") if path.is_file() else ""
 
@@ -207,7 +207,7 @@ class CheckObserver:
 
 
 def read_report(folder: CheckFolder) -> tuple[CheckReport | None, str]:
-    """Return the report of a check, and why there is none, each where it is known; damaged files are such a reason."""
+    """Return the report of a check and its error, each if known; a damaged file is an error."""
     try:
         return folder.report(), folder.error()
     except SenseError as error:

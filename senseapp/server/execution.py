@@ -188,7 +188,7 @@ def _estimate(
     session: Session,
     after_first: Callable[[Sequence[LayerMeasurement]], None],
 ) -> tuple[LayerMeasurement, ...]:
-    """Return the estimates; those of the first images, where there are more, are shown and given to ``after_first``."""
+    """Return the estimates; estimates of the first images are shown and passed to ``after_first``."""
     known = folder.load_estimates()
     if known is not None:
         return known

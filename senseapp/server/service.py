@@ -175,7 +175,7 @@ class Service:
         return record.run_id
 
     def _is_short(self, spec: RunSpec) -> bool:
-        """Return whether a run goes to the lane of short jobs, which requires that its time is known at once."""
+        """Return whether a run goes to the lane of short jobs, which requires a known predicted time."""
         known = self._backend.cards.knows(spec.model)
         return self._backend.is_short_run(spec, self.inputs.estimate_time(spec) if known else None)
 
@@ -277,7 +277,7 @@ class Service:
         return self._store.folder(self._store.readable(run_id, self.owner)).records(ChangedAnswers)
 
     def system(self) -> SystemReport:
-        """Return the current state of the server, for anybody who may open the app."""
+        """Return the current state of the server, for every visitor of the app."""
         running, waiting = self._backend.runner.load()
         processes = self._backend.processes
         return system_report(

@@ -18,6 +18,7 @@ from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _MOST_BYTES = 20_000_000  # a row for each layer and level: 100,000 of them
@@ -115,7 +116,7 @@ def _check_repeats(rows: tuple[DistillerRow, ...]) -> None:
 
 
 def _check_percent(rows: tuple[DistillerRow, ...]) -> None:
-    """Refuse accuracies given as fractions: they would be read as a hundredth of what they are."""
+    """Refuse accuracies written as fractions, which would be read as a hundredth of their value."""
     highest = 100 * max(max(row.top1, row.top5) for row in rows)
     if 0 < highest <= _PERCENT_CEILING:
         raise InvalidFile(
@@ -269,7 +270,7 @@ def read_distiller_csv(
     first = _baseline_row(*next(iter(by_layer.items())))
     return RunResult(
         spec=RunSpec(
-            model=ModelSpec(library="imported", name=title),
+            model=ModelSpec(library="imported", name=title, task=CLASSIFICATION.name),
             data=DataSpec(kind="imported"),
             sensitivity=SensitivitySpec(
                 compression=SparsityConfig(granularity=granularity), levels=levels, metric="top1"
@@ -290,7 +291,7 @@ def read_distiller_csv(
 
 
 def notes_on_names(result: RunResult) -> str:
-    """Return how an imported table was read and what it left out; empty where there is nothing to say."""
+    """Return notes on how an imported table was read and what it left out."""
     return " ".join(note for note in result.notes if note not in (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES))
 
 

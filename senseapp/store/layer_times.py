@@ -1,4 +1,4 @@
-"""Read how long layers take from files of other programs; anybody may have made them.
+"""Read times of layers from files of other programs, as untrusted text.
 
 A table of ``layer,level,ms`` holds every level. A report of a device (:mod:`senseapp.store.device_times`) is of one
 network as it was, with the names of its runtime; which file is what is recognised from its content.

@@ -139,7 +139,7 @@ class RunFolder:
         return found
 
     def save_head(self, head: RunResult) -> None:
-        """Keep what is known before the first measurement."""
+        """Store the facts known before the first measurement."""
         replace_file(self._head_file, dumps(replace(head, measurements=(), estimates=())))
 
     def save_result(self, result: RunResult) -> None:
@@ -206,7 +206,7 @@ class RunFolder:
             self._begun_file(key).touch()
 
     def end(self, key: str) -> None:
-        """Forget that it was asked for; its outcome, or why there is none, is known."""
+        """Remove the request of a task whose outcome, or error, is known."""
         with storage_errors(self.path.name):
             self._begun_file(key).unlink(missing_ok=True)
 

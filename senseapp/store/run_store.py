@@ -145,7 +145,7 @@ class RunStore:
         self._set(run_id, tags=",".join(_checked_tags(tags)))
 
     def share(self, run_id: str, viewer: str, *, shared: bool) -> str:
-        """Let anybody with the link read the run, or nobody else; a link that was taken back never works again.
+        """Make the run readable with its link, or private; a revoked link never works again.
 
         Returns:
             The link; empty when it is taken back.
@@ -214,7 +214,7 @@ class RunStore:
         self._set(run_id, state=state, error=error, **counts)
 
     def update(self, run_id: str, **columns: Unpack[RunColumns]) -> None:
-        """Keep what became known of a run; what is not given stays."""
+        """Store new fields of a run; fields that are not passed keep their value."""
         self._set(run_id, **columns)
 
     def with_content_key(self, run_id: str, content_key: str) -> tuple[RunRecord, ...]:

@@ -1,4 +1,4 @@
-"""What a model's output means: every task is one object, and all that depends on the meaning is asked of it.
+"""Tasks: every task is one object, which defines the meaning of a model's output.
 
 A new task is one file with a :class:`Task` and its metrics, and its line in :data:`TASKS` or an entry point of that
 group.

@@ -1,4 +1,4 @@
-"""How annotations lie beside pictures, for tasks that need more than the labels of folders or tables.
+"""Annotations beside pictures, for tasks that need more than labels from folders or tables.
 
 A task names an :class:`AnnotationReader`, which says which files annotate which pictures, what a file means, and how an
 annotation follows its picture through the one geometry of both. Opening files, the limits on hostile ones, decoding of
@@ -119,7 +119,7 @@ class AnnotationFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationReader(ABC):
-    """One kind of annotation. Damaged files raise ValueError from any method, whose text says what is wrong.
+    """One kind of annotation. Damaged files raise ValueError from any method, with the reason.
 
     Attributes:
         words: one of them and several, as people count them: ``("mask", "masks")``.

@@ -1,4 +1,4 @@
-"""What a task is: what a model's output means, what labels look like, and what people are told about both.
+"""Interface of tasks: the meaning of a model's output, its labels, and the words for both.
 
 The engine compresses layers, runs passes and adds up; whatever depends on the meaning of an output it asks of the task.
 Nothing here imports torch at load time: settings, pages and the command line read the facts of a task.
@@ -28,7 +28,7 @@ Layout = Literal["class folders", "table", "image set", "annotations", "unlabell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTruth:
-    """Which labels are ``true`` of a picture, and of which nobody knows; all others are false."""
+    """Labels that are ``true`` of a picture, and those that are unknown; all others are false."""
 
     true: tuple[str, ...]
     unknown: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class LabelTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenLabels:
-    """What folders, a table ``file,label`` or an image set say of pictures, and what is known of the outputs.
+    """Labels of pictures from folders, a table ``file,label`` or an image set, and the known names of the outputs.
 
     Attributes:
         labels: of each picture, as written; empty where there are none.
@@ -158,7 +158,7 @@ class OutputReader(Protocol):
 
     @property
     def sentence(self) -> str:
-        """What was recognised, for people."""
+        """What was recognised, in one sentence."""
         ...
 
     def __call__(self, model_output: object) -> object:
@@ -167,7 +167,7 @@ class OutputReader(Protocol):
 
 
 class ScanDirections(Protocol):
-    """A few directions v for each image; v·δz for a small change δz of the output tells what the metrics do."""
+    """A few directions v for each image: v·δz predicts the metrics of a small change δz of the output."""
 
     @property
     def vectors(self) -> Sequence[Tensor]:
@@ -223,7 +223,7 @@ class Task(ABC):
     # ---- outputs
 
     def output(self, model_output: object) -> Tensor:
-        """Return what is measured of what a model returned, images first; this runs in each pass.
+        """Return the tensor to measure of a model's raw output, images first; called in each pass.
 
         Networks that return a tuple or a dictionary need a task that picks from it and brings it into one tensor,
         through which gradients flow.
@@ -278,7 +278,7 @@ class Task(ABC):
 
     @property
     def own_metrics(self) -> tuple[Metric, ...]:
-        """The metrics of this task and those of any, in the order in which people see them."""
+        """The metrics of this task and those of any task, in display order."""
         tasks = ("", self.name) if self.one_tensor else (self.name,)
         return tuple(metric for metric in METRICS.values() if metric.task in tasks)
 
@@ -294,7 +294,7 @@ class Task(ABC):
 
     @property
     def divergence(self) -> str:
-        """The metric that the quick scan estimates; empty where there is none, and then there is no scan."""
+        """The metric that the quick scan estimates; empty if there is no quick scan."""
         return next((each.name for each in self.own_metrics if each.divergence and not each.needs_labels), "")
 
     # ---- labels
@@ -360,7 +360,7 @@ class Task(ABC):
 
     @abstractmethod
     def output_text(self, output: Any, names: Sequence[str]) -> str:
-        """Return what the model says of one image, whose predictions have no batch axis, in a few letters."""
+        """Return the prediction for one image, without a batch axis, as a short text."""
 
     @abstractmethod
     def target_text(self, target: Any, names: Sequence[str]) -> str:

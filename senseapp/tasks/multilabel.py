@@ -237,7 +237,7 @@ class Multilabel(Task):
         )
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
-        """Say so where the model is worse than one that gives each label the probability one half."""
+        """Return a warning if the model is worse than one that gives each label the probability one half."""
         loss = baseline.get(BCE.name, 0.0)
         if not loss > math.log(2):
             return ""

@@ -1,1 +1,1 @@
-"""What pages, reports and commands show: frames, charts, words and the report; no Streamlit."""
+"""Contents of pages, reports and commands: frames, charts, words and the report; no Streamlit."""

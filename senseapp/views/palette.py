@@ -50,7 +50,7 @@ _COLOURS = (*FRAGILITY, UNCLEAR, UNKNOWN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """One colour and what it stands for; ``border`` is drawn around it."""
+    """A colour and its meaning; ``border`` is drawn around it."""
 
     color: str
     text: str
@@ -93,7 +93,7 @@ def fragility_colour() -> alt.Color:
 
 
 def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
-    """Return what the colours stand for, the most robust first."""
+    """Return the meaning of the colours, the most robust first."""
     unit = metric.change_unit
     ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS]
     texts = [

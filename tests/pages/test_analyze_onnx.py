@@ -175,7 +175,9 @@ class TestRunOfAFile:
         description = get(compression)
         levels = (8.0, 4.0) if description.sets_bits else (0.3, 0.6)
         spec = RunSpec(
-            model=ModelSpec(library="onnx", checkpoint=str(write_export(tmp_path / "net.onnx", module))),
+            model=ModelSpec(
+                library="onnx", checkpoint=str(write_export(tmp_path / "net.onnx", module)), task="classification"
+            ),
             data=DataSpec(kind="random"),
             sensitivity=SensitivitySpec(compression=description.config(), levels=levels, num_samples=16, device="cpu"),
         )

@@ -120,7 +120,7 @@ def finished(service: Service, backend: Backend, files: dict[str, bytes], reques
     def uploaded(content: bytes, name: str) -> ModelSpec:
         path = service.inputs.reserve_upload(len(content))
         path.write_bytes(content)
-        return ModelSpec(library="onnx", checkpoint=str(path.replace(path.with_name(name))))
+        return ModelSpec(library="onnx", checkpoint=str(path.replace(path.with_name(name))), task="classification")
 
     spec = CheckSpec(
         reference=uploaded(files["reference"], "float.onnx"),

@@ -213,7 +213,7 @@ def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path,
     nodes = [node("GlobalAveragePool", "x", "p"), node("Flatten", "p", "f"), node("Gemm", "f w b", "y", transB=1)]
     path = tmp_path / "shades.onnx"
     path.write_bytes(file_of(nodes, {"w": weight, "b": bias}, shape=("n", 3, side, side)))
-    spec = replace(asked(pictures), model=ModelSpec(library="onnx", checkpoint=str(path)))
+    spec = replace(asked(pictures), model=ModelSpec(library="onnx", checkpoint=str(path), task="classification"))
     choice = choose_preparation(spec)
     assert choice.chosen.title == "mean and std 0.5"
     assert choice.chosen.correct == choice.chosen.num_images

@@ -206,7 +206,7 @@ def test_there_are_no_estimates_and_that_is_said(opened: OpenedOnnx) -> None:
 def test_the_report_offers_it_and_the_settings_say_it(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(with_offsets())
-    spec = ModelSpec(library="onnx", checkpoint=str(path))
+    spec = ModelSpec(library="onnx", checkpoint=str(path), task="classification")
     report = examine_onnx(spec)
     assert report.unread.startswith("Node “i” (DeformConv) is not supported")
     assert report.in_runtime == ("“i” (DeformConv)",)
@@ -231,7 +231,7 @@ def test_a_file_whose_layers_are_all_left_to_the_runtime_says_so(tmp_path: Path)
     ]
     path = tmp_path / "dynamic.onnx"
     path.write_bytes(file_of(nodes, {"k": np.ones((8, 3, 3, 3), np.int8)}))
-    spec = ModelSpec(library="onnx", checkpoint=str(path), in_runtime=True)
+    spec = ModelSpec(library="onnx", checkpoint=str(path), in_runtime=True, task="classification")
     with pytest.raises(UnsupportedModel, match=r"All layers of the file are among .*“q” .* and 1 other node, so there"):
         load_onnx(spec, lambda _: None)
 
@@ -240,4 +240,4 @@ def test_a_node_that_the_runtime_refuses_too_is_refused_with_the_first_reason(tm
     path = tmp_path / "net.onnx"
     path.write_bytes(file_of([node("ConvInteger", "x w", "y")], {"w": OWN["w"]}))  # takes no float
     with pytest.raises(UnreadNode, match="Bring the float file that this one was quantized from"):
-        examine_onnx(ModelSpec(library="onnx", checkpoint=str(path)))
+        examine_onnx(ModelSpec(library="onnx", checkpoint=str(path), task="classification"))

@@ -33,7 +33,7 @@ HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "
 
 
 def spec_of(path: Path, **settings: Any) -> ModelSpec:
-    return ModelSpec(library="onnx", checkpoint=str(path), **settings)
+    return ModelSpec(library="onnx", checkpoint=str(path), **{"task": "classification"} | settings)
 
 
 def written(path: Path, *args: Any, metadata: dict[str, str] | None = None, **kwargs: Any) -> Path:
@@ -227,7 +227,7 @@ def test_outputs_belong_to_onnx_files() -> None:
     with pytest.raises(InvalidSpec, match="Outputs are chosen in an ONNX file; timm/resnet18 has its own"):
         ModelSpec(library="timm", name="resnet18", outputs=("a",))
     with pytest.raises(InvalidSpec, match="a file: give one"):
-        load_model(ModelSpec(library="onnx"))
+        load_model(ModelSpec(library="onnx", task="classification"))
 
 
 def test_a_program_of_torch_is_refused_with_the_lines_that_export_it(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_weights_of_other_files_are_inside(whole: bytes, apart: Path, tmp_path: 
 
 
 def test_a_zip_is_a_model_with_its_own_name_and_a_word_on_what_is_delivered(apart: Path, tmp_path: Path) -> None:
-    spec = ModelSpec(library="onnx", checkpoint=str(zipped(apart, tmp_path / "mine.zip")))
+    spec = ModelSpec(library="onnx", checkpoint=str(zipped(apart, tmp_path / "mine.zip")), task="classification")
     loaded = load_model(spec)
     assert spec.title == loaded.title == "mine.zip"
     assert any("one ONNX file with all weights inside" in note for note in loaded.notes)

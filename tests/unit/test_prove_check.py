@@ -78,7 +78,7 @@ def test_a_report_says_where_the_time_goes_in_both_files(shop: Workshop) -> None
 
 def spec_of(reference: Path | ModelSpec, candidate: Path | ModelSpec, **more: object) -> CheckSpec:
     sides = [
-        each if isinstance(each, ModelSpec) else ModelSpec(library="onnx", checkpoint=str(each))
+        each if isinstance(each, ModelSpec) else ModelSpec(library="onnx", checkpoint=str(each), task="classification")
         for each in (reference, candidate)
     ]
     return replace(CheckSpec(reference=sides[0], candidate=sides[1]), **more)  # type: ignore[arg-type]

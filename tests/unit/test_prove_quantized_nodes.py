@@ -122,7 +122,7 @@ def test_the_spoilt_node_is_named_first(
     (tmp_path / "net.onnx").write_bytes(float_file)
     (tmp_path / "int8.onnx").write_bytes(spoilt(int8, name))
     spec = RunSpec(
-        model=ModelSpec(library="onnx", checkpoint=str(tmp_path / "net.onnx")),
+        model=ModelSpec(library="onnx", checkpoint=str(tmp_path / "net.onnx"), task="classification"),
         data=DataSpec(kind="random"),
         sensitivity=SensitivitySpec(num_samples=16),
     )

@@ -20,8 +20,8 @@ from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
 
 SPEC = CheckSpec(
-    reference=ModelSpec(library="onnx", checkpoint="/home/someone/a.onnx"),
-    candidate=ModelSpec(library="onnx", checkpoint="/home/someone/b.onnx"),
+    reference=ModelSpec(library="onnx", checkpoint="/home/someone/a.onnx", task="classification"),
+    candidate=ModelSpec(library="onnx", checkpoint="/home/someone/b.onnx", task="classification"),
     data=DataSpec(kind="archive", path="/home/someone/photos.zip"),
 )
 

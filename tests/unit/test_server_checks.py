@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
 def uploaded(service: Service, content: bytes, name: str) -> ModelSpec:
     path = service.inputs.reserve_upload(len(content))
     path.write_bytes(content)
-    return ModelSpec(library="onnx", checkpoint=str(path.replace(path.with_name(name))))
+    return ModelSpec(library="onnx", checkpoint=str(path.replace(path.with_name(name))), task="classification")
 
 
 def spec_of(service: Service, files: tuple[bytes, bytes]) -> CheckSpec:
@@ -83,7 +83,7 @@ def test_files_elsewhere_are_refused_before_anything_is_queued(
     elsewhere.write_bytes(files[0])
     own = uploaded(service, files[0], "net.onnx")
     others = uploaded(Service(backend, "bob"), files[0], "net.onnx")
-    for wrong in (ModelSpec(library="onnx", checkpoint=str(elsewhere)), others):
+    for wrong in (ModelSpec(library="onnx", checkpoint=str(elsewhere), task="classification"), others):
         for sides in ((own, wrong), (wrong, own)):
             with pytest.raises(InvalidCheckpoint):
                 service.checks.start(CheckSpec(reference=sides[0], candidate=sides[1]))

@@ -82,7 +82,9 @@ def test_every_answer_is_that_of_this_process(service: Service, folder: Path, we
     model = ModelSpec(library="timm", name="resnet10t", num_classes=4, checkpoint=str(weights))
     spec = RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive)))
     pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig()))
-    graph = ModelSpec(library="onnx", checkpoint=str(write_export(folder / "colleague.onnx", small_network())))
+    graph = ModelSpec(
+        library="onnx", checkpoint=str(write_export(folder / "colleague.onnx", small_network())), task="classification"
+    )
     asks: list[Callable[[Service], object]] = [
         lambda one: one.inputs.identify_checkpoint(str(weights)),
         lambda one: one.inputs.compare_checkpoint(model),
@@ -158,7 +160,9 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
 def test_an_onnx_file_that_takes_too_long_costs_its_process(
     service: Service, backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = ModelSpec(library="onnx", checkpoint=str(write_export(folder / "slow.onnx", small_network())))
+    graph = ModelSpec(
+        library="onnx", checkpoint=str(write_export(folder / "slow.onnx", small_network())), task="classification"
+    )
     service.inputs.examine_onnx(graph)
     before = set(backend.processes.pids())
     with monkeypatch.context() as patch:

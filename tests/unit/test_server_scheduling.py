@@ -180,7 +180,7 @@ def test_two_runs_of_different_weights_are_refused(tmp_path):
         (tmp_path / name).write_bytes(content)
         models.append(ModelSpec(library="auto", checkpoint=str(tmp_path / name)))
     require_same_model(models[0], models[2])
-    require_same_model(models[0], ModelSpec(library="imported", name="a table"))
+    require_same_model(models[0], ModelSpec(library="imported", name="a table", task="classification"))
     with pytest.raises(InvalidSchedule, match=r"different models.*a\.pth and b\.pth"):
         require_same_model(models[0], models[1])
     with pytest.raises(InvalidSchedule, match="different models"):

@@ -28,8 +28,8 @@ HOSTILE = "a|b<script>alert(1)</script>\x00`*[x](http://x)@team"
 def report() -> CheckReport:
     """A failed check whose every text is hostile."""
     spec = CheckSpec(
-        reference=ModelSpec(library="onnx", checkpoint="a.onnx"),
-        candidate=ModelSpec(library="onnx", checkpoint="b.onnx"),
+        reference=ModelSpec(library="onnx", checkpoint="a.onnx", task="classification"),
+        candidate=ModelSpec(library="onnx", checkpoint="b.onnx", task="classification"),
     )
     side = CheckedFile(name=HOSTILE, kind="ONNX file", file_bytes=10, takes=HOSTILE, returns=HOSTILE, notes=(HOSTILE,))
     tensors = tuple(

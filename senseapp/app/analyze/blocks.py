@@ -79,7 +79,7 @@ class Block:
         return self._title in session().unfolded
 
     def summarise(self, line: str) -> None:
-        """Show what is filled in; with nothing to show, something is missing, and the block stays open."""
+        """Show the settings of a block in one line; without settings, the block stays open as something is missing."""
         is_open = self._is_open
         if not (line or is_open):
             self._open()

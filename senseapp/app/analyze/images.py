@@ -79,7 +79,7 @@ def _turning_key(images: DataSpec) -> str:
 
 
 def _is_refused(spec: RunSpec) -> bool:
-    """Return whether the images cannot be used; the sentence that says why stands here already."""
+    """Return whether the images cannot be used; the reason is shown here already."""
     try:
         backend.preview_of(spec)
     except SenseError:
@@ -88,7 +88,7 @@ def _is_refused(spec: RunSpec) -> bool:
 
 
 def _report(spec: RunSpec, button: str) -> PreviewReport | None:
-    """Return what is known of the images, or None with a word on why it is not there yet."""
+    """Return the report on the images; None while it is computed, with a line that says so."""
     doing = "Preparing a preview"
     if spec.data.preparation == "auto":
         doing = "Trying on some of the images which preprocessing suits the model"

@@ -170,7 +170,7 @@ def _named(source: ModelSource, draft: ModelSpec) -> ModelSpec:
         key=f"analyze.model.{source.name}",
         help_text=source.help,
     )
-    return ModelSpec(library=source.name, name=name)
+    return ModelSpec(library=source.name, name=name, task=source.task_of(name) or draft.task)
 
 
 _BYTES_PER_PARAMETER = int(DENSE_BITS) // 8

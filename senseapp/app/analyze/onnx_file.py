@@ -31,7 +31,7 @@ _SHOWN = 5  # nodes
 
 
 def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
-    """Show the uploader, then what is in the file and what can be chosen; None until it can be measured."""
+    """Show the uploader, then the contents of the file and the choices; None until the network can be measured."""
     path = upload_field(
         "ONNX file",
         purpose="onnx",

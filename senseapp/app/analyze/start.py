@@ -206,7 +206,7 @@ def start_bar(
 
 
 def _is_refused(model: ModelSpec) -> bool:
-    """Return whether the model is known to be one that cannot be loaded; its card says why."""
+    """Return whether the model failed to load; its card shows the reason."""
     try:
         backend.card_of(model)
     except SenseError:

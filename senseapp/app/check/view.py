@@ -1,4 +1,4 @@
-"""A check that was started: its progress, then the verdict with all figures, and the files to take away."""
+"""A started check: its progress, then the verdict, all figures and the reports to download."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ICONS = {
 
 
 def shown_check(check_id: str) -> None:
-    """Show the check of this id, or say what is wrong with it."""
+    """Show the check with this id, or the error."""
     try:
         record = backend.service().checks.record(check_id)
     except SenseError as error:

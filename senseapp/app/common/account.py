@@ -132,7 +132,7 @@ _OPEN_BY_LINK = ("results", "schedule", "present")
 
 
 def admit(page: str) -> None:
-    """Let the visitor see the page at this path; else show the login, or what is wrong with the server, and stop.
+    """Return if the visitor may see the page at this path; else show the login or the server's error, and stop.
 
     Somebody who is not known is let in as far as the link to a shared run goes that they have.
     """
@@ -209,7 +209,7 @@ _NO_LOGIN = "There is no login here: everybody who opens this server sees all ru
 
 
 def no_login_line() -> None:
-    """Say who sees the runs, where there is no login and others may open this server."""
+    """Show who can read the runs, on a server without login that others can reach."""
     if not visitor().name:
         st.caption(md(":material/group: {}", _NO_LOGIN))
 

@@ -163,7 +163,7 @@ def this_visit() -> Visit:
 
 
 def set_address(scope: str, texts: Mapping[str, str]) -> None:
-    """Give the settings of a scope other values, by name and text; an empty text stands for the usual value.
+    """Set settings of a scope in the address, by name and text; an empty text means the default.
 
     For callbacks: widgets take their values when they are drawn next.
     """

@@ -121,7 +121,7 @@ def _finished_result(run_id: str, owner: str, updated_seconds: float) -> RunResu
 
 
 def card_of(model: ModelSpec) -> ModelProfile | None:
-    """Return what is known about a model, or None while it is loaded in the background."""
+    """Return the profile of a model, or None while it is loaded in the background."""
     owned = service()
 
     def load() -> ModelProfile:
@@ -194,7 +194,7 @@ def solved_of(
 
 
 def picture_answers_of(run_id: str, picture: Path) -> PictureAnswers | None:
-    """Return what a run's networks answer to an uploaded picture, or None while they are asked."""
+    """Return the answers of a run's networks to an uploaded picture, or None while they are computed."""
     owned = service()
     return _request(("picture", run_id, picture), lambda: owned.work.try_picture(run_id, picture))
 
@@ -243,7 +243,7 @@ def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:
-    """Return what is recommended for a run; None before that is known, or where it cannot be read."""
+    """Return the recommendation of a run; None until it is computed, or if it cannot be read."""
     with suppress(SenseError):  # the top of the Results page says what is wrong
         return service().work.outcome(RecommendationTask(run_id=run_id))
     return None
@@ -283,7 +283,7 @@ def _find(key: tuple[Hashable, ...], found: Future[T], answer: Callable[[], T]) 
 
 
 def warm_up_ahead() -> None:
-    """Load torch in the background before anybody has come."""
+    """Load torch in the background before the first visitor."""
     Service.at().warm_up(also=_load_slow_parts)
 
 

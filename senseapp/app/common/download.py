@@ -31,7 +31,7 @@ _FOLDER = "tmp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadOwner:
-    """Who may fetch a file: one page of one browser, and one person where people log in."""
+    """Owner of a file to download: one page of one browser, and one person on a server with login."""
 
     session: str
     browser: bytes

@@ -9,7 +9,7 @@ from senseapp.records.probe import Int8Prediction
 
 
 def show_prediction(found: Int8Prediction) -> None:
-    """Say whether int8 pays here and by how much, where its time goes, and what the machine has for it."""
+    """Show whether int8 pays here, by how much, the costliest layers, and the processor's int8 instructions."""
     if found.low >= 1:
         st.warning(found.sentence, icon=":material/speed:")
     else:

@@ -165,7 +165,7 @@ def waiting_text(snapshot: JobSnapshot) -> str:
 
 
 def job_line(snapshot: JobSnapshot) -> None:
-    """Show what ``snapshot`` says, with a bar where the number of steps is known, of the whole or of this phase."""
+    """Show the progress of ``snapshot``, with a bar for the whole or for this phase if the number of steps is known."""
     if snapshot.state is RunState.QUEUED:
         st.markdown(md(":material/hourglass: {}", waiting_text(snapshot)))
         return

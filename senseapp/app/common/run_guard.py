@@ -1,4 +1,4 @@
-"""What pages about one run share: guards for a run without results, the header, its report, work in the background."""
+"""Common parts of pages about one run: guards for a run without results, header, report, background tasks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _latest_run() -> str:
 
 
 def require_result(record: RunRecord) -> RunResult:
-    """Return what the run has found; while there is nothing, say where it stands and stop the page."""
+    """Return the result of the run; without one, show the run's state and stop the page."""
     try:
         result = backend.result_of(record.run_id)
     except SenseError as error:
@@ -150,7 +150,7 @@ def make_report(service: Service, record: RunRecord, result: RunResult, schedule
 
 
 def start_label(task: TaskT, label: str, what: str, *, cancel: str) -> str:
-    """Return what the button says that starts ``task``, ``label`` at first; empty where this visitor cannot start it.
+    """Return the label of the button that starts ``task``, at first ``label``; empty if this visitor may not start it.
 
     While it is on its way, watch it instead, with a button of key ``{cancel}.{run_id}`` that ends it.
     """

@@ -174,7 +174,7 @@ def picked_layer(run_id: str) -> str:
 
 
 def layer_edits(run_id: str) -> LayerEdits:
-    """Return what was set for single layers of the run's schedule; changing it changes what is kept."""
+    """Return the edits of single layers of the run's schedule; a mutable view of the session."""
     found: LayerEdits = st.session_state.setdefault(edits_key(run_id), LayerEdits())
     return found
 
@@ -185,12 +185,12 @@ def edits_key(run_id: str) -> str:
 
 
 def forget_typed() -> None:
-    """Let the table of layers be drawn anew, without what was typed into it."""
+    """Redraw the table of layers without the values typed into it."""
     session().edit_round += 1
 
 
 def open_blocks(run_id: str) -> OpenBlocks:
-    """Return what is open in the run's module tree; changing it changes what is kept."""
+    """Return the open blocks of the run's module tree; a mutable view of the session."""
     return session().blocks.setdefault(run_id, OpenBlocks())
 
 

@@ -1,4 +1,4 @@
-"""The one way by which texts get on pages, and from browsers: Streamlit's functions, made to escape and to limit.
+"""Wrappers of Streamlit's text functions that escape and limit every text, and limits on text from browsers.
 
 A page calls them as usual. A ``str`` is shown as it is written, whoever wrote it; what is to be bold, a heading, a list
 or an icon is said with :func:`senseapp.core.markdown.md`. The functions are changed when this package is imported.
@@ -87,7 +87,7 @@ def _escaping(function: Callable[..., Any], texts: tuple[str, ...], *, options: 
 
 
 def _escaped(value: Any) -> Any:
-    """Return a text, or several, as Streamlit has to be given it; what is neither stays."""
+    """Return a text, or several, escaped for Streamlit; other values unchanged."""
     if isinstance(value, str):
         return as_written(value)
     return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value

@@ -100,13 +100,13 @@ def adopt_upload(name: str) -> Path:
 
 
 def expect_files() -> None:
-    """Let this session's browser send files, if it is known whose; call it wherever an uploader is shown."""
+    """Allow this session's browser to upload files, if its owner is known; call it beside every uploader."""
     if backend.visitor().is_known:
         upload_registry().expect(session_id(), backend.service())
 
 
 def read_upload(uploaded: UploadedFile, *, most_megabytes: int) -> bytes:
-    """Return the content of a small file, which stays until its field lets go of it.
+    """Return the content of a small file, which exists until its field is cleared.
 
     Raises:
         InvalidFile: it is larger than that.
@@ -126,7 +126,7 @@ def read_upload(uploaded: UploadedFile, *, most_megabytes: int) -> bytes:
 
 @contextmanager
 def borrowed_upload(uploaded: UploadedFile) -> Iterator[Path]:
-    """Yield where a file lies on disk until it has been read; where that raises, it stays in its field.
+    """Yield the path of an uploaded file, which is removed once it has been read; after an exception it is kept.
 
     Raises:
         SenseError: it was not stored: a quota would be passed, or the disk refuses.
@@ -159,7 +159,7 @@ def store_upload(uploaded: UploadedFile) -> Path:
 
 
 def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
-    """Remove the file that was uploaded for ``purpose`` and say why, beside the uploader that comes back."""
+    """Remove the file that was uploaded for ``purpose`` and show the reason beside an empty uploader."""
     backend.service().inputs.discard_upload(session().uploads.pop(purpose))
     session().refused[purpose] = sentence
     st.rerun()

@@ -1,4 +1,4 @@
-"""At which levels and through which metric runs are compared; the URL holds the choice."""
+"""Levels and metric of a comparison of runs, stored in the URL."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _level_parameter(level: float) -> str:
 
 
 def _card(one: _FoundSide, index: int, level: float, *, count: int) -> None:
-    """Show what one run is and where its numbers come from, and let its level be chosen."""
+    """Show the title and the provenance of one run, and a choice of its level."""
     name = f"{letter(index)} · {one.record.title}" if count > 1 else one.record.title
     head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small")
     head.markdown(md("**{}**", name), width="content")

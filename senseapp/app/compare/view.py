@@ -191,7 +191,7 @@ def _scatter(comparison: Comparison) -> None:
 
 
 def _picked_line(comparison: Comparison, picked: str) -> None:
-    """Say what the picked layer loses on each side."""
+    """Show the loss of the picked layer on each side."""
     rows = pair_frame(comparison)
     with st.container(border=True, key="compare_picked"):
         head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
@@ -287,7 +287,7 @@ def choose_runs() -> list[RunRecord]:
 
 
 def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return what stands for each run; the browser tells options apart by it, so no two are alike and none changes."""
+    """Return a distinct, constant label for each run: the browser identifies options by their label."""
     labels: dict[str, str] = {}
     seen: Counter[str] = Counter()
     for record in sorted(records, key=lambda record: record.created_seconds):

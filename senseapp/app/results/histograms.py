@@ -249,7 +249,7 @@ def histograms_tab(view: RunView) -> None:
 
 
 def make(task: HistogramTask | HistogramWall, question: str, label: str, advice: str) -> None:
-    """Offer to make what the task stands for, or say how far it is; ``question`` is the heading until then."""
+    """Show a button that starts ``task``, or its progress; ``question`` is the heading until it is finished."""
     run_id, spec = task.run_id, task.spec
     snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:

@@ -1,4 +1,4 @@
-"""What stands beside a chart: the choice of the layers whose curves are drawn, and the panel of the picked layer."""
+"""The column beside a chart: choice of the layers with curves, and the panel of the picked layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from senseapp.views.words.wording import caveat_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFilter:
-    """What a layer must be like; an empty field asks for nothing, of several blocks or types one is enough."""
+    """Conditions on a layer; an empty field means none, and one of several blocks or types is enough."""
 
     name: str = ""
     """A part of the name, or a pattern such as ``layer1.*.conv2``."""

@@ -1,4 +1,4 @@
-"""The answer first: the file to take for a goal and a tolerance, its own figures, and the button that hands it out."""
+"""The recommended file for a goal and a tolerance, with its figures and the download button."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def first_answer(record: RunRecord) -> bool:
 
 
 def _without_files(run_id: str, found: Recommendation | None, finding: str) -> None:
-    """Show what is known before a file is made; a recommendation without files is of an earlier version."""
+    """Show the findings before a file is made; a recommendation without files is from an earlier version."""
     if found is None:
         st.markdown(md("## {}", finding))
         return
@@ -146,7 +146,7 @@ def _goal(run_id: str, spec: RunSpec) -> Goal:
 def _promised_answer(
     run_id: str, candidates: Sequence[Candidate], goal: Goal, promise: Promise, result: RunResult
 ) -> None:
-    """Show the answer among the files that keep ``promise``; where none does, offer none and say what it takes."""
+    """Show the best file that keeps ``promise``; without one, say what would be needed."""
     good = kept(candidates, promise)
     if good:
         _answer(run_id, good, goal, promise.most, result)
@@ -269,7 +269,7 @@ def recommendation_answer(
 
 
 def recommended_answers(run_id: str) -> None:
-    """Show what the recommended model answers differently; nothing before that is known."""
+    """Show the answers that the recommended model changes, once they are known."""
     changed = recommended_changes(run_id)
     if changed is not None:
         st.markdown(md("## Which answers does the proven schedule change?"))
@@ -277,7 +277,7 @@ def recommended_answers(run_id: str) -> None:
 
 
 def recommended_changes(run_id: str) -> ChangedAnswers | None:
-    """Return what the recommended model answers differently; None before that is known."""
+    """Return the answers that the recommended model changes; None until they are known."""
     found = backend.recommendation_of(run_id)
     proof = RecommendationTask(run_id=run_id).proof(found) if found is not None else None
     return backend.service().work.changed(proof) if proof is not None else None

@@ -1,4 +1,4 @@
-"""What every view of a run is given: the result, the metric and level in question, and the frame of its numbers."""
+"""Arguments of every view of a run: result, metric, level, and the frame of its numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunView:
 
     @property
     def compression(self) -> CompressionDescription:
-        """What is known of the run's compression."""
+        """Description of the run's compression."""
         return self.result.compression.description
 
     @property
@@ -56,12 +56,12 @@ class RunView:
 
     @property
     def level_text(self) -> str:
-        """The level as people say it."""
+        """The level in display units."""
         return self.compression.scale.text(self.level)
 
     @cached_property
     def level_texts(self) -> list[str]:
-        """All levels as people say them, from the mildest to the strongest."""
+        """All levels in display units, from the mildest to the strongest."""
         return [self.compression.scale.text(level) for level in ordered_levels(self.result)]
 
     @property
@@ -90,7 +90,7 @@ class RunView:
 
     @cached_property
     def lines(self) -> tuple[str, str]:
-        """What is written below the title of a saved picture: model and compression, and where numbers come from."""
+        """Lines below the title of a saved picture: model, compression and provenance."""
         compressed = compression_text(self.result.spec.sensitivity)
         return f"{self.result.profile.title} · {compressed}", provenance_text(self.result)
 
@@ -112,7 +112,7 @@ class RunView:
 
 
 def answer_first(view: RunView, *, chart: _Part, side: _Part) -> None:
-    """Draw what was asked for before the rest: browsers show what comes while the rest is still made.
+    """Draw the chosen view before the rest, so that browsers show it while the rest is drawn.
 
     That is the chart of a tab that was just opened; afterwards it is what stands beside it, for a click in a chart.
     """

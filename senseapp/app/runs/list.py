@@ -111,7 +111,7 @@ def keep_run(record: RunRecord) -> None:
 
 
 def _packer(run_id: str) -> Callable[[], Path]:
-    """Return what packs the run once it is asked for, in a thread that knows no visitor: whose it is, is known here."""
+    """Return a function that packs the run in another thread; the owner is resolved here."""
     owned = backend.service()
 
     def pack() -> Path:

@@ -128,7 +128,7 @@ def _cancel(run_id: str) -> None:
 
 
 def _chart_so_far(run_id: str, moment: float) -> bool:
-    """Draw what was found by this ``moment``, the same for everybody who watches; return whether there is any."""
+    """Draw the results of this ``moment``, the same for all viewers; return whether there are any."""
     try:
         result = backend.result_of(run_id)
     except SenseError as error:

@@ -183,7 +183,7 @@ def _bit_limits(run_id: str, result: RunResult) -> Limits:
 
 
 def _follow_edits(run_id: str, result: RunResult) -> None:
-    """Keep what was set for single layers in the address; what the address asks for is shown in their table."""
+    """Write the edits of single layers into the address, and edits from the address into their table."""
     key = edits_key(run_id)
     before = st.session_state.get(key)
     layers = list(

@@ -66,7 +66,7 @@ class _Of:
 
 
 def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner_id: str = "") -> None:
-    """Show the format picker, who reads the format, its first lines, what it cannot say, and how to apply it.
+    """Show the format picker, the format's reader, its first lines, its limitations, and how to apply it.
 
     ``partner_id`` is the second run, where the schedule was made from two.
     """
@@ -365,7 +365,7 @@ def _measured(record: Deployment, run_id: str) -> None:
 
 
 def _where_time_went(record: Deployment, run_id: str) -> None:
-    """Show the operators of the file beside those of the original, where the runtime says what they take."""
+    """Show the time of each kind of operator of the file and of the original, if the runtime reports it."""
     rows, converts = operators_frame(record), border_share(record)
     if converts is None:
         return

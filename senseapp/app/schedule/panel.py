@@ -239,7 +239,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
 
 
 def _why(schedule: Schedule, settings: ScheduleSettings, result: RunResult, rows: pd.DataFrame | None) -> None:
-    """Say which layers are spared and why, and what else is to be known of the schedule."""
+    """Show the spared layers with the reason, and other notes on the schedule."""
     if rows is not None:
         sentences = spared_sentences(rows, result.spec.sensitivity.compression.scale)
         if sentences:

@@ -1,4 +1,4 @@
-"""What is measured of whole schedules on request: the proof of one, and the search for the strongest within a loss."""
+"""Measurements of whole schedules on request: the proof of one, and the search for the strongest within a loss."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def proof_figures(validation: ValidationResult, result: RunResult) -> None:
 
 
 def _judged_by(result: RunResult, validation: ValidationResult) -> str:
-    """Return the first metric besides the schedule's own that people ask for; that one where there is none."""
+    """Return the primary metric besides the schedule's own; the schedule's own if there is no other."""
     name = validation.schedule.metric
     asked = (result.metric, *(metric.name for metric in METRICS.values() if metric.primary))
     return next((one for one in asked if one != name and change_in(validation.changes, one)), name)

@@ -1,4 +1,4 @@
-"""What a person asked for on the Schedule page: settings, locks, times; the schedule that answers, or one from a file.
+"""Settings of the Schedule page: budget, locks, times; the schedule for them, or one from a file.
 
 Locks and limits of single layers are a text in the address: ``1a2b~3f0.5~7a0.1~7b0.9``. The first part is a check sum
 of the names of the layers, so that the text is never taken for another network. Then come places in the network with
@@ -86,7 +86,7 @@ class TimeGoal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSettings:
-    """What a person asked for.
+    """Settings that the user chose for a schedule.
 
     Attributes:
         method: of :data:`senseapp.solve.methods.METHODS`.

@@ -243,7 +243,7 @@ def _hash(script: str) -> str:
 
 
 class KnownBase:
-    """Middleware that lets a page know where its server is, see :func:`with_known_base`."""
+    """Middleware that tells a page the address of its server, see :func:`with_known_base`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

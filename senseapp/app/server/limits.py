@@ -198,7 +198,7 @@ class Connections:
             self._open += Counter()  # forgets addresses without connections
 
     def _has_room(self, address: str) -> bool:
-        """Tell whether one more may come, once a silent one has been told to go if that is needed."""
+        """Return whether another connection may be opened, after closing a silent one if necessary."""
         if self._open[address] >= self._per_address:
             gives_way = next((each for each, whose in self._silent.items() if whose == address), None)
         elif self._open.total() >= self._in_all:
@@ -234,7 +234,7 @@ class Connections:
         await self._app(scope, receive_held, send_rest)
 
     async def _first_message(self, receive: Receive, address: str) -> Message | None:
-        """Return the first message; None if none comes in time, or the connection has to give way to another."""
+        """Return the first message; None after a timeout, or if the connection is closed in favour of another."""
         gives_way = asyncio.Event()
         self._silent[gives_way] = address
         message, waiting = asyncio.ensure_future(receive()), asyncio.ensure_future(gives_way.wait())
@@ -265,7 +265,7 @@ _WANTED_DESCRIPTORS = 65_536  # enough for 16,000 pages; the usual soft limit, 1
 
 
 def raise_descriptors() -> None:
-    """Let this process have as many descriptors as the system lets it, up to 65,536."""
+    """Raise the limit of file descriptors of this process as far as the system permits, up to 65,536."""
     try:
         import resource  # not on every platform
     except ImportError:

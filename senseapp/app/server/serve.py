@@ -110,7 +110,7 @@ async def _lifespan(app: st.App) -> AsyncIterator[None]:
 
 
 async def _get_ready() -> None:
-    """Load what the first visitor would wait for, and what would slow down the pages of one who comes later."""
+    """Load the modules that the first visitor would wait for, and those that would slow later pages down."""
     await to_thread.run_sync(import_module, _SLOW_TO_IMPORT)
     await asyncio.sleep(_QUIET_SECONDS)
     with suppress(SenseError):  # pages say what is wrong

@@ -206,7 +206,7 @@ class IncomingFile:
             self._path = None
 
     def _reserve(self, path: Path) -> None:
-        """Reserve as much again as has come; where that is too much, what has come.
+        """Double the reserved space; if that exceeds the limit, reserve the bytes received.
 
         Raises:
             QuotaExceeded: that is too much as well.

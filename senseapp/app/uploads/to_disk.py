@@ -185,7 +185,7 @@ async def _transfer(receive: Receive, form: FormFile, incoming: IncomingFile) ->
 
 
 class _Sender:
-    """Waits for the pieces of a body, as long as they come fast enough; time in which nobody waits does not count."""
+    """Receives the pieces of a body with a least rate; time between calls does not count."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -211,7 +211,7 @@ class _Sender:
 
 
 def _is_of(scope: Scope, service: Service) -> bool:
-    """Tell whether a request comes from the person of ``service``; without login everybody is the same person."""
+    """Return whether the person of ``service`` sent a request; without login, all visitors are the same person."""
     return service.owner == LOCAL_OWNER or logouts().owner(HTTPConnection(scope).cookies) == service.owner
 
 

@@ -25,7 +25,7 @@ from senseapp.metrics.predictions import Predictions, joined, stored
 _RETRIES = 3  # of a task whose worker is lost
 _LOOK_SECONDS = 1.0  # between looks for a cancel
 _ALONE_SECONDS = 30.0  # without any worker, after which the run fails
-_MOST_HELD_BYTES = 2 * 2**30  # of kept outputs in one worker: beyond it the sweep gains little from longer spans
+_MOST_HELD_BYTES = 2 * 2**30  # of kept outputs in one worker: the rest of a large one is left to other jobs
 _HELD_SHARE, _STORE_SHARE = 4, 3  # one part in n of a worker's memory for kept outputs, of the store for images
 
 

@@ -1,4 +1,4 @@
-"""Numbers by which boxes are counted; plain values, which pages and the command line read without numpy."""
+"""Thresholds by which boxes are counted; plain values, so that reading them loads no numpy."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _of_another_library(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
 
 
 def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
-    """Say that shapes fit in several orders, and that a file sorted by name does not tell which is right."""
+    """Return the message that shapes fit in several orders, and that a file sorted by name does not decide."""
     if network.unclear is None:
         return None
     title, first, second = network.unclear
@@ -185,7 +185,7 @@ def _part(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
 
 
 def _other_shapes(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
-    """Say which few weights have other shapes, where the names are those of an architecture."""
+    """Return the message on a few weights of other shapes, if the names are those of an architecture."""
     if not network.candidates:
         return None
     closest, shapes = network.candidates[0], weights_only(network.shapes)

@@ -166,7 +166,7 @@ def _weights_among(names: Sequence[str], *, of: str) -> str:
 
 
 def read_config(content: bytes, *, of: str) -> ModelConfig:
-    """Return what the bytes of a ``config.json`` say; ``of`` names its folder in messages.
+    """Read the bytes of a ``config.json``; ``of`` names its folder in messages.
 
     Raises:
         InvalidCheckpoint: it is no JSON object, or holds a value that no network is built with.

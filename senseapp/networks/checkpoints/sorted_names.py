@@ -97,7 +97,7 @@ def _is_consistent(order: Sequence[str]) -> bool:
 
 
 class _OrderSearch:
-    """Enumerates orders of parts that give the wanted shapes, by backtracking over the places."""
+    """Enumerates orders of parts with the required shapes, by backtracking over the places."""
 
     def __init__(self, shapes: Shapes, wanted: Sequence[Pattern]) -> None:
         self._shapes, self._wanted = shapes, wanted

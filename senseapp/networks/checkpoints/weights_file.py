@@ -155,7 +155,7 @@ def _kind_by_magic(head: bytes, size: int) -> FileKind | None:
 
 
 def foreign_kind(head: bytes) -> str:
-    """Return what a file that begins with ``head`` is; empty where its first bytes are of no kind that is known."""
+    """Return the kind of file that begins with ``head``; empty if it is unknown."""
     return next((description for magic, description in _FOREIGN_KINDS if head.startswith(magic)), "")
 
 

@@ -78,7 +78,7 @@ class GraphAttention:
         return tuple(dict.fromkeys((*self.sizes, *(table.module for table in self.tables))))
 
     def remove(self, model: nn.Module, heads: Sequence[int]) -> None:
-        """Let steps and tables of ``model`` be those of an attention without ``heads``; not its layers."""
+        """Remove ``heads`` from the steps and tables of ``model``, not from its layers."""
         gone = set(heads)
         for name, slots in self.sizes.items():
             module = model.get_submodule(name)

@@ -1,4 +1,4 @@
-"""Free the batch where an export has baked it in: in targets of Reshape, class tokens, sizes, constants per image.
+"""Free a batch size that an export has fixed: in targets of Reshape, class tokens, sizes, constants per image.
 
 The graph is inferred for another batch than the export's. A node that would not follow is rewritten from the shapes
 that it has at the export's batch; ``check.py`` compares the result with onnxruntime.

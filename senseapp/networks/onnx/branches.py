@@ -1,4 +1,4 @@
-"""Branches (``If``) whose condition follows from constants and shapes: the one that is taken becomes part of the graph.
+"""Replacement of branches (``If``) whose condition follows from constants and shapes.
 
 Older exports write ``squeeze`` and comparisons of lengths so. The branch is chosen for the number and size of images
 that the file declares; ``check.py`` compares the result with onnxruntime, which chooses anew.
@@ -20,7 +20,7 @@ _BRANCHES = ("else_branch", "then_branch")  # by the condition
 
 
 def with_branches_taken(graph: Graph) -> Graph:
-    """Return ``graph`` with each ``If`` replaced whose condition is known; the others stay.
+    """Return ``graph`` with each ``If`` of a known condition replaced by its branch.
 
     Raises InvalidCheckpoint where a value before one is larger than any memory.
     """

@@ -152,7 +152,7 @@ class _Builder:
         return found
 
     def _calls(self, layers: Mapping[str, Layer]) -> list[tuple[Node, Layer | _Arguments]]:
-        """Return what is called, last first, without what only computes numbers that are known."""
+        """Return the calls, last first, without those that compute constants only."""
         absorbed = {layer.absorbs.name: name for name, layer in layers.items() if layer.absorbs is not None}
         wanted = set(self.graph.outputs)
         calls: list[tuple[Node, Layer | _Arguments]] = []

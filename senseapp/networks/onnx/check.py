@@ -1,4 +1,4 @@
-"""Whether a network computes what onnxruntime computes from the file, and the first node at which it does not."""
+"""Comparison of a network with onnxruntime's results of the file, and the first node at which they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that do several steps at once, written out as the nodes that they stand for.
+"""Decomposition of compound nodes into nodes of one step each.
 
 ``Attention`` of opset 23, and what onnxruntime's optimisers save: a layer with its activation, a norm with the sum
 before it, attention. Layers, norms and heads are then found as in any other file. Where a part reads weights, it knows
@@ -101,7 +101,7 @@ Writing = Callable[[_Parts], None]
 
 
 def written_out(node: Node, *, in_runtime: bool) -> tuple[list[Node], dict[str, Constant]]:
-    """Return the nodes that ``node`` stands for, and the constants that they read; itself where it is no compound.
+    """Return the nodes that the compound ``node`` consists of and their constants; any other node unchanged.
 
     Raises UnreadNode where a form of it is not read; with ``in_runtime`` it stays for onnxruntime to compute.
     """

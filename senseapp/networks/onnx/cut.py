@@ -1,4 +1,4 @@
-"""Which outputs of a graph can be measured: before box selection and branches, and before a final softmax."""
+"""Outputs of a graph that can be measured: before box selection and branches, and before a final softmax."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _logits(name: str, makers: Mapping[str, Node], graph: Graph) -> OutputCandid
 
 
 def with_shapes(candidates: Iterable[OutputCandidate], values: Values) -> tuple[OutputCandidate, ...]:
-    """Return ``candidates`` with their shapes, without those that no image changes and those of whole numbers."""
+    """Return ``candidates`` with their shapes, without constants and integers."""
     return tuple(
         OutputCandidate(
             name=each.name, kind=each.kind, shape=tuple(values[each.name].shape), of=each.of, operator=each.operator

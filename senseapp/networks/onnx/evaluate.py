@@ -1,4 +1,4 @@
-"""Run one node of a graph on tensors, after its size is known: on the meta device first, which needs no memory."""
+"""Run one node of a graph on tensors, after a run on the meta device that checks its size without memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that are known before a graph runs: the same for any batch, or growing with it.
+"""Values that are known before a graph runs: constant for any batch, or proportional to it.
 
 ``facts`` are the values of a graph for one or more numbers of images, each with that number.
 """

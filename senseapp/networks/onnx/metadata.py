@@ -1,4 +1,4 @@
-"""What a file says about itself: class names and the preparation of images, as text that is never trusted."""
+"""Metadata of a file: class names and the preparation of images, as untrusted text."""
 
 from __future__ import annotations
 

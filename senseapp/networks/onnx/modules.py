@@ -170,7 +170,7 @@ class OnnxNetwork(Scope):
 
     @property
     def images_per_pass(self) -> int | None:
-        """Images that a pass computes whether they are given or not; None for as many as are given."""
+        """Number of images that a pass computes, whatever its input; None for its input's."""
         return None if self.images is None else self.images.batch
 
     def forward(self, *inputs: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""An ONNX file as a graph without its accidents: ordered, named, constants in one place, what is constant computed."""
+"""Normalised graph of an ONNX file: ordered, named, with constants stored in one place and folded."""
 
 from __future__ import annotations
 

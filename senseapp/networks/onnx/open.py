@@ -1,4 +1,4 @@
-"""An ONNX file as a network that can be measured: the one way in."""
+"""Open an ONNX file as a network that can be measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LARGEST_INPUT = 1 << 27  # elements; three batches of them are looked at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedOnnx:
-    """A network from an ONNX file, and what is known about it.
+    """A network from an ONNX file with its inputs, outputs and metadata.
 
     Attributes:
         content: of the file.

@@ -1,4 +1,4 @@
-"""How images are most likely prepared for an ONNX file: what it says, what its first nodes do, else what is usual."""
+"""Probable preparation of images for an ONNX file: from its metadata, else its first nodes, else the usual one."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _parsed(content: bytes) -> ModelProto:
 
 
 def _unlike_a_model(content: bytes) -> str:
-    """Return what a file is that is no ONNX model, and what to do."""
+    """Return the kind of a file that is no ONNX model, and a remedy."""
     head = content[:_SNIFFED]
     if not content:
         return "The file is empty (0 bytes). Export the network again."

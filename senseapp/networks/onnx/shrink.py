@@ -1,4 +1,4 @@
-"""What else changes in a file whose network lost channels: groups of convolutions, targets of shapes, declarations."""
+"""Other changes in a file whose network lost channels: groups of convolutions, targets of shapes, declarations."""
 
 from __future__ import annotations
 

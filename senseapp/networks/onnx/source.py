@@ -1,4 +1,4 @@
-"""The source ``onnx``: an uploaded ONNX file as a model like any other, and what a person is told of the file."""
+"""The source ``onnx``: an uploaded ONNX file as a model, and the report on the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What building a network of any library takes: a server that responds, sizes that the architecture accepts."""
+"""Requirements to build a network of any library: a reachable server, accepted image sizes."""
 
 from __future__ import annotations
 

@@ -173,8 +173,8 @@ def _rank(name: str, wanted: str, words: list[str]) -> int | None:
 _LIBRARIES = ("timm", "torchvision")
 
 
-def parse_model(text: str) -> ModelSpec:
-    """Return the spec that ``text`` names, with the task of the architecture.
+def parse_model(text: str, *, task: str = "") -> ModelSpec:
+    """Return the spec that ``text`` names, with the task of its source, or ``task`` where the source says none.
 
     ``auto`` is recognised from the checkpoint when it is loaded.
 
@@ -186,7 +186,7 @@ def parse_model(text: str) -> ModelSpec:
     library, slash, name = text.partition("/") if names_source else ("", "", text)
     source = SOURCES.get(library)
     if source is not None and source.is_runnable and library not in _LIBRARIES:
-        return ModelSpec(library=library, name=name)
+        return ModelSpec(library=library, name=name, task=source.task_of(name) or task)
     if slash and library not in _LIBRARIES:
         raise UnknownModel(f"A model is written {_written()}, got {text!r}.")
     libraries = [known for known in _LIBRARIES if library in ("", known) and find_entry(known, name)]
@@ -194,7 +194,7 @@ def parse_model(text: str) -> ModelSpec:
         raise UnknownModel(f"Both libraries have {name!r}. Write timm/{name} or torchvision/{name}.")
     if not libraries:
         raise unknown_model(name, library=library)
-    return ModelSpec(library=libraries[0], name=name, task=task_of_architecture(libraries[0], name))
+    return ModelSpec(library=libraries[0], name=name)
 
 
 def _written() -> str:

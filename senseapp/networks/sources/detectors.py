@@ -1,4 +1,4 @@
-"""Detectors of torchvision, which return what their heads say before thresholds and non-maximum suppression.
+"""Detectors of torchvision that return the outputs of their heads, before thresholds and suppression.
 
 torchvision's own ``forward`` resizes pictures, and returns a few boxes of each. For measuring, the same modules run on
 prepared images and return every box with its logits; :mod:`senseapp.tasks.detection` thresholds them as torchvision
@@ -35,7 +35,7 @@ class _OpenDetector:
         return OrderedDict([("0", found)]) if isinstance(found, Tensor) else found
 
     def heads_of(self, images: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Return what the heads of a one-stage network say of each anchor, and the anchors, (A, 4) in pixels."""
+        """Return the head outputs of a one-stage network for each anchor, and the anchors, (A, 4) in pixels."""
         network = cast(Any, self)
         maps = list(self.features_of(images).values())
         return network.head(maps), network.anchor_generator(_listed(images), maps)[0]

@@ -70,8 +70,7 @@ def load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     from senseapp.networks.sources.demo import load_demo_model, load_efficientnet
     from senseapp.networks.sources.demo_detector import DETECTOR, load_detector
 
-    usual = ModelSpec(task=spec.task) if spec.name == DETECTOR else ModelSpec()  # the others are classifiers
-    if dataclasses.replace(spec, pretrained=False, name="") != usual:
+    if dataclasses.replace(spec, pretrained=False) != ModelSpec(library=spec.library, name=spec.name):
         raise InvalidSpec(
             "The demo brings its own weights, classes and image size. "
             "Choose a timm or torchvision architecture for other weights."

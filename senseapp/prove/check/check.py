@@ -171,7 +171,7 @@ def _chosen_preparation(
 
 
 def _with_outputs_of(file: ComparedFile, model: ModelSpec, task: Task, loaded: LoadedModel) -> LoadedModel:
-    """Choose the outputs of the reference that are compared; return what is known of it, with their number."""
+    """Choose the outputs of the reference to compare; return its facts with their number."""
     shape = loaded.preprocessing.input_shape
     noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
     file.file.choose(model.outputs or outputs_for(task, file, noise))
@@ -378,7 +378,7 @@ class _Comparison:
             torch.set_num_threads(threads)
 
     def _operators(self) -> tuple[OperatorShare, ...]:
-        """Return where the time of a call goes in both files; empty where one is no file of images of known size."""
+        """Return the time by kind of operator of both files; empty if one takes no images of known size."""
         timed = []
         for side in (self.prepared.reference, self.candidate):
             content = self._as_file(side)

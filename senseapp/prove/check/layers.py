@@ -1,4 +1,4 @@
-"""Where two networks of one architecture part: the outputs of layers of the same name, on a few images."""
+"""The first layer at which two networks of one architecture differ, by outputs of equal names on a few images."""
 
 from __future__ import annotations
 

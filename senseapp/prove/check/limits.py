@@ -1,4 +1,4 @@
-"""The conditions of a check: the upper bound of the loss against what is allowed, the time, and numbers at all."""
+"""The conditions of a check: the bound of the loss below its limit, the time, and finite numbers."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class OpenSide:
 
     @property
     def record(self) -> CheckedFile:
-        """What is known of it, without times."""
+        """Facts of the file, without times."""
         facts = self.facts
         return CheckedFile(
             name=self.name,
@@ -219,7 +219,7 @@ class SideOpener:
             raise type(error)(f"{path.name} cannot be checked: {str(error).rstrip('.')}.") from error
 
     def described(self, spec: ModelSpec, file: ForeignFile | None) -> LoadedModel:
-        """Return the reference as a network in PyTorch; where only a runtime opens it, what is known of its images."""
+        """Return the reference as a network in PyTorch; if only a runtime opens it, the facts of its images."""
         if file is None:
             return load_model(spec, progress=self.progress)
         with suppress(UnsupportedModel, InvalidCheckpoint, InvalidSpec):  # onnxruntime has it open all the same
@@ -359,7 +359,7 @@ def _notes_on_input(facts: FileFacts, preprocessing: Preprocessing) -> Iterator[
 
 
 def _from_facts(spec: ModelSpec, facts: FileFacts) -> LoadedModel:
-    """Return what a file says of its images, else what is usual; its network is opened by the runtime alone."""
+    """Return the model that a file describes, with defaults; only the runtime opens its network."""
     channels, height, width = facts.image_shape
     side = spec.img_size or USUAL_SIZES[0]
     shape = channels or 3, height or side, width or side

@@ -1,4 +1,4 @@
-"""All that is peculiar to onnxruntime; its description loads neither torch nor onnxruntime."""
+"""The runtime onnxruntime; its description loads neither torch nor onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of single layers, and what a runtime's own profile says of a file: what times of layers are measured with."""
+"""Benchmark files of single layers, and their times from a runtime's own profile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Profiler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNode:
-    """The node of a layer, its weight, and the shapes of what goes in and comes out."""
+    """The node of a layer, its weight, and the shapes of its input and output."""
 
     node: onnx.NodeProto
     weight: onnx.TensorProto

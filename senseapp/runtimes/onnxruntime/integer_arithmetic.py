@@ -1,4 +1,4 @@
-"""The arithmetic of onnxruntime's integer kernels, step by step, in float: what an int8 file is meant to compute.
+"""The arithmetic of onnxruntime's integer kernels, step by step, in float.
 
 Integers are held in float32, where sums of products of 8 bits are exact up to 2²⁴, so nothing saturates and no order
 of addition counts. What follows a sum is done as the kernels do it: one multiplication by a float32 scale, rounding

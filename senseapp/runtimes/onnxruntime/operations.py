@@ -1,4 +1,4 @@
-"""onnxruntime as a :class:`~senseapp.runtimes.base.Runtime`: what each operation is made of here."""
+"""onnxruntime as a :class:`~senseapp.runtimes.base.Runtime`: the implementation of each operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best int8 file of onnxruntime's own quantizer: what people have who try the usual settings of quantize_static."""
+"""The best int8 file of onnxruntime's own quantizer, over the usual settings of quantize_static."""
 
 from __future__ import annotations
 

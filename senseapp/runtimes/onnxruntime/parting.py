@@ -1,4 +1,4 @@
-"""Where two ONNX files begin to compute different numbers: matched tensors inside of both, on a few images.
+"""The first tensors at which two ONNX files differ: matched tensors inside of both, on a few images.
 
 Tensors are matched by name, which quantizers, converters and simplifiers keep for most; where they are not kept, the
 results of products (convolutions and matrix products) are matched in their order, by operator and shape of the weight.
@@ -72,7 +72,7 @@ class _Value:
 
 
 class _ValueGraph:
-    """The graph of a file: who computes and who reads each value."""
+    """The graph of a file: producer and consumers of each value."""
 
     def __init__(self, model: ModelProto) -> None:
         graph: GraphProto = model.graph
@@ -93,7 +93,7 @@ class _ValueGraph:
         self.outputs = [each.name for each in graph.output]
 
     def value(self, name: str) -> _Value | None:
-        """Return what stands for ``name``: what is read of it where it is rounded; None where it is unknown."""
+        """Return the value to compare for ``name``: its dequantized form if it is rounded; None if it is unknown."""
         if name not in self.maker:
             name = f"{name}_quantized"  # as onnxruntime's quantizer calls it where it rewrites operators
             return self._integers(name) if name in self.maker else None

@@ -1,4 +1,4 @@
-"""What single layers and the operations between them take in a runtime here, in float and in int8, by their shapes.
+"""Times of single layers and of the operations between them in a runtime, in float and in int8, by their shapes.
 
 Layers are timed as in :mod:`senseapp.runtimes.onnxruntime.timing`, in files of layers that do not depend on each other.
 An operation between layers is timed on a tensor of usual size, between two convolutions in float and in int8, as what

@@ -1,4 +1,4 @@
-"""An ONNX file that is open in onnxruntime, as the people have it who take it away."""
+"""An ONNX file that is open in onnxruntime, with default settings as a user would open it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each layer takes in onnxruntime on this machine, in float and in int8, and what a change between them costs.
+"""Time of each layer in onnxruntime on this machine, in float and in int8, and of a border between them.
 
 Every layer is put, with its shapes, into one file of layers that do not depend on each other, once in float and once in
 int8; onnxruntime's own profile tells the time of each kernel, which other programs on the machine hardly change. What

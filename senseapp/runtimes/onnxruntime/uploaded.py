@@ -1,4 +1,4 @@
-"""A runtime of ONNX files for a network that came from an ONNX file: its files are that file, edited."""
+"""The runtime for a network that came from an ONNX file: its files are that file, edited."""
 
 from __future__ import annotations
 

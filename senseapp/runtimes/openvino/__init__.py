@@ -1,4 +1,4 @@
-"""All that is peculiar to OpenVINO; its description loads neither torch nor OpenVINO."""
+"""The runtime OpenVINO; its description loads neither torch nor OpenVINO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where OpenVINO's int8 kernels round otherwise than onnxruntime's: a QDQ file rewritten so that it says so.
+"""Differences between OpenVINO's int8 kernels and onnxruntime's, written into a QDQ file.
 
 What OpenVINO computes at once is read from the graph that it executes. Its convolutions are exact sums of products,
 as onnxruntime's are, but

@@ -1,4 +1,4 @@
-"""How long each layer takes in OpenVINO on this machine, by the graphs that it executes.
+"""Time of each layer in OpenVINO on this machine, by the graphs that it executes.
 
 The float file and the file all in int8 are run as they are, and OpenVINO's counters give the time of each node that it
 executes. A node belongs to the layer whose product it computes; others (an activation that int8 parts from its
@@ -109,7 +109,7 @@ def as_in_a_call(executed: _Executed, seconds: float) -> dict[str, tuple[Execute
 
 
 def by_layer(nodes: _Executed, owners: Mapping[str, str]) -> tuple[dict[str, float], float]:
-    """Return the seconds of executed nodes by layer, and those of nodes that no layer comes before."""
+    """Return the seconds of executed nodes by layer, and those of nodes before any layer."""
     seconds: defaultdict[str, float] = defaultdict(float)
     owner: dict[str, str] = {}
     rest = 0.0

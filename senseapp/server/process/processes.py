@@ -243,7 +243,7 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
 def answer_in(
     process: JobProcess, question: WorkerRequest[AnswerT], *, asker: Requester = ANYBODY, job_mb: int = 0
 ) -> AnswerT:
-    """Let ``process`` answer a request, and end it if that takes too long or the requester is gone.
+    """Send a request to ``process``; end the process after a timeout or if the requester has left.
 
     Raises:
         ReadingStopped: the process was busy for too long, or ended; Abandoned if the requester is gone.

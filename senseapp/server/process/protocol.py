@@ -87,7 +87,7 @@ class AppObserver:
         pause()
 
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """Send what is known before the first measurement."""
+        """Send the facts known before the first measurement."""
         self._say("opened", [encode(head), {"done": done, "total": total, "predicted_seconds": predicted_seconds}])
 
     def estimated(self, estimate: LayerMeasurement) -> None:

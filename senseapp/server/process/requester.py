@@ -124,7 +124,7 @@ class WorkerRequest(ABC, Generic[AnswerT_co]):
 
     @property
     def subject(self) -> str:
-        """What is looked at, for people: the name of a file or a model."""
+        """Name of the file or model of the request, for display."""
         return "This file"
 
     @property

@@ -1,4 +1,4 @@
-"""Which layer each row of a report belongs to: by name, and by order where names are lost.
+"""Match of the rows of a report with layers: by name, or by order if names are lost.
 
 A name belongs to the layer whose dotted name it holds, the longest of several, whether its parts are separated by dots,
 slashes or underscores. A fused operation names several: its time is shared out among their layers by their
@@ -138,7 +138,7 @@ def _calls(profile: ModelProfile) -> list[LayerProfile]:
 
 
 def kind_of(operator: str) -> Kind | None:
-    """Return what kind of product an operator's name says; None where it is none with weights.
+    """Return the kind of product of an operator's name; None if it is none with weights.
 
     >>> [kind_of(name) for name in ("DEPTHWISE_CONV_2D", "Convolution (NHWC, F32) IGEMM", "FULLY_CONNECTED", "Add")]
     ['depthwise', 'conv', 'linear', None]

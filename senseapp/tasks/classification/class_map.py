@@ -1,4 +1,4 @@
-"""Which class of the model a folder name (or a label in a table) means."""
+"""Match of folder names, or labels in a table, with classes of the model."""
 
 from __future__ import annotations
 

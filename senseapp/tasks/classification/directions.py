@@ -1,4 +1,4 @@
-"""Which changes of the class scores are followed back through the network, and what they do to KL and loss."""
+"""Directions in class scores whose gradients the quick scan follows, and the KL and loss predicted from them."""
 
 from __future__ import annotations
 

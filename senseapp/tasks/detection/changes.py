@@ -1,4 +1,4 @@
-"""How the detections in two predictions of the same images differ, for people to look at."""
+"""Differences between two detectors' predictions on the same images, for display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a detector's classes an annotated class means: by name, or by number where one side has no names."""
+"""Match of annotated classes with a detector's: by name, or by number if one side has no names."""
 
 from __future__ import annotations
 

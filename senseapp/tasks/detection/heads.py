@@ -19,7 +19,7 @@ _ROWS = "rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorRows:
-    """What a detector said of some images.
+    """Predictions of a detector for some images, as rows.
 
     Attributes:
         rows: (N, R, 6 + K); see :mod:`senseapp.metrics.detection.rows`.
@@ -49,7 +49,7 @@ class HeadReader:
 
     @property
     def sentence(self) -> str:
-        """What was recognised, for people."""
+        """What was recognised, in one sentence."""
         return f"Its outputs are read as {self.layout.sentence[0].lower()}{self.layout.sentence[1:]}"
 
     def __call__(self, model_output: object) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""How the classes of pixels in two predictions of the same images differ, for people to look at."""
+"""Differences between two predictions of pixel classes on the same images, for display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the model's classes the class numbers in masks mean."""
+"""Match of class numbers in masks with classes of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of the class scores of all pixels are followed back through a network, and what they do to the KL."""
+"""Directions in pixel scores whose gradients the quick scan follows, and the KL predicted from them."""
 
 from __future__ import annotations
 

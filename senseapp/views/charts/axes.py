@@ -1,4 +1,4 @@
-"""What all layer charts share: axes, tooltips, selections, marks, quick layered charts, and pictures for slides.
+"""Common parts of layer charts: axes, tooltips, selections, marks, quick layered charts, and pictures for slides.
 
 Channels are objects in charts of many rows: Altair takes milliseconds to find out what a text or a dictionary means.
 """

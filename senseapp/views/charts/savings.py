@@ -1,4 +1,4 @@
-"""What compressed models still do against what they save: files, whole schedules, and the trade-off."""
+"""Quality against savings of compressed models: files, whole schedules, and the trade-off."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def shown_figure(kind: str, figure: float) -> float:
 
 
 def figure_text(kind: str, figure: float) -> str:
-    """Return a figure as people say it: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
+    """Return a figure in words: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
     words = {
         "params": "of the weights removed",
         "bytes": "of the bytes saved if stored compactly",
@@ -259,7 +259,7 @@ CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")
 
 
 def class_note(found: ChangedAnswers) -> str:
-    """Say what the drops of classes are, and how their intervals are corrected."""
+    """Return the meaning of the drops of classes, and the correction of their intervals."""
     what = "of right answers" if found.by_labels else "of answers that stay the same, by the original's answer"
     what = f"of {found.measure}" if found.measure else what
     listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""

@@ -1,4 +1,4 @@
-"""What a report is made of: a run's records, and the charts of the Results page with rows that are kept once."""
+"""Parts of a report: a run's records, and the charts of the Results page with rows that are stored once."""
 
 from __future__ import annotations
 

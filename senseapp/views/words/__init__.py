@@ -1,1 +1,1 @@
-"""What things are called on screen, numbers in text, sentences. No Streamlit."""
+"""Words for pages, reports and commands: names, numbers in text, sentences. No Streamlit."""

@@ -45,7 +45,7 @@ def limit_mark(limit: CheckedLimit) -> str:
 
 
 def file_facts(side: CheckedFile, *, size_ratio: float = math.nan) -> dict[str, str]:
-    """Return what is known of one side, by what it is called."""
+    """Return the facts of one side, by their name."""
     size = fmt.bytes_size(side.file_bytes)
     facts = {
         "File": side.name,

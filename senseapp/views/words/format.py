@@ -1,4 +1,4 @@
-"""Numbers as people read them: with units and the right number of digits."""
+"""Numbers as text: with units and a suitable number of digits."""
 
 from __future__ import annotations
 

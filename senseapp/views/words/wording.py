@@ -1,4 +1,4 @@
-"""What pages and reports say of a run: its settings, its state, where its numbers come from, what a proof measured."""
+"""Sentences on a run for pages and reports: settings, state, provenance of its numbers, results of a proof."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DATA = {
 
 
 def model_facts(result: RunResult) -> dict[str, str]:
-    """Return what is known about the model; sizes only where they are known."""
+    """Return the facts about the model; sizes only if known."""
     profile, model = result.profile, result.spec.model
     facts = {"Model": profile.title}
     facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else _weights(result)
@@ -72,7 +72,7 @@ def image_facts(result: RunResult) -> dict[str, str]:
 
 
 def settings_of(result: RunResult) -> dict[str, str]:
-    """Return what was asked for and what was decided."""
+    """Return the settings, as requested and as chosen."""
     settings = result.spec.sensitivity
     compression = settings.compression
     chosen = [*settings.layers, *settings.layer_types]
@@ -177,7 +177,7 @@ def _evidence(result: RunResult) -> str:
 
 
 def _place(result: RunResult) -> list[str]:
-    """Return where the passes were made, as far as it is known: ``on cpu``, ``on cuda:0 of 4 workers``."""
+    """Return the devices of the passes, as far as known: ``on cpu``, ``on cuda:0 of 4 workers``."""
     device, workers = result.environment.get("device"), result.environment.get("workers")
     if not device:
         return []

@@ -134,7 +134,7 @@ def _make_transposed(at: Attributes) -> Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransposedEnds:
-    """What a transposed convolution adds at the end, and what is cut from its full output."""
+    """Padding at the end of a transposed convolution, and crop of its full output."""
 
     output_padding: tuple[int, ...]
     cut: Ends

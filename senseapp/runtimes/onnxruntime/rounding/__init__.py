@@ -1,1 +1,1 @@
-"""How an int8 file rounds: the ranges of its activations, and weights that do least harm, from calibration images."""
+"""Rounding of an int8 file: ranges of activations, and weights of least damage, from calibration images."""

@@ -1,4 +1,4 @@
-"""What calibration images tell of a float ONNX network: ranges of its tensors, and what its weights multiply."""
+"""Ranges of tensors and moments of products' inputs in a float ONNX network, on calibration images."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RoundedProduct:
 
     @property
     def weight(self) -> Tensor:
-        """What the integers stand for."""
+        """The weight in float, integers times scales."""
         shape = [1] * self.steps.dim()
         shape[self.product.channel_axis] = -1
         return self.steps * self.scale.view(shape)

@@ -1,4 +1,4 @@
-"""Which ranges of activations an int8 file takes: those with which it is measured to do least harm."""
+"""Choice of the ranges of activations of an int8 file by measured damage."""
 
 from __future__ import annotations
 

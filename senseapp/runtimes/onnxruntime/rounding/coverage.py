@@ -1,4 +1,4 @@
-"""How far tensors of a network lie on some images beyond their ranges on others."""
+"""Share of a network's tensors on some images that lies beyond their ranges on others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a layer rounding harms: its weights, its input or its output, each measured with all else in float."""
+"""Damage by rounding a layer's weights, its input or its output alone, with all else in float."""
 
 from __future__ import annotations
 

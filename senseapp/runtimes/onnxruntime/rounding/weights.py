@@ -1,4 +1,4 @@
-"""Weights in int8 that change a layer's output least, and that no processor's int8 arithmetic saturates on."""
+"""Weights in int8 with the least change of a layer's output, without saturation on any processor."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""What a model does: said, taken from its source, or read from a record of a version that knew classifiers only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.tasks import TASKS
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "task"),
+    [
+        ("demo", "", "classification"),
+        ("demo", "shapes_detector", "detection"),
+        ("timm", "resnet18", "classification"),
+        ("torchvision", "resnet18", "classification"),
+        ("torchvision", "fcn_resnet50", "segmentation"),
+        ("torchvision", "ssdlite320_mobilenet_v3_large", "detection"),
+        ("auto", "", "classification"),
+    ],
+)
+def test_a_source_says_what_its_networks_do(library: str, name: str, task: str) -> None:
+    assert ModelSpec(library=library, name=name).task == task
+    assert ModelSpec(library=library, name=name, task="multilabel").task == "multilabel"
+
+
+@pytest.mark.parametrize("library", ["onnx", "imported"])
+def test_a_model_whose_source_does_not_say_it_needs_a_task(library: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"^{library} does not say what it does. Choose a task: {', '.join(TASKS)}"):
+        ModelSpec(library=library)
+
+
+def test_records_without_a_task_are_of_classifiers_as_all_models_once_were() -> None:
+    payload = json.loads(dumps(RunSpec(model=ModelSpec(library="onnx", checkpoint="a.onnx", task="segmentation"))))
+    assert loads(json.dumps(payload), RunSpec).model.task == "segmentation"
+    del payload["data"]["model"]["task"]
+    assert loads(json.dumps(payload), RunSpec).model.task == "classification"
