@@ -117,7 +117,7 @@ def test_a_quick_run_leaves_the_uncompressed_model_to_its_scan(seen: int, monkey
     exact = Session.open(_spec())
     session = Session.open(_spec(mode="quick"))
     assert session.baseline == session.result(()).baseline == {}
-    monkeypatch.setattr(scan, "_num_images", num_images)
+    monkeypatch.setattr(scan, "num_images", num_images)
     estimates = list(session.estimates())
     assert bool(estimates) == bool(seen)
     assert list(session.measure()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -181,6 +182,49 @@ def test_centre_maps() -> None:
     layout = recognise([heat, offsets, sizes], (SIDE, SIDE))
     assert layout.sentence == "A map of centres for each of 3 classes, with sizes and offsets, as of CenterNet."
     assert_found(DetectorRows(rows=decode([heat, offsets, sizes], layout), layout=""))
+
+
+def centerface(height: int = 12, width: int = 8) -> list[Tensor]:
+    """Return maps of one class at stride 4: centres, logarithms of (height, width), offsets (y, x), five points."""
+    generator = torch.Generator().manual_seed(1)
+    heat = torch.rand(2, 1, height, width, generator=generator)
+    sizes = 3 * torch.rand(2, 2, height, width, generator=generator)
+    offsets = torch.rand(2, 2, height, width, generator=generator) - 0.5
+    return [heat, sizes, offsets, torch.randn(2, 10, height, width, generator=generator)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_centre_maps_of_logarithms_are_those_of_a_loop_over_cells(order: tuple[int, ...]) -> None:
+    """Against the loop that CenterFace's authors publish, without its clipping to the picture."""
+    heat, sizes, offsets, _ = maps = centerface()
+    given = [maps[place] for place in order]
+    layout = recognise(given, (48, 32))
+    assert layout.sentence == (
+        "A map of centres for one class, with logarithms of heights and widths and offsets, as of CenterFace (of its 5 "
+        "points nothing is measured)."
+    )
+    rows = decode(given, layout)
+    for image, y, x in [(0, 0, 0), (0, 11, 7), (1, 3, 5)]:
+        tall, wide = np.exp(sizes[image, :, y, x].numpy().astype(np.float64)) * 4
+        middle_y, middle_x = 4 * (np.array([y, x]) + offsets[image, :, y, x].numpy().astype(np.float64) + 0.5)
+        row = rows[image, 8 * y + x]
+        expected = [middle_x - wide / 2, middle_y - tall / 2, middle_x + wide / 2, middle_y + tall / 2]
+        assert row[BOX].tolist() == pytest.approx(expected, rel=1e-5, abs=1e-4)
+        assert float(row[-1].sigmoid()) == pytest.approx(float(heat[image, 0, y, x]), abs=1e-5)
+    assert rows.shape[1] == 96
+
+
+def test_sizes_that_no_picture_holds_as_logarithms_are_sizes() -> None:
+    maps = centerface()
+    maps[1] = maps[1] * 10  # cells
+    assert "with sizes and offsets, as of CenterNet" in recognise(maps, (48, 32)).sentence
+
+
+def test_maps_of_several_other_widths_are_refused() -> None:
+    maps = centerface()
+    for other in ([*maps[:3], maps[3][:, :7]], [maps[0], maps[1], maps[3]], [*maps[:3], maps[0] * 2 - 3]):
+        with pytest.raises(UnsupportedModel, match="none that is known"):
+            recognise(other, (48, 32))
 
 
 def test_a_layout_is_kept_where_values_leave_their_range() -> None:

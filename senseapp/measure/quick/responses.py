@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -36,8 +36,13 @@ class Responses(Protocol):
         """Prepare every target and level that can be estimated; return what would be applied for each."""
         ...
 
-    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
-        """Add all calls of the watched module ``name`` for a batch, with their gradients."""
+    def observe(
+        self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int, *, again: bool = False
+    ) -> None:
+        """Add all calls of the watched module ``name`` for a batch, with their gradients.
+
+        With ``again``, other gradients of the same calls follow, and what does not depend on gradients is kept.
+        """
         ...
 
     def collect(self) -> dict[Key, Tensor]:
@@ -144,7 +149,9 @@ class ChannelResponses:
                 self._removed[target.layer, level] = removed
         return applied
 
-    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+    def observe(
+        self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int, *, again: bool = False
+    ) -> None:
         """Sum input times gradient over positions, for every channel."""
         axes = batch_axes(self._single[name], [call.args[0].shape for call in calls], num_images)
         if axes is None or any(len(call.input_gradients) != num_directions for call in calls):
@@ -260,6 +267,7 @@ class WeightResponses:
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module
         self._products: dict[Key, dict[str, Tensor]] = {}
+        self._kept: dict[tuple[str, int], Iterable[Tensor]] = {}  # changes of the output, by module and call
         names = {name for target in compressor.targets for name in target.modules}
         self.watched = {name: model.get_submodule(name) for name in names}
         self._modules = {target.layer: target.modules for target in compressor.targets}
@@ -286,14 +294,16 @@ class WeightResponses:
                     self._keys.setdefault(name, []).append((target.layer, level))
         return {key: prepared.applied for key, prepared in self._prepared.items()}
 
-    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+    def observe(
+        self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int, *, again: bool = False
+    ) -> None:
         """Compute the inner products of the module's changed output with each direction's gradient."""
         axes = self._axes(name, calls, num_images)
         if axes is None or any(len(call.gradients) != num_directions for call in calls):
             return
         seen = [SeenCall.of(call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
         keys = self._keys.get(name, [])
-        products = [self._each(name, each, keys) for each in seen]
+        products = [self._each(name, place, each, keys, again=again) for place, each in enumerate(seen)]
         for key, parts in zip(keys, zip(*products, strict=True), strict=True):
             self._products.setdefault(key, {})[name] = torch.stack(parts).sum(dim=0)
 
@@ -313,12 +323,18 @@ class WeightResponses:
         single = [own[len(call.downstream)] for own, call in zip(shapes, found, strict=True)]
         return batch_axes(single, [call.output.shape for call in found], num_images)
 
-    def _each(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor]:
+    def _each(self, name: str, place: int, seen: SeenCall, keys: Sequence[Key], *, again: bool) -> list[Tensor]:
         """Return the inner products of one call for each of ``keys``, (N, directions)."""
         products = None
         if all(self._prepared[key].weight is not None for key in keys):
             products = self._from_gradients(name, seen, keys)
-        return products or self._from_passes(name, seen, keys)
+        if products:
+            return products
+        kept = self._kept.pop((name, place), None)
+        responses = self._from_passes(name, seen.call, keys) if kept is None else kept
+        if again:
+            responses = self._kept[name, place] = list(responses)
+        return [seen.inner_products(each) for each in responses]
 
     def _from_gradients(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor] | None:
         module, norm = self.watched[name], self._norms.get(name)
@@ -327,14 +343,14 @@ class WeightResponses:
             None if gradients is None else [inner_products(gradients, each) for each in self._differences(name, keys)]
         )
 
-    def _from_passes(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor]:
-        before = self._rerun(name, seen.call) if seen.call.output_overwritten else seen.call.output
-        products = []
+    def _from_passes(self, name: str, call: LayerCall, keys: Sequence[Key]) -> Iterator[Tensor]:
+        """Yield how far each of ``keys`` changes the output of a call."""
+        before = self._rerun(name, call) if call.output_overwritten else call.output
         for prepared in (self._prepared[key] for key in keys):
             with prepared.active():
-                products.append(seen.inner_products(self._rerun(name, seen.call) - before))
+                changed = self._rerun(name, call) - before
             prepared.release()
-        return products
+            yield changed
 
     def _differences(self, name: str, keys: Sequence[Key]) -> Iterator[Tensor]:
         """Yield the difference of each compressed weight of the module from the original."""

@@ -19,10 +19,10 @@ arXiv 1801.05787, equation 6, for pruning by Fisher information.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -31,7 +31,15 @@ from torch import Tensor, nn
 from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
 from senseapp.measure.folding import foldable_norms
-from senseapp.measure.plan import memory_bytes, micro_batches, precision_context
+from senseapp.measure.plan import micro_batches, precision_context
+from senseapp.measure.quick.amounts import (
+    DIRECTIONS,
+    draws_share,
+    graph_batch,
+    num_draws,
+    num_images,
+    passes,
+)
 from senseapp.measure.quick.recorder import Recorder
 from senseapp.measure.quick.responses import ChannelResponses, Key, Responses, WeightResponses
 from senseapp.measure.quick.true_passes import correct_by_true_passes
@@ -44,17 +52,6 @@ from senseapp.tasks import Task
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
-
-_DIRECTIONS = 2  # random signs at the output: each is one backward pass
-# About twenty seconds on two cores. Estimates agree best with measurements on the same images.
-_MOST_MACS = 4e12
-# whatever they cost, and however little: the error of a mean falls with the root of their number
-_LEAST_IMAGES, _MOST_IMAGES = 64, 1024
-_DRAWN = 512  # directions in all, where images are few and cost little
-_MOST_DRAW_MACS = 1e12  # a quarter of what images may cost
-_MACS_PER_OUTPUT = 4000  # a number of the output costs as much, measured at 21 × 520 × 520 of them
-_GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
-_GRAPH_SHARE = 16  # of a card's memory, one part in n: five times as fast as with 3 · 2²⁸ bytes on an H200
 
 Changes = dict[str, Tensor]
 """Per-image changes, (n,), float64, by metric."""
@@ -155,9 +152,9 @@ def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
     if not found:
         return {}
     try:
-        num_images, name = _num_scanned(found), sweep.context.task.divergence
+        scanned, name = _num_scanned(found), sweep.context.task.divergence
         divergences = {key: changes[name] for key, changes in found.items()}
-        factors, images_passed = correct_by_true_passes(sweep, divergences, num_images * _passes(sweep))
+        factors, images_passed = correct_by_true_passes(sweep, divergences, scanned * passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
         _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
@@ -190,22 +187,23 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     responses = _responses(sweep, norms)
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
-    stop = _num_images(sweep)
+    stop = num_images(sweep)
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]
     # Each draws image by image in order, so that the batch size, which depends on timing, has no effect.
-    generators = _generators(sweep.spec.seed, _num_draws(sweep, stop, shape))
+    generators = _generators(sweep.spec.seed, num_draws(sweep, stop, shape))
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
     outputs = Gathered(stop)
-    num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
+    together = len(generators) if draws_share(sweep, recorder.norms, responses.watched, len(generators)) else 1
+    num_batches = -(-stop // graph_batch(sweep, recorder.norms, responses.watched, together))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         drawn: list[dict[Key, Changes]] = []
-        for generator in generators:
-            signs = torch.randint(0, 2, (high - low, *shape), generator=generator, dtype=torch.int8) * 2 - 1
+        for first in range(0, len(generators), together):
+            signs = [_signs((high - low, *shape), each) for each in generators[first : first + together]]
             output, changes = _scan_batch(sweep, responses, recorder, signs, low)
             if not drawn:
                 outputs.add(output)
-            drawn.append(changes)
+            drawn += changes
         found = _mean(drawn)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
         if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has no baseline to compare with yet
@@ -234,6 +232,10 @@ def _mean(drawn: Sequence[dict[Key, Changes]]) -> dict[Key, Changes]:
     }
 
 
+def _signs(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, tuple(shape), generator=generator, dtype=torch.int8) * 2 - 1
+
+
 def _generators(seed: int, count: int) -> list[torch.Generator]:
     """Return generators of independent numbers; the first is that of ``seed`` itself."""
     first = torch.Generator().manual_seed(seed)
@@ -241,59 +243,31 @@ def _generators(seed: int, count: int) -> list[torch.Generator]:
     return [first, *(torch.Generator().manual_seed(int(other)) for other in others)]
 
 
-def _num_draws(sweep: Sweep, num_images: int, shape: Sequence[int]) -> int:
-    """Return how often directions, of an output of ``shape``, are drawn for each image.
-
-    The directions of pixels or boxes stand for thousands of numbers, so that one draw leaves the estimate of an image
-    uncertain by about its own size: few images need several. Those of class scores are nearly complete, and estimates
-    that measurements replace need no more.
-    """
-    if sweep.context.task.one_tensor or sweep.spec.mode != "quick":
-        return 1
-    macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
-    cost = macs * _passes(sweep) + _MACS_PER_OUTPUT * math.prod(shape)
-    affordable = int(_MOST_DRAW_MACS / (cost * num_images))
-    return max(1, min(-(-_DRAWN // num_images), affordable))
-
-
-def _num_images(sweep: Sweep) -> int:
-    macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
-    affordable = int(_MOST_MACS / max(1, macs * _passes(sweep)))
-    return min(len(sweep.context.images), max(_LEAST_IMAGES, min(_MOST_IMAGES, affordable)))
-
-
-def _passes(sweep: Sweep) -> int:
-    return 1 + _DIRECTIONS + len(sweep.spec.levels)
-
-
-def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
-    """Return the images per pass, limited by the memory of outputs and of gradients for all directions but one."""
-    trace = sweep.context.trace
-    kept = (c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten)
-    held = sum(call.output_bytes for call in kept if call.module not in norms) // trace.batch_size
-    device = sweep.context.device
-    graph_bytes = _GRAPH_BYTES if device.type == "cpu" else memory_bytes(device) // _GRAPH_SHARE
-    most = graph_bytes // max(1, _DIRECTIONS * held)
-    return max(1, min(sweep.context.layout.micro_batch * 2, most, images_per_pass(sweep.context.model) or most))
-
-
 def _scan_batch(
-    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int
-) -> tuple[Predictions, dict[Key, Changes]]:
-    """Return the uncompressed model's predictions, and the changes of each key with observed calls."""
-    high = low + len(signs)
+    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Sequence[Tensor], low: int
+) -> tuple[Predictions, list[dict[Key, Changes]]]:
+    """Return the uncompressed model's predictions, and the changes of each key with observed calls, for each draw.
+
+    ``signs`` are those of each draw. One forward pass, and one of each layer and level, serve them all.
+    """
+    high = low + len(signs[0])
     task, targets = sweep.context.task, sweep.baseline.targets
     with precision_context(sweep.context.layout.precision, sweep.context.device):
         raw, calls = recorder.run(sweep.context.model, torch.cat(sweep.context.batches(low, high)))
     output = task.output(raw)
     seen_output = output.detach().float().cpu()
-    directions = task.directions(seen_output, None if targets is None else targets[low:high], signs, _DIRECTIONS)
+    truth = None if targets is None else targets[low:high]
+    draws = [task.directions(seen_output, truth, each, DIRECTIONS) for each in signs]
 
-    def seen(name: str) -> None:
+    def observe(name: str, num_directions: int, again: bool) -> None:
         with torch.inference_mode(), precision_context(sweep.context.layout.precision, sweep.context.device):
-            responses.observe(name, calls[name], high - low, len(directions.vectors))
+            responses.observe(name, calls[name], high - low, num_directions, again=again)
 
-    with precision_context("fp32", sweep.context.device):  # autocast is for forward passes only
-        recorder.backward(output, [vector.to(output.device) for vector in directions.vectors], calls, seen)
-    changes = {key: dict(directions.changes(pulls)) for key, pulls in responses.collect().items()}
+    changes = []
+    for place, draw in enumerate(draws, start=1):
+        again, vectors = place < len(draws), [vector.to(output.device) for vector in draw.vectors]
+        seen = partial(observe, num_directions=len(vectors), again=again)
+        with precision_context("fp32", sweep.context.device):  # autocast is for forward passes only
+            recorder.backward(output, vectors, calls, seen, again=again)
+        changes.append({key: dict(draw.changes(pulls)) for key, pulls in responses.collect().items()})
     return stored(sweep.context.read(raw)), changes

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from senseapp.networks.onnx.activations import with_activations
 from senseapp.networks.onnx.evaluate import is_scalar
 from senseapp.networks.onnx.graph import Graph, Node
 from senseapp.networks.onnx.infer import Values
 from senseapp.networks.onnx.known import (
     Growing,
-    with_gelus,
     with_image_norms,
     with_plain_targets,
     with_rolls,
@@ -89,7 +89,7 @@ def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNet
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
     graph = with_plain_targets(without_known(graph, facts), facts)
-    graph = with_gelus(with_image_norms(with_rolls(graph, facts), facts))
+    graph = with_activations(with_image_norms(with_rolls(graph, facts), facts))
     return _Builder(graph=graph, facts=facts).build()
 
 

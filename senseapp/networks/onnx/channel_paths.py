@@ -17,7 +17,20 @@ from senseapp.networks.onnx.modules import Counted, Fixed, OnnxNetwork, Operatio
 from senseapp.networks.profile import CONVOLUTIONS
 
 _ONE_BY_ONE = frozenset(
-    {"Identity", "Cast", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Erf", "Gelu", "Elu", "HardSigmoid", "HardSwish"}
+    {
+        "Identity",
+        "Cast",
+        "Relu",
+        "LeakyRelu",
+        "Sigmoid",
+        "Tanh",
+        "Erf",
+        "Gelu",
+        "Elu",
+        "HardSigmoid",
+        "HardSwish",
+        "Swish",
+    }
 )
 _WITH_CONSTANTS = frozenset({"Add", "Sub", "Mul", "Div", "AttentionMask"})
 SOFTMAXES = frozenset({"Softmax", "AttentionSoftmax"})

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,6 @@ from senseapp.networks.onnx.infer import Values
 from senseapp.networks.onnx.modules import Counted, PerImage
 
 Facts = Sequence[tuple[int, Values]]
-_ROUNDED = 1e-5  # relative, of constants as files have them: 1.41421 too, and none of 16 bits
 
 
 def without_known(graph: Graph, facts: Facts) -> Graph:
@@ -79,60 +77,6 @@ def with_rolls(graph: Graph, facts: Facts) -> Graph:
                 node = replace(node, op="Roll", version=18, inputs=(end.source,), attributes=attributes)
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
-
-
-def with_gelus(graph: Graph) -> Graph:
-    """Let x Φ(x), written out with Erf, be one GELU, as before the export: a third of the time, and no rounded √2.
-
-    Source: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
-    """
-    makers, nodes = graph.producers(), []
-    for node in graph.nodes:
-        source = _gelu_input(node, makers, graph)
-        if source is not None:
-            node = replace(node, op="Gelu", version=20, inputs=(source,), attributes={})
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
-
-
-def _gelu_input(node: Node, makers: Mapping[str, Node], graph: Graph) -> str | None:
-    """Return x where ``node`` is the last product of x · (1 + erf(x / √2)) · 0.5, in any order."""
-    if node.op != "Mul":
-        return None
-    inner = [makers[name] for name in node.inputs if name in makers and makers[name].op == "Mul"]
-    for product in inner:
-        factors = [*product.inputs, *(name for name in node.inputs if name not in product.outputs)]
-        rest = [name for name in factors if not _is_number(name, 0.5, graph)]
-        if len(rest) != 2 or len(factors) != 3:
-            continue
-        for source, gate in (rest, reversed(rest)):
-            if _is_gate(makers.get(gate), source, makers, graph):
-                return source
-    return None
-
-
-def _is_gate(node: Node | None, source: str, makers: Mapping[str, Node], graph: Graph) -> bool:
-    """Return whether a node is 1 + erf(``source`` / √2)."""
-    if node is None or node.op != "Add" or not any(_is_number(name, 1.0, graph) for name in node.inputs):
-        return False
-    for erf in (makers[name] for name in node.inputs if name in makers and makers[name].op == "Erf"):
-        scaled = makers.get(erf.inputs[0])
-        if scaled is None:
-            continue
-        if scaled.op == "Div" and scaled.inputs[0] == source and _is_number(scaled.inputs[1], math.sqrt(2), graph):
-            return True
-        rest = [name for name in scaled.inputs if not _is_number(name, math.sqrt(0.5), graph)]
-        if scaled.op == "Mul" and len(scaled.inputs) == 2 and rest == [source]:
-            return True
-    return False
-
-
-def _is_number(name: str, number: float, graph: Graph) -> bool:
-    """Return whether a value is the constant ``number``, up to rounding."""
-    constant = graph.constants.get(name)
-    if constant is None or constant.value.numel() != 1 or not constant.value.is_floating_point():
-        return False
-    return math.isclose(float(constant.value), number, rel_tol=_ROUNDED)
 
 
 def with_image_norms(graph: Graph, facts: Facts) -> Graph:

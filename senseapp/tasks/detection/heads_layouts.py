@@ -25,6 +25,7 @@ _SOME_BINS = (8, 16)  # of a distance, in NanoDet and in YOLOv8
 _MOST_FINAL = 1000  # rows after suppression: files keep 100 to 1,000; grids have thousands of cells
 _SLACK = 1e-3  # of probabilities that were rounded
 _NEARLY_ALL = 0.99  # rows: boxes beyond a corner may be turned by rounding
+_LARGEST_SHARE = 4  # of an object, of the longer side of the image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +252,7 @@ def _decode_levels(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
 def _maps(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> HeadLayout | None:
     order = tuple(sorted(range(len(tensors)), key=lambda place: -math.prod(tensors[place].shape[2:4])))
     maps = [tensors[place] for place in order]
-    if maps[0].ndim == 4 and len({tuple(each.shape[2:]) for each in maps}) == 1 and len(maps) in (2, 3):
+    if maps[0].ndim == 4 and len({tuple(each.shape[2:]) for each in maps}) == 1 and len(maps) in (2, 3, 4):
         return _centre_maps(tensors, size)
     if len(maps) != len(_STRIDES):
         return None
@@ -316,29 +317,43 @@ def _decode_anchored(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
 
 def _centre_maps(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> HeadLayout | None:
     pairs = [place for place, each in enumerate(tensors) if each.shape[1] == 2]
-    heat = [place for place in range(len(tensors)) if place not in pairs]
-    if len(heat) != 1 or not pairs or size is None:
+    others = [place for place in range(len(tensors)) if place not in pairs]
+    if not pairs or len(pairs) > 2 or not others or size is None:
+        return None
+    heat, *points = sorted(others, key=lambda place: (not _is_probability(tensors[place]), tensors[place].shape[1]))
+    if any(tensors[place].shape[1] % 2 or len(pairs) < 2 for place in points) or len(points) > 1:
         return None
     means = {place: float(tensors[place].float().abs().mean()) for place in pairs}
     sizes = max(pairs, key=lambda place: means[place])
     offsets = tuple(place for place in pairs if place != sizes)
-    classes = tensors[heat[0]].shape[1]
+    classes, stride = tensors[heat].shape[1], size[0] // tensors[heat].shape[2]
+    logarithms = bool(points) and _are_logarithms(tensors[sizes], size, stride)
+    about = f"A map of centres for {'one class' if classes == 1 else f'each of {classes} classes'}, with "
+    about += "logarithms of heights and widths" if logarithms else "sizes"
+    about += " and offsets" if offsets else ""
+    points_note = f" (of its {tensors[points[0]].shape[1] // 2} points nothing is measured)" if points else ""
     return HeadLayout(
-        name="centre maps",
+        name="centre maps of logarithms" if logarithms else "centre maps",
         num_classes=classes,
         size=size,
-        strides=(size[0] // tensors[heat[0]].shape[2],),
-        probabilities=_is_probability(tensors[heat[0]]),
-        order=(heat[0], sizes, *offsets),
-        sentence=f"A map of centres for each of {classes} classes, with sizes"
-        + (" and offsets" if offsets else "")
-        + ", as of CenterNet.",
+        strides=(stride,),
+        probabilities=_is_probability(tensors[heat]),
+        order=(heat, sizes, *offsets),
+        sentence=f"{about}, as of {'CenterFace' if logarithms else 'CenterNet'}{points_note}.",
     )
+
+
+def _are_logarithms(sizes: Tensor, image: tuple[int, int], stride: int) -> bool:
+    """Return whether sizes, as logarithms of cells, are at most a few times those of the image."""
+    return float(sizes.float().max()) <= math.log(_LARGEST_SHARE * max(image) / stride)
 
 
 def _decode_centres(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
     heat, sizes, *offsets = (tensors[place] for place in layout.order)
-    boxes = decoding.centre_map_boxes(sizes, offsets[0] if offsets else None, layout.strides[0])
+    offset = offsets[0] if offsets else None
+    if layout.name == "centre maps of logarithms":  # rows before columns, and from the middle of a cell
+        sizes, offset = sizes.flip(1).exp(), None if offset is None else offset.flip(1) + 0.5
+    boxes = decoding.centre_map_boxes(sizes, offset, layout.strides[0])
     logits = decoding.logits_of(decoding.flat_maps([heat]), probabilities=layout.probabilities)
     return decoding.sigmoid_rows(boxes, logits)
 
@@ -423,4 +438,5 @@ _DECODERS = {
     "maps of distributions": _decode_maps,
     "anchored maps": _decode_anchored,
     "centre maps": _decode_centres,
+    "centre maps of logarithms": _decode_centres,
 }

@@ -130,7 +130,8 @@ def _make_hard_sigmoid(at: Attributes) -> Function:
 
 @operator("Swish")
 def _make_swish(at: Attributes) -> Function:
-    return partial(_swish, alpha=at.number("alpha", 1.0))
+    alpha = at.number("alpha", 1.0)
+    return F.silu if alpha == 1 else partial(_swish, alpha=alpha)
 
 
 @operator("Gelu")

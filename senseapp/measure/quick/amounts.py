@@ -1,0 +1,83 @@
+"""How many images, draws of directions and passes a quick scan takes: bounded by work and by memory, not by a clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from senseapp.measure.plan import memory_bytes
+from senseapp.networks.network import images_per_pass
+
+if TYPE_CHECKING:
+    from senseapp.measure.sweep import Sweep
+
+DIRECTIONS = 2  # random signs at the output: each is one backward pass
+# About twenty seconds on two cores. Estimates agree best with measurements on the same images.
+_MOST_MACS = 4e12
+# whatever they cost, and however little: the error of a mean falls with the root of their number
+_LEAST_IMAGES, _MOST_IMAGES = 64, 1024
+_DRAWN = 512  # directions in all, where images are few and cost little
+_MOST_DRAW_MACS = 1e12  # a quarter of what images may cost
+_MACS_PER_OUTPUT = 4000  # a number of the output costs as much, measured at 21 × 520 × 520 of them
+_GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
+_GRAPH_SHARE = 16  # of a card's memory, one part in n: five times as fast as with 3 · 2²⁸ bytes on an H200
+
+
+def passes(sweep: Sweep) -> int:
+    """Return how many forward passes one draw for an image costs: forward, backward, and one for each level."""
+    return 1 + DIRECTIONS + len(sweep.spec.levels)
+
+
+def num_images(sweep: Sweep) -> int:
+    """Return how many images are scanned."""
+    affordable = int(_MOST_MACS / max(1, _macs(sweep) * passes(sweep)))
+    return min(len(sweep.context.images), max(_LEAST_IMAGES, min(_MOST_IMAGES, affordable)))
+
+
+def num_draws(sweep: Sweep, images: int, shape: Sequence[int]) -> int:
+    """Return how often directions, of an output of ``shape``, are drawn for each of ``images``.
+
+    The directions of pixels or boxes stand for thousands of numbers, so that one draw leaves the estimate of an image
+    uncertain by about its own size: few images need several. Those of class scores are nearly complete, and estimates
+    that measurements replace need no more.
+    """
+    if sweep.context.task.one_tensor or sweep.spec.mode != "quick":
+        return 1
+    cost = _macs(sweep) * passes(sweep) + _MACS_PER_OUTPUT * math.prod(shape)
+    affordable = int(_MOST_DRAW_MACS / (cost * images))
+    return max(1, min(-(-_DRAWN // images), affordable))
+
+
+def draws_share(sweep: Sweep, norms: Collection[str], watched: Collection[str], draws: int) -> bool:
+    """Return whether memory allows all draws of an image to share a forward pass, and one of each level."""
+    return draws > 1 and _held_bytes(sweep, norms, watched, draws) <= 2 * _graph_bytes(sweep)
+
+
+def graph_batch(sweep: Sweep, norms: Collection[str], watched: Collection[str] = (), draws: int = 1) -> int:
+    """Return the images per pass; ``draws`` share it, and ``norms`` are folded into their layers."""
+    most = _graph_bytes(sweep) // max(1, _held_bytes(sweep, norms, watched, draws))
+    return max(1, min(sweep.context.layout.micro_batch * 2, most, images_per_pass(sweep.context.model) or most))
+
+
+def _held_bytes(sweep: Sweep, norms: Collection[str], watched: Collection[str], draws: int) -> int:
+    """Return the bytes that a pass over one image holds: outputs, and gradients of all directions of a draw but one.
+
+    Where draws share a pass, the changes of ``watched`` layers at each level are held too.
+    """
+    trace = sweep.context.trace
+    kept = [c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten]
+    held = DIRECTIONS * sum(call.output_bytes for call in kept if call.module not in norms)
+    if draws > 1:
+        held += len(sweep.spec.levels) * sum(call.output_bytes for call in trace.calls if call.module in watched)
+    return held // trace.batch_size
+
+
+def _graph_bytes(sweep: Sweep) -> int:
+    device = sweep.context.device
+    return _GRAPH_BYTES if device.type == "cpu" else memory_bytes(device) // _GRAPH_SHARE
+
+
+def _macs(sweep: Sweep) -> float:
+    """Return the multiplications of a pass over one image."""
+    return sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
