@@ -50,8 +50,8 @@ class _Directions:
     targets: Tensor | None
     vectors: tuple[Tensor, ...]
 
-    def changes(self, pulls: Tensor) -> Mapping[str, Tensor]:
-        moved = self.output.double() + pulls.double()
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        moved = self.output.double() + products.double()
         names = (SHIFT, ERROR) if self.targets is not None else (SHIFT,)
         return {metric.name: metric.terms(self.output.double(), moved, self.targets)[1] for metric in names}
 

@@ -101,7 +101,7 @@ def _changes_of_weights(
 class RuntimeFiles:
     """Files for a runtime as candidates, and sentences on those that could not be made."""
 
-    made: tuple[tuple[Candidate, Deployed], ...]
+    files: tuple[tuple[Candidate, Deployed], ...]
     notes: tuple[str, ...]
 
 
@@ -125,7 +125,7 @@ def runtime_candidates(
         others: whether further files of the same search are made, as far as they are
             not slower than the original and no other of them is better in everything.
     """
-    made: list[tuple[Candidate, Deployed]] = []
+    files: list[tuple[Candidate, Deployed]] = []
     notes: list[str] = []
     wanted = [replace(settings, kind="float")] if source.schedule is not None or settings.kind == "float" else []
     wanted += [settings] if settings.kind != "float" else []
@@ -143,12 +143,12 @@ def runtime_candidates(
         held_out = evaluator.images.held_out
         found = [(one.candidate(source, name_of=name_of, held_out=held_out), one) for one in more]
         known = [candidate for candidate, _ in found]
-        made += [
+        files += [
             (candidate, one)
             for candidate, one in found
             if not one.variant or not (_is_slower(candidate) or any(map(candidate.is_beaten_by, known)))
         ]
-    return RuntimeFiles(made=tuple(made), notes=tuple(notes))
+    return RuntimeFiles(files=tuple(files), notes=tuple(notes))
 
 
 def _is_slower(candidate: Candidate) -> bool:

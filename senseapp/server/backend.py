@@ -125,15 +125,15 @@ class Backend:
         """Return the folders whose files runs of ``owner`` may read."""
         return (*self._data_roots, uploads_folder(self.home, owner))
 
-    def answer(self, question: WorkerRequest[AnswerT], asker: Requester = ANYBODY) -> AnswerT:
+    def answer(self, request: WorkerRequest[AnswerT], requester: Requester = ANYBODY) -> AnswerT:
         """Answer a request about uploaded files, in a worker process if there are any; may wait.
 
-        Raises ReadingStopped if the file takes too long, and Abandoned if ``asker`` leaves before.
+        Raises ReadingStopped if the file takes too long, and Abandoned if ``requester`` leaves before.
         """
-        return self.processes.answer(question, asker) if self.processes else question.answer()
+        return self.processes.answer(request, requester) if self.processes else request.answer()
 
-    def _describe(self, model: ModelSpec, asker: Requester) -> ModelCard:
-        return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model), asker)
+    def _describe(self, model: ModelSpec, requester: Requester) -> ModelCard:
+        return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model), requester)
 
     def _time_machine(self) -> MachineSpeed:
         return (self.processes and self.processes.machine_speed()) or time_convolutions()

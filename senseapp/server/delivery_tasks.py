@@ -142,12 +142,12 @@ class DeliverTask(FinishedRunTask[Delivery]):
         if promised is not None and settings.kind == "quickest":
             most = likely_to_pass(evaluator, promised)
             settings = replace(settings, most_changed=min(settings.most_changed, most))
-        made = runtime_candidates(evaluator, source, settings, name_of, others=others and promised is None)
-        for candidate, deployed in made.made:
+        found = runtime_candidates(evaluator, source, settings, name_of, others=others and promised is None)
+        for candidate, deployed in found.files:
             replace_file(context.folder.path / candidate.file, deployed.content)
             if deployed.answers is not None:
                 context.folder.save_answers(candidate.file, deployed.answers)
-        return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
+        return Delivery(candidates=(*candidates, *(each for each, _ in found.files)), notes=found.notes)
 
     def _promised(self, candidates: Sequence[Candidate]) -> Promised | None:
         """Return the promise with the tests that ``candidates`` were; None without one."""

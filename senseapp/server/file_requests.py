@@ -294,7 +294,7 @@ class UnpackRunFile(WorkerRequest[UnpackedRun]):
             return unpack_run_file(stream, Path(self.folder), most_bytes=self.most_bytes)
 
 
-QUESTIONS: dict[str, type[Any]] = {
+REQUESTS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, PredictInt8, FindGroups),
@@ -321,5 +321,5 @@ for _kind in (
 
 def answer_here(payload: dict[str, Any]) -> dict[str, Any]:
     """Answer an encoded request (:func:`senseapp.core.codec.encode`), and return the encoded answer."""
-    question: WorkerRequest[Any] = decode(payload, QUESTIONS[payload["type"]])
-    return encode(question.answer())
+    request: WorkerRequest[Any] = decode(payload, REQUESTS[payload["type"]])
+    return encode(request.answer())

@@ -40,11 +40,11 @@ class Work:
     Each call raises NotFound unless this user may read the run, or, to start and cancel, owns it.
     """
 
-    def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
         self._backend = backend
         self._store = backend.store
         self._owner = owner
-        self._asker = asker
+        self._requester = requester
 
     def start(self, task: TaskT) -> str:
         """Queue a task and return the id of its job; finished work is not repeated.
@@ -113,7 +113,7 @@ class Work:
         roots = self._backend.readable_folders(self._owner)
         check_paths(spec, roots)
         asked = ShowPictures(spec=spec, names=tuple(names), data_roots=tuple(map(str, roots)))
-        return {each.name: each.png for each in self._backend.answer(asked, self._asker).pictures}
+        return {each.name: each.png for each in self._backend.answer(asked, self._requester).pictures}
 
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
         """Return what the original network of a run and its files answer to an uploaded picture; takes seconds.
@@ -133,7 +133,7 @@ class Work:
             )
             if not here:
                 raise NotFound("There is no file that runs of this run on this server. Make it first.")
-            return self._backend.answer(TryPicture(spec=result.spec, picture=str(picture), files=here), self._asker)
+            return self._backend.answer(TryPicture(spec=result.spec, picture=str(picture), files=here), self._requester)
         finally:
             discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
@@ -164,11 +164,11 @@ class Scheduling:
     InvalidInput if that is no longer possible.
     """
 
-    def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
         self._backend = backend
         self._store = backend.store
         self._owner = owner
-        self._asker = asker
+        self._requester = requester
 
     def partners(self, run_id: str) -> tuple[RunRecord, ...]:
         """Return this user's finished runs of the same network whose compression can be combined with this run's."""
@@ -202,20 +202,20 @@ class Scheduling:
         solve = SolveSchedule(
             folder=str(folder.path), budget=budget, method=method, limits=limits, gamma=gamma, groups=tuple(groups)
         )
-        return self._backend.answer(solve, self._asker)
+        return self._backend.answer(solve, self._requester)
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return the layers that pruning shrinks together; loads the model of the run, which may take seconds."""
         folder, result = readable_model(self._backend, run_id, self._owner)
         find = FindCouplings(folder=str(folder.path), model=result.spec.model)
-        return self._backend.answer(find, self._asker).groups
+        return self._backend.answer(find, self._requester).groups
 
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
         folder, result = readable_model(self._backend, run_id, self._owner)
         found = read_graph(folder)
         if found is None:
-            self._backend.answer(WriteGraph(folder=str(folder.path), model=result.spec.model), self._asker)
+            self._backend.answer(WriteGraph(folder=str(folder.path), model=result.spec.model), self._requester)
             found = read_graph(folder)
         assert found is not None
         return found

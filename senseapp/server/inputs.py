@@ -76,10 +76,10 @@ class Inputs:
     Each raises InvalidInput if a file may not be read here, or a model or images cannot be used.
     """
 
-    def __init__(self, backend: Backend, owner: str, asker: Requester = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
         self._backend = backend
         self._owner = owner
-        self._asker = asker
+        self._requester = requester
 
     def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
         """Return the folders that this user's runs may read, after checking the paths in ``spec``."""
@@ -90,34 +90,34 @@ class Inputs:
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return the profile of a model; the first call loads it."""
         self._checked(RunSpec(model=model))
-        return self._backend.cards.card(model, self._asker)
+        return self._backend.cards.card(model, self._requester)
 
     def predict_int8(self, model: ModelSpec) -> Int8Prediction:
         """Predict what a model takes in int8 in the usual runtime here; loads it and times layers, takes seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(PredictInt8(model=model), self._asker)
+        return self._backend.answer(PredictInt8(model=model), self._requester)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
         """Return the layers that a run of pruning couples, by group; loads the model, takes seconds."""
         self._checked(RunSpec(model=spec.model))
         if not spec.sensitivity.compression.description.removes_channels:
             return ()
-        return self._backend.answer(FindGroups(spec=spec), self._asker).groups
+        return self._backend.answer(FindGroups(spec=spec), self._requester).groups
 
     def identify_checkpoint(self, path: str, *, network: str = "") -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
         self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, network=network)))
-        return self._backend.answer(IdentifyCheckpoint(path=path, network=network), self._asker)
+        return self._backend.answer(IdentifyCheckpoint(path=path, network=network), self._requester)
 
     def examine_onnx(self, model: ModelSpec) -> OnnxReport:
         """Return what an ONNX file holds and how it would be measured; may take seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(ExamineOnnx(model=model), self._asker)
+        return self._backend.answer(ExamineOnnx(model=model), self._requester)
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(CompareCheckpoint(model=model), self._asker)
+        return self._backend.answer(CompareCheckpoint(model=model), self._requester)
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
         """List a folder or archive and propose the class of ``model`` for each of its labels.
@@ -130,10 +130,10 @@ class Inputs:
                 data=data,
                 task=model.task,
                 num_classes=self.model_card(model).num_classes,
-                class_names=self._backend.cards.class_names(model, self._asker),
+                class_names=self._backend.cards.class_names(model, self._requester),
                 data_roots=tuple(map(str, roots)),
             ),
-            self._asker,
+            self._requester,
         )
         counts = self._backend.image_counts
         counts[replace(data, class_map=())] = survey.num_images
@@ -146,19 +146,19 @@ class Inputs:
         roots = self._checked(spec)
         return self._backend.answer(
             PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots))),
-            self._asker,
+            self._requester,
         )
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a senseapp schedule file; InvalidSchedule unless it is one, for the model of ``profile``."""
-        return self._backend.answer(ReadSchedule(content=content, profile=profile), self._asker)
+        return self._backend.answer(ReadSchedule(content=content, profile=profile), self._requester)
 
     def read_times(self, content: bytes, result: RunResult, *, name: str, level: float | None = None) -> LayerTimes:
         """Read times of layers from a file called ``name``; InvalidFile, in one sentence, if it has none."""
         compression = result.spec.sensitivity.compression
         return self._backend.answer(
             ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level),
-            self._asker,
+            self._requester,
         )
 
     def _num_pictures(self, spec: RunSpec) -> int | None:

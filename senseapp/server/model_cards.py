@@ -124,18 +124,18 @@ class ModelCards:
         self._profiles: dict[_Key, ModelProfile] = {}
         self._class_names: dict[_Key, tuple[str, ...]] = {}
 
-    def card(self, model: ModelSpec, asker: Requester = ANYBODY) -> ModelProfile:
+    def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelProfile:
         """Return the profile of ``model``; the first call loads it and blocks."""
         if (known := self._profiles.get(_key(model))) is not None:
             return known
         with self._one_at_a_time(model):
-            return self._profiles.get(_key(model)) or self._load(model, asker).profile
+            return self._profiles.get(_key(model)) or self._load(model, requester).profile
 
-    def class_names(self, model: ModelSpec, asker: Requester = ANYBODY) -> tuple[str, ...]:
+    def class_names(self, model: ModelSpec, requester: Requester = ANYBODY) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty if unknown; may load it, as :meth:`card` does."""
         with self._one_at_a_time(model):
             known = self._class_names.get(_key(model))
-            return self._load(model, asker).class_names if known is None else known
+            return self._load(model, requester).class_names if known is None else known
 
     def _one_at_a_time(self, model: ModelSpec) -> threading.Lock:
         """Return the lock of one network, so that it is loaded only once; others can be loaded meanwhile."""
@@ -151,8 +151,8 @@ class ModelCards:
         """Keep a profile, for example from a run."""
         _put(self._profiles, _key(model), profile)
 
-    def _load(self, model: ModelSpec, asker: Requester) -> ModelCard:
-        card = self._describe(model, asker)
+    def _load(self, model: ModelSpec, requester: Requester) -> ModelCard:
+        card = self._describe(model, requester)
         self.keep(model, card.profile)
         _put(self._class_names, _key(model), card.class_names)
         return card

@@ -50,20 +50,20 @@ class Service:
         checks: of files against each other.
     """
 
-    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> None:
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> None:
         self.owner = owner
-        self.inputs = Inputs(backend, owner, asker)
-        self.work = Work(backend, owner, asker)
-        self.schedules = Scheduling(backend, owner, asker)
+        self.inputs = Inputs(backend, owner, requester)
+        self.work = Work(backend, owner, requester)
+        self.schedules = Scheduling(backend, owner, requester)
         self.checks = Checks(backend, owner)
         self._backend = backend
         self._store = backend.store
-        self._asker = asker
+        self._requester = requester
 
     @classmethod
-    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> Service:
+    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> Service:
         """Return the service of this process's shared backend; ``home`` None: ``SENSEAPP_HOME``."""
-        return cls(backend_at(home or default_home()), owner, asker)
+        return cls(backend_at(home or default_home()), owner, requester)
 
     def run(self, run_id: str) -> RunRecord:
         """Return the record of a run."""
@@ -135,7 +135,7 @@ class Service:
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
             unpack = UnpackRunFile(path=str(path), folder=folder, most_bytes=most_bytes)
-            run = self._backend.answer(unpack, self._asker)
+            run = self._backend.answer(unpack, self._requester)
             check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
             return keep_run(self._store, run, Path(folder), owner=self.owner)
 
@@ -193,7 +193,7 @@ class Service:
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
         read = ReadTable(content=content, title=title, granularity=granularity, profile=profile)
-        result = self._backend.answer(read, self._asker)
+        result = self._backend.answer(read, self._requester)
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
         count = len(result.measurements)

@@ -174,8 +174,8 @@ class ScanDirections(Protocol):
         """Return one for each direction, like the output, float32."""
         ...
 
-    def changes(self, pulls: Tensor) -> Mapping[str, Tensor]:
-        """Return what each metric loses on each image, (N,), float64, from ``pulls`` = v·δz, (N, directions).
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        """Return what each metric loses on each image, (N,), float64, from ``products`` = v·δz, (N, directions).
 
         The metrics are those whose moments are of a mean; the task's divergence must be among them.
         """

@@ -48,15 +48,15 @@ class LogitDirections:
     num_known: Tensor | None
     has_gradient: bool
 
-    def changes(self, pulls: Tensor) -> dict[str, Tensor]:
+    def changes(self, products: Tensor) -> dict[str, Tensor]:
         """Return the divergence and, with labels, the change of the loss; see :class:`ScanDirections`."""
         import torch.nn.functional as F
 
         count = self.heads.shape[1]
-        moved = self.heads + pulls[:, :count].double()
-        rest = pulls.new_zeros(len(pulls)).double()
+        moved = self.heads + products[:, :count].double()
+        rest = products.new_zeros(len(products)).double()
         if len(self.vectors) > count + self.has_gradient:
-            rest = pulls[:, -1].double().square() / 2
+            rest = products[:, -1].double().square() / 2
         divergence = bernoulli_divergence(self.heads, moved).sum(1) / self.num_labels + rest
         found = {BERNOULLI_KL.name: divergence}
         if self.truths is None or self.num_known is None:
@@ -65,7 +65,7 @@ class LogitDirections:
         grown = (F.softplus(moved) - F.softplus(self.heads) - (moved - self.heads) * truths).masked_fill(~known, 0.0)
         loss = grown.sum(1) / self.num_known
         if self.has_gradient:
-            loss = loss + pulls[:, count].double() + rest
+            loss = loss + products[:, count].double() + rest
         return found | {BCE.name: loss}
 
 

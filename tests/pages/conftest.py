@@ -53,9 +53,9 @@ class ScriptedInputs(Inputs):
 class ScriptedService(Service):
     """The real service, but it knows every model without loading torch."""
 
-    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Requester = ANYBODY) -> None:
-        super().__init__(backend, owner, asker)
-        self.inputs = ScriptedInputs(backend, owner, asker)
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> None:
+        super().__init__(backend, owner, requester)
+        self.inputs = ScriptedInputs(backend, owner, requester)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Nothing to load."""

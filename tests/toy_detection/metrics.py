@@ -110,8 +110,8 @@ class BoxDirections:
 
     vectors: tuple[Tensor, ...]
 
-    def changes(self, pulls: Tensor) -> Mapping[str, Tensor]:
-        return {DIVERGENCE.name: pulls.double().square().mean(1) / 2}
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        return {DIVERGENCE.name: products.double().square().mean(1) / 2}
 
 
 def directions_of(output: Tensor, signs: Tensor) -> BoxDirections:

@@ -88,8 +88,8 @@ class PixelDirections:
     vectors: tuple[Tensor, ...]
     num_pixels: int
 
-    def changes(self, pulls: Tensor) -> Mapping[str, Tensor]:
-        return {DIVERGENCE.name: pulls.double().square().mean(1) / 2 / self.num_pixels}
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        return {DIVERGENCE.name: products.double().square().mean(1) / 2 / self.num_pixels}
 
 
 def directions_of(scores: Tensor, signs: Tensor) -> PixelDirections:

@@ -41,8 +41,8 @@ class Server:
         owner: str = LOCAL_OWNER,
         is_temporary: bool = False,
     ) -> str:
-        asker = DownloadOwner(session="ann", browser=ANN, owner=owner)
-        return self.registry.deliver(Download(make=make, is_temporary=is_temporary, asker=asker), name, "")
+        requester = DownloadOwner(session="ann", browser=ANN, owner=owner)
+        return self.registry.deliver(Download(make=make, is_temporary=is_temporary, requester=requester), name, "")
 
     def get(self, url: str, browser: bytes = ANN, *, method: str = "GET", **headers: str) -> httpx.Response:
         cookies = {"_streamlit_xsrf": generate_xsrf_token_string(browser)} if browser else {}
@@ -91,7 +91,7 @@ def test_only_the_browser_that_asked_gets_it(server: Server) -> None:
     assert [server.get(url, browser).status_code for browser in (BOB, b"")] == [404, 404]
     assert server.get(url[:-1] + ("a" if url[-1] != "a" else "b")).status_code == 404
     nameless = DownloadOwner(session="ann", browser=b"", owner=LOCAL_OWNER)
-    url = server.registry.deliver(Download(make=lambda: "x", is_temporary=False, asker=nameless), "x", "")
+    url = server.registry.deliver(Download(make=lambda: "x", is_temporary=False, requester=nameless), "x", "")
     assert server.get(url, b"").status_code == 404
 
 

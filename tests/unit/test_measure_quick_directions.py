@@ -79,9 +79,9 @@ def test_loss_change_is_first_order_with_few_heads() -> None:
 def test_moving_all_scores_alike_changes_nothing() -> None:
     scores, moves = _scores(6, 8), torch.full((6, 8), 5.0, dtype=torch.float64)
     directions = choose_directions(scores, torch.arange(6), _signs(6, 8), 3)
-    pulls = _pulls(directions, moves)
-    assert directions.divergence(pulls).max() < 1e-9
-    assert directions.loss_change(pulls).abs().max() < 1e-5
+    products = _pulls(directions, moves)
+    assert directions.divergence(products).max() < 1e-9
+    assert directions.loss_change(products).abs().max() < 1e-5
 
 
 def test_a_confident_image_saturates() -> None:

@@ -269,11 +269,11 @@ def test_int8_that_is_slower_is_no_file_that_is_as_quick_as_possible(
     evaluator = evaluator_of(small_network(), QuantizationConfig())
     source = original_source(evaluator, OPERATIONS)
     made = runtime_candidates(evaluator, source, settings, lambda form: f"deployed-{'0' * 16}.toy")
-    assert [candidate.form for candidate, _ in made.made] == ["int8"]
-    assert made.made[0][0].is_faster
+    assert [candidate.form for candidate, _ in made.files] == ["int8"]
+    assert made.files[0][0].is_faster
     monkeypatch.setattr(ToyRuntime, "times", backwards)
     made = runtime_candidates(evaluator, source, settings, lambda form: f"deployed-{'0' * 16}.toy")
-    assert made.made == ()
+    assert made.files == ()
     assert made.notes == ("No file with int8 that is quicker than float changes as few answers as allowed.",)
 
 
@@ -287,8 +287,8 @@ def test_a_search_makes_further_files_with_figures_of_their_own(toy: None, monke
     def name_of(what: str) -> str:
         return f"deployed-{what.encode().hex()[:16]:0<16}.toy"
 
-    (alone,) = runtime_candidates(evaluator, source, settings, name_of, others=False).made
-    made = runtime_candidates(evaluator, source, settings, name_of).made
+    (alone,) = runtime_candidates(evaluator, source, settings, name_of, others=False).files
+    made = runtime_candidates(evaluator, source, settings, name_of).files
     first, *others = (candidate for candidate, _ in made)
     assert first.file == alone[0].file
     assert others
@@ -314,7 +314,7 @@ def test_a_file_that_takes_longer_when_the_search_has_ended_is_said_to(
 
     def notes() -> str:
         made = runtime_candidates(evaluator, source, settings, lambda form: f"deployed-{'0' * 16}.toy", others=False)
-        (candidate, _) = made.made[0]
+        (candidate, _) = made.files[0]
         assert candidate.deployment is not None
         assert candidate.deployment.in_float
         return " ".join(candidate.deployment.notes)

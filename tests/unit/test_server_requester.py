@@ -16,13 +16,13 @@ from senseapp.server.process.requester import ANYBODY, Requester, Slots
 class Waiting:
     """A thread that holds a slot until it is told to let go."""
 
-    def __init__(self, slots: Slots, asker: Requester) -> None:
+    def __init__(self, slots: Slots, requester: Requester) -> None:
         self.has, self.may_go = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._hold, args=(slots, asker), daemon=True)
+        self._thread = threading.Thread(target=self._hold, args=(slots, requester), daemon=True)
         self._thread.start()
 
-    def _hold(self, slots: Slots, asker: Requester) -> None:
-        with slots.hold(asker, "a.zip"):
+    def _hold(self, slots: Slots, requester: Requester) -> None:
+        with slots.hold(requester, "a.zip"):
             self.has.set()
             self.may_go.wait(30)
 

@@ -124,8 +124,8 @@ def test_directions_tell_divergence_and_loss_of_small_changes_on_average(labelle
     signs = torch.randint(0, 2, logits.shape, generator=generator) * 2 - 1
     chosen = MULTILABEL.directions(logits, truth if labelled else None, signs, 2)
     assert len(chosen.vectors) == 2
-    pulls = torch.stack([(vector * moves).sum(1) for vector in chosen.vectors], dim=1)
-    changes = {name: values.view(-1, 3).mean(0) for name, values in chosen.changes(pulls).items()}
+    products = torch.stack([(vector * moves).sum(1) for vector in chosen.vectors], dim=1)
+    changes = {name: values.view(-1, 3).mean(0) for name, values in chosen.changes(products).items()}
     expected = bernoulli_divergence(logits[:3].double(), (logits + moves)[:3].double()).mean(1)
     assert changes["bernoulli_kl"].numpy() == pytest.approx(expected.numpy(), rel=0.03)
     if labelled:

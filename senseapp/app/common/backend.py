@@ -86,7 +86,7 @@ def service() -> Service:
     """Return the service of this visitor; questions that it asks end when this page is closed."""
     owner, session = visitor().owner, session_id()
     person = owner if owner not in ("", LOCAL_OWNER) else session
-    return Service.at(owner=owner, asker=Requester(person=person, is_gone=PageClosed(session)))
+    return Service.at(owner=owner, requester=Requester(person=person, is_gone=PageClosed(session)))
 
 
 class PageClosed:

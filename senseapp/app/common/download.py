@@ -45,12 +45,12 @@ class Download:
     Attributes:
         make: returns its content, or where it lies; called in a thread that knows no visitor.
         is_temporary: whether the folder of the file that ``make`` returns goes once the file was fetched.
-        asker: the visitor.
+        requester: the visitor.
     """
 
     make: Callable[[], str | bytes | Path]
     is_temporary: bool
-    asker: DownloadOwner
+    requester: DownloadOwner
 
     def __call__(self) -> str | bytes | BinaryIO:
         """Return the content as Streamlit takes it, on a server without :class:`Downloads`."""
@@ -60,8 +60,10 @@ class Download:
 
 def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = False) -> Download:
     """Return what to give a download button of this visitor; see :class:`Download`."""
-    asker = DownloadOwner(session=session_id(), browser=browser_key(st.context.cookies), owner=backend.visitor().owner)
-    return Download(make=make, is_temporary=is_temporary, asker=asker)
+    requester = DownloadOwner(
+        session=session_id(), browser=browser_key(st.context.cookies), owner=backend.visitor().owner
+    )
+    return Download(make=make, is_temporary=is_temporary, requester=requester)
 
 
 def new_file() -> Path:

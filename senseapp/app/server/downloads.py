@@ -38,13 +38,13 @@ class _Offer:
     Attributes:
         path: of the file.
         own: whether it goes with the offer.
-        asker: who may fetch it.
+        requester: who may fetch it.
         until: when it expires.
     """
 
     path: Path
     own: bool
-    asker: DownloadOwner
+    requester: DownloadOwner
     name: str
     mime: str
     until: float
@@ -85,14 +85,16 @@ class DownloadRegistry:
         offer = _Offer(
             path=path,
             own=own,
-            asker=download.asker,
+            requester=download.requester,
             name=name,
             mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
             until=self._clock() + _KEPT_SECONDS,
         )
         with self._lock:
             self._offers[token] = offer
-            of_session = [key for key, other in self._offers.items() if other.asker.session == download.asker.session]
+            of_session = [
+                key for key, other in self._offers.items() if other.requester.session == download.requester.session
+            ]
             removed = [self._offers.pop(key) for key in of_session[:-_MOST_OF_A_SESSION]]
         for old in removed:
             old.close()
@@ -102,11 +104,13 @@ class DownloadRegistry:
         """Return the file of ``token`` if ``connection`` may fetch it."""
         with self._lock:
             offer = self._offers.get(token)
-        if offer is None or offer.until < self._clock() or not self._is_open(offer.asker.session):
+        if offer is None or offer.until < self._clock() or not self._is_open(offer.requester.session):
             return None
-        browser = offer.asker.browser
+        browser = offer.requester.browser
         own_browser = bool(browser) and secrets.compare_digest(browser_key(connection.cookies), browser)
-        same_person = offer.asker.owner == LOCAL_OWNER or logouts().owner(connection.cookies) == offer.asker.owner
+        same_person = (
+            offer.requester.owner == LOCAL_OWNER or logouts().owner(connection.cookies) == offer.requester.owner
+        )
         return offer if own_browser and same_person and offer.path.is_file() else None
 
     def sweep(self) -> None:
@@ -115,7 +119,7 @@ class DownloadRegistry:
             gone = [
                 token
                 for token, offer in self._offers.items()
-                if offer.until < self._clock() or not self._is_open(offer.asker.session)
+                if offer.until < self._clock() or not self._is_open(offer.requester.session)
             ]
             removed = [self._offers.pop(token) for token in gone]
         for offer in removed:

@@ -80,13 +80,13 @@ def excess_of(content: bytes) -> str:
     message = page_message(content)
     try:
         if message is not None:
-            _MessageWalk().check(message)
+            _MessageSize().check(message)
     except _Excess as excess:
         return str(excess)
     return ""
 
 
-class _MessageWalk:
+class _MessageSize:
     """One walk through a message, which counts its parts."""
 
     def __init__(self) -> None:
@@ -289,7 +289,7 @@ def configured_limits() -> dict[str, int]:
 
 
 def _number(name: str, usual: str) -> int:
-    given = os.environ.get(name, "").strip() or usual
-    if not given.isdecimal():
-        raise InvalidSpec(f"{name} is a number of pages that may be open at once; got {given!r}.")
-    return int(given)
+    text = os.environ.get(name, "").strip() or usual
+    if not text.isdecimal():
+        raise InvalidSpec(f"{name} is a number of pages that may be open at once; got {text!r}.")
+    return int(text)

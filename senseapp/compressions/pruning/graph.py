@@ -166,11 +166,11 @@ class ChannelGraph:
         first = self.cut(root, (), (), outputs=True).dependency
         start = Channels(np.asarray(channels, np.int64), np.asarray(channels, np.int64))
         merged: dict[tuple[Any, Any], tuple[Any, list[Channels]]] = {}
-        for dependency, arriving in self._walk(first, start):
+        for dependency, arriving in self._propagate(first, start):
             merged.setdefault((dependency.target, dependency.handler), (dependency, []))[1].append(arriving)
         return tuple(_merged(dependency, parts) for dependency, parts in merged.values())
 
-    def _walk(self, first: Any, start: Channels) -> Iterator[tuple[Any, Channels]]:
+    def _propagate(self, first: Any, start: Channels) -> Iterator[tuple[Any, Channels]]:
         """Yield each triggered edge, with the channels that reach it."""
         pending, seen, steps = [(first, start)], set(), 0
         while pending:

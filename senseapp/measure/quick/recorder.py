@@ -126,8 +126,8 @@ class Recorder:
         try:
             for index, direction in enumerate(directions):
                 # A sum needs no gradient argument, whose check would import sympy for half a second.
-                pull = (output * direction.to(output.dtype)).sum()
-                pull.backward(retain_graph=again or index + 1 < len(directions))  # type: ignore[no-untyped-call]
+                product = (output * direction.to(output.dtype)).sum()
+                product.backward(retain_graph=again or index + 1 < len(directions))  # type: ignore[no-untyped-call]
         finally:
             self._arrived = _ignore  # it refers to the calls
 

@@ -269,5 +269,5 @@ def _scan_batch(
         seen = partial(observe, num_directions=len(vectors), again=again)
         with precision_context("fp32", sweep.context.device):  # autocast is for forward passes only
             recorder.backward(output, vectors, calls, seen, again=again)
-        changes.append({key: dict(draw.changes(pulls)) for key, pulls in responses.collect().items()})
+        changes.append({key: dict(draw.changes(products)) for key, products in responses.collect().items()})
     return stored(sweep.context.read(raw)), changes

@@ -218,8 +218,8 @@ def composite(estimates: Tensor, rows: Tensor, measured: Tensor, sample: Sample,
     errors = direct.log() - logs[rows]
     trend = _trend(estimates, rows, errors, 1 / (model + noise))
     left = errors - trend[rows]
-    pull = (model + noise).square().reciprocal() * model
-    scale = float((((left.square() - noise) * pull).sum() / (pull * model).sum()).clamp(_LEAST_SCALE, 1.0))
+    weights = (model + noise).square().reciprocal() * model
+    scale = float((((left.square() - noise) * weights).sum() / (weights * model).sum()).clamp(_LEAST_SCALE, 1.0))
     better = torch.where(estimates > 0, (logs + trend).exp(), 0.0)
     better[rows] = (logs[rows] + trend[rows] + scale * model / (scale * model + noise) * left).exp()
     return better

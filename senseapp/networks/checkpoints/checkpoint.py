@@ -136,7 +136,7 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
         found = {name: _numbers(file, value) for name, value in values}
     except _MALFORMED as error:
         raise damaged(path, first_line_of(error, most=160)) from error
-    return {name: value for name, value in found.items() if value is not None}, root, sorted(file.reader.made)
+    return {name: value for name, value in found.items() if value is not None}, root, sorted(file.reader.recorded)
 
 
 def _numbers(file: TensorFile, value: _Found) -> Tensor | str | None:
@@ -250,7 +250,7 @@ def _items(value: object) -> Iterable[tuple[Any, object]]:
         without = set(filter(_is_name, passing)) if isinstance(passing, list) else set()
         own = (item for key in _MODULE_KEYS for item in _items(state[key]))
         return (item for item in own if item[0] not in without)
-    inside = [("", given) for given in value.arguments if isinstance(given, dict)]
+    inside = [("", argument) for argument in value.arguments if isinstance(argument, dict)]
     parts = [("", part) for part in value.state if isinstance(part, dict)] if isinstance(value.state, tuple) else []
     return (*inside, *value.items.items(), *enumerate(value.values), *state.items(), *parts)
 

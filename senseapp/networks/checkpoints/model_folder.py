@@ -60,8 +60,8 @@ class ModelConfig:
     @property
     def side(self) -> int | None:
         """Height and width in pixels that the network is built for, where they are equal and said."""
-        given = self.arguments.get("img_size")
-        sides = set(given) if isinstance(given, list) else {given}
+        img_size = self.arguments.get("img_size")
+        sides = set(img_size) if isinstance(img_size, list) else {img_size}
         side = sides.pop() if len(sides) == 1 else None
         return side if isinstance(side, int) else None
 

@@ -81,7 +81,7 @@ class PickleReader:
 
     def __init__(self, builders: Mapping[str, Builder], persistent: Callable[[object], object]) -> None:
         """``builders`` build the values of some names; ``persistent`` returns those referred to by an id."""
-        self.made: set[str] = set()
+        self.recorded: set[str] = set()
         self._builders = builders
         self._persistent = persistent
         self._count = 0
@@ -141,11 +141,11 @@ class PickleReader:
     def _make(self, maker: object, arguments: object) -> object:
         """Return a replacement for the result of ``maker``, which is not called."""
         name = maker.name if isinstance(maker, Global | Record) else type(maker).__name__
-        given = arguments if isinstance(arguments, tuple) else ()
-        if isinstance(maker, Global) and name in self._builders and len(given) <= _MAX_ARGUMENTS:
-            return self._builders[name](*given)
-        self.made.add(name)
-        return Record(name, given)
+        positional = arguments if isinstance(arguments, tuple) else ()
+        if isinstance(maker, Global) and name in self._builders and len(positional) <= _MAX_ARGUMENTS:
+            return self._builders[name](*positional)
+        self.recorded.add(name)
+        return Record(name, positional)
 
     def _step_reduce(self, _: Any) -> None:
         arguments, maker = self._stack.pop(), self._stack.pop()

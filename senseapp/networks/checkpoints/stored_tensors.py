@@ -160,7 +160,7 @@ def _other(form: str) -> Builder:
 
 _TENSORS: dict[str, Builder] = {
     "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": lambda *given: _tensor(*given[:4]),
+    "torch._utils._rebuild_tensor_v2": lambda *arguments: _tensor(*arguments[:4]),
     "torch._utils._rebuild_tensor_v3": _tensor,
     "torch._utils._rebuild_parameter": _first,
     "torch._utils._rebuild_parameter_with_state": _first,

@@ -64,8 +64,8 @@ class _Taking:
 
     def __post_init__(self) -> None:
         self.constants = dict(self.graph.constants)
-        made = {name for each in self.graph.nodes for name in each.outputs}
-        self.names = _Fresh(made.union(self.constants, (each.name for each in self.graph.inputs)))
+        computed = {name for each in self.graph.nodes for name in each.outputs}
+        self.names = _Fresh(computed.union(self.constants, (each.name for each in self.graph.inputs)))
         self.labels = _Fresh({each.name for each in self.graph.nodes})
 
     def nodes(self) -> tuple[Node, ...]:

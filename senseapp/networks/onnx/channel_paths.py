@@ -140,50 +140,50 @@ class ChannelPaths:
             raise NotFollowed(f"“{left}” is an output of the network")
 
     def _moved(self, step: Step, positions: Sequence[int], numbers: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        module, op, given = module_of(step), operation_of(step), numbers[step.inputs[positions[0]]]
+        module, op, argument = module_of(step), operation_of(step), numbers[step.inputs[positions[0]]]
         alone = len(step.inputs) == 1
         if alone and (op in _ONE_BY_ONE or op in SOFTMAXES or isinstance(module, nn.LayerNorm)):
-            return [given]
+            return [argument]
         if op in _WITH_CONSTANTS and len(positions) == 1:
-            return [given]
+            return [argument]
         if op in ("Reshape", "Flatten") and positions == [0]:
-            return [given.reshape(self.shape(step))]
+            return [argument.reshape(self.shape(step))]
         if op in _MOVING and alone:
-            made = module(given)
-            return made if isinstance(made, tuple) else [made]
+            result = module(argument)
+            return result if isinstance(result, tuple) else [result]
         raise NotFollowed(f"“{self.name(step)}” ({op or type(module).__name__}) is among its steps")
 
-    def _note(self, step: Step, position: int, given: Tensor, made: Tensor, passage: Passage) -> None:
+    def _note(self, step: Step, position: int, argument: Tensor, result: Tensor, passage: Passage) -> None:
         """Note what a step holds that depends on the number of heads."""
         module = module_of(step)
         match operation_of(step):
             case "" if isinstance(module, nn.LayerNorm):
-                self._require_even(step, given, range(given.ndim - len(module.normalized_shape), given.ndim))
+                self._require_even(step, argument, range(argument.ndim - len(module.normalized_shape), argument.ndim))
             case op if op in SOFTMAXES:
-                self._require_even(step, given, range(_keyword(module, "axis") % given.ndim, given.ndim))
+                self._require_even(step, argument, range(_keyword(module, "axis") % argument.ndim, argument.ndim))
             case "Reshape":
-                self._note_target(step, given, made, passage)
+                self._note_target(step, argument, result, passage)
             case "Split" | "Slice" | "Gather":
-                self._note_parts(step, given, passage)
+                self._note_parts(step, argument, passage)
             case op if op in _WITH_CONSTANTS:
-                self._note_tables(step, position, given, passage)
+                self._note_tables(step, position, argument, passage)
 
     def _require_even(self, step: Step, numbers: Tensor, axes: Iterable[int]) -> None:
         """Raise NotFollowed where a step computes with several heads at once."""
         if any(not torch.equal(numbers, numbers.narrow(axis, 0, 1).expand(numbers.shape)) for axis in axes):
             raise NotFollowed(f"“{self.name(step)}” computes with several heads at once")
 
-    def _note_tables(self, step: Step, position: int, given: Tensor, passage: Passage) -> None:
+    def _note_tables(self, step: Step, position: int, argument: Tensor, passage: Passage) -> None:
         stored = {each.name: each for each in self.network.stored}
         for name in (each for place, each in enumerate(step.inputs) if place != position):
             held = stored.get(name)
             if held is None:
                 raise NotFollowed(f"“{self.name(step)}” ({operation_of(step)}) joins it with another tensor")
             value: Tensor = getattr(held.holder, held.attribute)
-            if value.ndim > given.ndim:
+            if value.ndim > argument.ndim:
                 raise NotFollowed(f"“{name}” has more axes than its heads")
             for axis in (each for each in range(-value.ndim, 0) if value.shape[each] > 1):
-                heads = along(given, axis)
+                heads = along(argument, axis)
                 if heads is None:
                     continue
                 shared = sum(name in each.inputs for each in self.network.steps) > 1
@@ -198,22 +198,22 @@ class ChannelPaths:
                     )
                 )
 
-    def _note_target(self, step: Step, given: Tensor, made: Tensor, passage: Passage) -> None:
-        axes = [axis for axis in range(made.ndim) if along(made, axis) is not None]
+    def _note_target(self, step: Step, argument: Tensor, result: Tensor, passage: Passage) -> None:
+        axes = [axis for axis in range(result.ndim) if along(result, axis) is not None]
         if len(axes) != 1:
             raise NotFollowed(f"“{self.name(step)}” (Reshape) mixes its heads")
-        self._note_sizes(step, {1: axes}, given, passage)
+        self._note_sizes(step, {1: axes}, argument, passage)
 
-    def _note_parts(self, step: Step, given: Tensor, passage: Passage) -> None:
+    def _note_parts(self, step: Step, argument: Tensor, passage: Passage) -> None:
         """Note the lengths of a Split and the ends of a Slice along an axis of heads."""
         module, op = module_of(step), operation_of(step)
         lengths, ends = _numbers(module, 1), _numbers(module, 2)
         every = list(range(len(lengths or ())))
         axes = (_numbers(module, 3) or every) if op == "Slice" else [_keyword(module, "axis")]
-        cut = [place for place, axis in enumerate(axes) if along(given, axis) is not None]
+        cut = [place for place, axis in enumerate(axes) if along(argument, axis) is not None]
         if not cut or (op == "Split" and lengths is None and _keyword(module, "stored") is None):
             return  # heads stay together; or equal parts, however long the axis is
-        heads = along(given, axes[cut[0]])
+        heads = along(argument, axes[cut[0]])
         borders: list[int] = []
         if op == "Split" and lengths is not None:
             borders = [sum(lengths[:place]) for place in range(len(lengths))]
@@ -222,7 +222,7 @@ class ChannelPaths:
             borders = [each[place] for place in cut for each in (lengths, ends)]
         if not borders or heads is None or not all(_is_whole(heads, each) for each in borders):
             raise NotFollowed(f"“{self.name(step)}” ({op}) takes heads apart")
-        self._note_sizes(step, {1: cut, 2: cut} if op == "Slice" else {1: cut}, given, passage)
+        self._note_sizes(step, {1: cut, 2: cut} if op == "Slice" else {1: cut}, argument, passage)
 
     def _note_sizes(self, step: Step, places: Mapping[int, Sequence[int]], numbers: Tensor, passage: Passage) -> None:
         """Note which numbers among the arguments of ``step`` are multiples of the heads."""

@@ -252,13 +252,13 @@ def first_unlike(
     Empty where there is none: outputs that differ all the same are rounding, which the network amplifies. Arguments are
     those of :func:`check`, for one run of onnxruntime.
     """
-    made, least = {name for node in model.graph.node for name in node.output if name}, _rounding_of(model)
+    named_outputs, least = {name for node in model.graph.node for name in node.output if name}, _rounding_of(model)
     values: dict[str, Any] = {name: inputs[name] for name in network.input_names}
     values |= {each.name: getattr(each.holder, each.attribute) for each in network.stored}
     for first in range(0, len(network.steps), _AT_ONCE):
         steps = network.steps[first : first + _AT_ONCE]
         theirs = by_onnxruntime(
-            model, [name for step in steps for name in step.outputs if name in made], inputs, batch=batch
+            model, [name for step in steps for name in step.outputs if name in named_outputs], inputs, batch=batch
         )
         for step in steps:
             with torch.no_grad():

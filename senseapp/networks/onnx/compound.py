@@ -83,7 +83,7 @@ class _Parts:
         self.constants[name] = Constant(value=torch.tensor(value))
         return name
 
-    def given(self, position: int) -> str:
+    def input_at(self, position: int) -> str:
         """Return an input of the node; empty where it is absent."""
         return self.node.inputs[position] if position < len(self.node.inputs) else ""
 
@@ -135,21 +135,21 @@ def _activated(parts: _Parts, x: str, kind: str, numbers: Sequence[float]) -> No
 
 
 def _fused_conv(parts: _Parts) -> None:
-    if parts.given(3):
+    if parts.input_at(3):
         raise parts.refuse("it adds another tensor. Bring the file before it was optimised.")
     own = {"activation", "activation_params"}
     settings = {name: value for name, value in parts.node.attributes.items() if name not in own}
-    made = parts.add("Conv", parts.node.inputs[:3], "convolved", reads=(0, 1, 2), **settings)
-    _activated(parts, made, parts.at("activation", ""), parts.at("activation_params", []))
+    result = parts.add("Conv", parts.node.inputs[:3], "convolved", reads=(0, 1, 2), **settings)
+    _activated(parts, result, parts.at("activation", ""), parts.at("activation_params", []))
 
 
 def _fused_gemm(parts: _Parts) -> None:
     settings = {name: value for name, value in parts.node.attributes.items() if not name.startswith("activation")}
-    made = parts.add("Gemm", parts.node.inputs, "product", reads=(0, 1, 2), **settings)
+    result = parts.add("Gemm", parts.node.inputs, "product", reads=(0, 1, 2), **settings)
     kind = parts.at("activation", "")
     names = ("activation_alpha", "activation_beta", "activation_gamma")
     numbers = [float(parts.at(name, 0.0)) for name in names if name in parts.node.attributes]
-    _activated(parts, made, kind, numbers)
+    _activated(parts, result, kind, numbers)
 
 
 def _fused_product(parts: _Parts) -> None:
@@ -158,19 +158,19 @@ def _fused_product(parts: _Parts) -> None:
     turned = {"a": parts.at("transA", 0), "b": parts.at("transB", 0)}
     sides = []
     for position, (side, turn) in enumerate(turned.items()):
-        name = parts.given(position)
+        name = parts.input_at(position)
         sides.append(parts.add("SwapLast", [name], f"{side} turned") if turn else name)
     alpha = float(parts.at("alpha", 1.0))
     reads = (0, PartOf.NOWHERE if turned["b"] else 1)
     if alpha == 1:
         parts.add("MatMul", sides, reads=reads)
     else:
-        made = parts.add("MatMul", sides, "product", reads=reads)
-        parts.add("Mul", [made, parts.constant("factor", alpha)])
+        result = parts.add("MatMul", sides, "product", reads=reads)
+        parts.add("Mul", [result, parts.constant("factor", alpha)])
 
 
 def _gelu(parts: _Parts) -> None:
-    parts.add("Gelu", [parts.given(0)])
+    parts.add("Gelu", [parts.input_at(0)])
 
 
 def _bias_gelu(parts: _Parts) -> None:
@@ -178,12 +178,12 @@ def _bias_gelu(parts: _Parts) -> None:
 
 
 def _fast_gelu(parts: _Parts) -> None:
-    x = parts.add("Add", parts.node.inputs[:2], "sum", reads=(0, 1)) if parts.given(1) else parts.given(0)
+    x = parts.add("Add", parts.node.inputs[:2], "sum", reads=(0, 1)) if parts.input_at(1) else parts.input_at(0)
     parts.add("Gelu", [x], approximate="tanh")
 
 
 def _quick_gelu(parts: _Parts) -> None:
-    parts.add("Swish", [parts.given(0)], alpha=float(parts.at("alpha", 1.702)))
+    parts.add("Swish", [parts.input_at(0)], alpha=float(parts.at("alpha", 1.702)))
 
 
 def _skip_norm(parts: _Parts) -> None:
@@ -193,17 +193,17 @@ def _skip_norm(parts: _Parts) -> None:
     outputs = parts.node.outputs
     if any(outputs[1:3]):
         raise parts.refuse("it returns its statistics. Bring the file before it was optimised.")
-    made = parts.add("Add", [parts.given(0), parts.given(1)], "skip", reads=(0, 1))
-    if parts.given(bias_at):
-        made = parts.add("Add", [made, parts.given(bias_at)], "sum", reads=(PartOf.NOWHERE, bias_at))
+    result = parts.add("Add", [parts.input_at(0), parts.input_at(1)], "skip", reads=(0, 1))
+    if parts.input_at(bias_at):
+        result = parts.add("Add", [result, parts.input_at(bias_at)], "sum", reads=(PartOf.NOWHERE, bias_at))
     if len(outputs) > 3 and outputs[3]:
         parts.nodes[-1] = replace(parts.nodes[-1], outputs=(outputs[3],))
-        made = outputs[3]
+        result = outputs[3]
     eps = float(parts.at("epsilon", 1e-12))
-    weights = [name for name in (parts.given(2), "" if plain else parts.given(3)) if name]
+    weights = [name for name in (parts.input_at(2), "" if plain else parts.input_at(3)) if name]
     parts.add(
         "RMSNormalization" if plain else "LayerNormalization",
-        [made, *weights],
+        [result, *weights],
         reads=(PartOf.NOWHERE, 2, 3)[: 1 + len(weights)],
         axis=-1,
         epsilon=eps,
@@ -229,35 +229,35 @@ def _attention(parts: _Parts) -> None:
     windows = any(parts.at(name, -1) >= 0 for name in ("left_window_size", "right_window_size"))
     if any(parts.node.outputs[1:]) or any(parts.node.inputs[4:]) or windows:
         raise parts.refuse(f"only queries, keys, values and a mask are. {_MASKING}")
-    given = [parts.given(position) for position in range(3)]
+    projections = [parts.input_at(position) for position in range(3)]
     query_heads = parts.at("q_num_heads", 0)
     heads = (query_heads, parts.at("kv_num_heads", 0), parts.at("kv_num_heads", 0)) if query_heads else ()
-    _attended(parts, given, heads, parts.given(3))
+    _attended(parts, projections, heads, parts.input_at(3))
 
 
-def _attended(parts: _Parts, given: Sequence[str], heads: Sequence[int], mask: str) -> None:
+def _attended(parts: _Parts, projections: Sequence[str], heads: Sequence[int], mask: str) -> None:
     """Add attention; ``heads`` is how many each of queries, keys and values has where they are (N, T, H D)."""
-    sides = list(given)
+    sides = list(projections)
     if heads:
         sides = [
             _by_head(parts, name, count, what)
-            for name, count, what in zip(given, heads, ("queries", "keys", "values"), strict=True)
+            for name, count, what in zip(projections, heads, ("queries", "keys", "values"), strict=True)
         ]
     settings = {name: parts.node.attributes[name] for name in ("softcap", "is_causal") if parts.at(name, 0)}
     if parts.at("scale", 0.0):
         settings["scale"] = parts.at("scale", 0.0)
     if parts.at("unidirectional", 0):
         settings["is_causal"] = 1
-    made = parts.add("AttentionScores", sides[:2], "scores", **settings)
+    result = parts.add("AttentionScores", sides[:2], "scores", **settings)
     if mask:
-        made = parts.add("AttentionMask", [made, mask], "masked", reads=(PartOf.NOWHERE, _MASK_AT[parts.node.op]))
-    made = parts.add("AttentionSoftmax" if mask else "Softmax", [made], "weights", axis=-1)
+        result = parts.add("AttentionMask", [result, mask], "masked", reads=(PartOf.NOWHERE, _MASK_AT[parts.node.op]))
+    result = parts.add("AttentionSoftmax" if mask else "Softmax", [result], "weights", axis=-1)
     if not heads:
-        parts.add("AttentionValues", [made, sides[2]])
+        parts.add("AttentionValues", [result, sides[2]])
         return
-    made = parts.add("AttentionValues", [made, sides[2]], f"result{_BY_HEAD}")
-    made = parts.add("Transpose", [made], "result", perm=[0, 2, 1, 3])
-    parts.add("Reshape", [made, parts.constant("result shape", [0, 0, -1])])
+    result = parts.add("AttentionValues", [result, sides[2]], f"result{_BY_HEAD}")
+    result = parts.add("Transpose", [result], "result", perm=[0, 2, 1, 3])
+    parts.add("Reshape", [result, parts.constant("result shape", [0, 0, -1])])
 
 
 _BY_HEAD = " by head"
@@ -284,32 +284,32 @@ def by_head(output: str, attribute: str) -> str:
 
 def _multi_head(parts: _Parts) -> None:
     """Of onnxruntime: queries, keys, values (N, T, H D), a bias of all three; no cache, no padding mask."""
-    absent = [parts.given(4), *parts.node.inputs[6:]]
-    if not (parts.given(1) and parts.given(2)) or any(absent) or any(parts.node.outputs[1:]):
+    absent = [parts.input_at(4), *parts.node.inputs[6:]]
+    if not (parts.input_at(1) and parts.input_at(2)) or any(absent) or any(parts.node.outputs[1:]):
         raise parts.refuse(f"only queries, keys and values apart, a bias and a mask to add are. {_MASKING}")
-    given = [parts.given(position) for position in range(3)]
-    if parts.given(3):
+    projections = [parts.input_at(position) for position in range(3)]
+    if parts.input_at(3):
         names = ["queries", "keys", "values"]
-        biases = parts.add_several("Split", [parts.given(3)], [f"bias of {each}" for each in names], axis=0)
-        given = [
+        biases = parts.add_several("Split", [parts.input_at(3)], [f"bias of {each}" for each in names], axis=0)
+        projections = [
             parts.add("Add", pair, f"{what} sum")
-            for pair, what in zip(zip(given, biases, strict=True), names, strict=True)
+            for pair, what in zip(zip(projections, biases, strict=True), names, strict=True)
         ]
-    _attended(parts, given, [parts.at("num_heads", 0)] * 3, parts.given(5))
+    _attended(parts, projections, [parts.at("num_heads", 0)] * 3, parts.input_at(5))
 
 
 def _packed_attention(parts: _Parts) -> None:
     """Of onnxruntime: one product makes queries, keys and values (N, T, H D)."""
-    absent = [parts.given(3), parts.given(4), *parts.node.inputs[6:]]
+    absent = [parts.input_at(3), parts.input_at(4), *parts.node.inputs[6:]]
     if any(absent) or any(parts.node.outputs[1:]) or parts.at("do_rotary", 0):
         raise parts.refuse(f"only a bias and a mask to add are. {_MASKING}")
-    made = parts.add("MatMul", [parts.given(0), parts.given(1)], "product", reads=(0, 1))
-    if parts.given(2):
-        made = parts.add("Add", [made, parts.given(2)], "packed", reads=(PartOf.NOWHERE, 2))
+    result = parts.add("MatMul", [parts.input_at(0), parts.input_at(1)], "product", reads=(0, 1))
+    if parts.input_at(2):
+        result = parts.add("Add", [result, parts.input_at(2)], "packed", reads=(PartOf.NOWHERE, 2))
     lengths = parts.at("qkv_hidden_sizes", [])
-    inputs = [made, parts.constant("lengths", lengths)] if lengths else [made]
-    given = parts.add_several("Split", inputs, ["queries", "keys", "values"], axis=-1)
-    _attended(parts, given, [parts.at("num_heads", 0)] * 3, parts.given(5))
+    inputs = [result, parts.constant("lengths", lengths)] if lengths else [result]
+    projections = parts.add_several("Split", inputs, ["queries", "keys", "values"], axis=-1)
+    _attended(parts, projections, [parts.at("num_heads", 0)] * 3, parts.input_at(5))
 
 
 COMPOUND: dict[str, Writing] = {

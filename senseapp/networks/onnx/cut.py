@@ -109,7 +109,7 @@ def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
     Those that outputs of the file hold already are not among them.
     """
     makers = graph.producers()
-    given = {each.name for each in graph.inputs} | (set(graph.outputs) - behind)
+    known = {each.name for each in graph.inputs} | (set(graph.outputs) - behind)
     pending = [
         name
         for node in graph.nodes
@@ -121,14 +121,14 @@ def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
     seen: set[str] = set()
     while pending:
         name = pending.pop(0)
-        if name in seen or name in graph.constants or name in given or name not in makers:
+        if name in seen or name in graph.constants or name in known or name not in makers:
             continue
         seen.add(name)
         node = makers[name]
         if node.op in _SAME_NUMBERS:
             several = node.op in ("Concat", "Where", "And", "Or") or node.op.startswith(("Greater", "Less"))
             pending.extend(node.inputs if several else node.inputs[:1])
-        elif node.op not in ("Shape", "Size") and not (node.op in _PROBABILITIES and node.inputs[0] in given):
+        elif node.op not in ("Shape", "Size") and not (node.op in _PROBABILITIES and node.inputs[0] in known):
             found[name] = None
     return found
 

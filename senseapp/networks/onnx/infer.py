@@ -37,9 +37,9 @@ class Folding:
     known: int = 0
     work: float = 0.0
 
-    def spend(self, node: Node, given: Sequence[Value]) -> None:
+    def spend(self, node: Node, operands: Sequence[Value]) -> None:
         """Add what ``node`` reads; raises InvalidCheckpoint where that is out of proportion."""
-        read = [each for each in given if each is not None]
+        read = [each for each in operands if each is not None]
         if any(each.is_meta for each in read):
             return
         self.work += sum(each.numel() for each in read) + _products(node, read) / _PRODUCTS_PER_ELEMENT
@@ -59,11 +59,11 @@ class Folding:
             )
 
 
-def _products(node: Node, given: Sequence[Tensor]) -> int:
+def _products(node: Node, operands: Sequence[Tensor]) -> int:
     """Return about how many multiply-accumulates a product of known tensors takes, at most."""
-    if len(given) < 2 or node.op not in _PRODUCTS:
+    if len(operands) < 2 or node.op not in _PRODUCTS:
         return 0
-    one, other = given[:2]
+    one, other = operands[:2]
     if "Conv" in node.op:
         shared = list(other.shape[1:2])
     elif node.op == "Einsum":
@@ -108,9 +108,9 @@ def advance(nodes: Iterable[Node], values: Values, folding: Folding) -> None:
         InvalidCheckpoint: values are larger than any memory, or take longer than any network needs.
     """
     for node in nodes:
-        given = arguments(node, values)
-        folding.spend(node, given)
-        results = evaluate(node, given)
+        operands = arguments(node, values)
+        folding.spend(node, operands)
+        results = evaluate(node, operands)
         values.update({name: each for name, each in zip(node.outputs, results, strict=False) if name})
         folding.keep(node, results)
 

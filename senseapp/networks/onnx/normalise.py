@@ -46,8 +46,8 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
     sort_nodes(model)
     constants = _stored(model.graph)
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
-    made = {output for each in model.graph.node for output in each.output if output}
-    known = made.union(constants, (each.name for each in inputs))
+    outputs = {output for each in model.graph.node for output in each.output if output}
+    known = outputs.union(constants, (each.name for each in inputs))
     reading = Reading(
         version=opset_of(model),
         in_runtime=in_runtime,
@@ -72,17 +72,17 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
 def sort_nodes(model: ModelProto) -> None:
     """Put the nodes in topological order, as near as possible to their own; names in messages are those of the file."""
     nodes = list(model.graph.node)
-    made: dict[str, int] = {}
+    producers: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for output in filter(None, node.output):
-            if made.setdefault(output, index) != index:
+            if producers.setdefault(output, index) != index:
                 raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
     readers: list[list[int]] = [[] for _ in nodes]
     waiting = [0] * len(nodes)
     for index, node in enumerate(nodes):
         for name in read_by(node):
-            if name in made:
-                readers[made[name]].append(index)
+            if name in producers:
+                readers[producers[name]].append(index)
                 waiting[index] += 1
     ready = [index for index, count in enumerate(waiting) if not count]
     order: list[int] = []
@@ -230,8 +230,8 @@ def _attributes(node: NodeProto, reading: Reading, known: set[str]) -> dict[str,
 def _body(graph: GraphProto, reading: Reading, known: set[str]) -> Body:
     """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
     constants = _stored(graph)
-    made = {output for each in graph.node for output in each.output if output}
-    nodes = _named(graph.node, reading, known.union(constants, made))
+    outputs = {output for each in graph.node for output in each.output if output}
+    nodes = _named(graph.node, reading, known.union(constants, outputs))
     return Body(
         nodes=_written_out(nodes, reading, constants),
         constants=constants,

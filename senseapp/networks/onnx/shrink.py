@@ -188,7 +188,7 @@ def _shapes(opened: OpenedOnnx, network: OnnxNetwork) -> dict[str, Shape]:
     inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))
     names = [name for step in network.steps for name in step.outputs if name]
     device = next((each.device for each in network.parameters()), torch.device("cpu"))
-    given = [inputs[name].to(device) for name in network.input_names]
+    arguments = [inputs[name].to(device) for name in network.input_names]
     with torch.no_grad():
-        values = network.values(names, *given)
+        values = network.values(names, *arguments)
     return {name: tuple(each.shape) for name, each in values.items() if isinstance(each, torch.Tensor)}

@@ -153,9 +153,11 @@ def _check_settings(spec: ModelSpec) -> None:
         "a number of classes": spec.num_classes,
         "a number of channels": spec.in_chans,
     }
-    given = next((what for what, value in told.items() if value), "")
-    if given:
-        raise InvalidSpec(f"An ONNX file brings its own weights and sizes, so {given} cannot be chosen. Leave it out.")
+    setting = next((what for what, value in told.items() if value), "")
+    if setting:
+        raise InvalidSpec(
+            f"An ONNX file brings its own weights and sizes, so {setting} cannot be chosen. Leave it out."
+        )
     check_side(spec.img_size, title="an ONNX file")
 
 
@@ -220,9 +222,9 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
     shapes = {each.name: each.shape for each in opened.candidates}
     images = opened.input_shape[0]
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
-        given = [shapes[name] for name in names]
-        if _is_read(task, given, images, _size_of(opened)):
-            return names[: _num_read(task, given, images, _size_of(opened))]
+        chosen_shapes = [shapes[name] for name in names]
+        if _is_read(task, chosen_shapes, images, _size_of(opened)):
+            return names[: _num_read(task, chosen_shapes, images, _size_of(opened))]
     fitting = _fitting_task(opened)
     advice = (
         f"Choose the task {fitting}, which they fit, or export"
@@ -239,9 +241,9 @@ def _fitting_task(opened: OpenedOnnx) -> str:
     """Return the first task that can read the usual outputs, together or one alone; empty where none can."""
     shapes = {each.name: each.shape for each in opened.candidates}
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
-        given = [shapes[name] for name in names]
+        chosen_shapes = [shapes[name] for name in names]
         for task in TASKS.values():
-            if _is_read(task, given, opened.input_shape[0], _size_of(opened)):
+            if _is_read(task, chosen_shapes, opened.input_shape[0], _size_of(opened)):
                 return task.name
     return ""
 

@@ -94,9 +94,9 @@ def plain_copy(content: bytes, outputs: Sequence[str], input_shape: Sequence[int
     names = node_names(nodes)
     for node, name in zip(model.graph.node, names, strict=True):
         node.name = name
-    given = [each for each in model.graph.input if each.name not in constants]
+    image_inputs = [each for each in model.graph.input if each.name not in constants]
     del model.graph.input[:]
-    model.graph.input.extend(given)
+    model.graph.input.extend(image_inputs)
     part = part_of(model, outputs)
     for dim, length in zip(_dims(part), input_shape, strict=True):
         dim.dim_value = length
@@ -177,14 +177,14 @@ class _Insertion:
         sort_nodes(self.int8)
         self._place_nodes()
         self.tensors = {each.name: each for each in self.int8.graph.initializer}
-        made = {name for nodes in self.after.values() for node in nodes for name in node.output}
+        computed = {name for nodes in self.after.values() for node in nodes for name in node.output}
         read = self._read_after()
         stored = {each.name for each in self.base.graph.initializer}
         for _place, node in enumerate(self.base.graph.node):
             if tensor_in(node) is not None or node.op_type == "Constant":
                 stored.add(node.output[0])
         before = {name for node in self.base.graph.node for name in read_by(node)}
-        self.gone = {name for name in stored if name in made or (name in before and name not in read)}
+        self.gone = {name for name in stored if name in computed or (name in before and name not in read)}
 
     def _place_nodes(self) -> None:
         own = {node.name: node for node in self.plain.graph.node}

@@ -42,7 +42,7 @@ def computed_on_integers(content: bytes, *, float_outputs: bool = False) -> byte
 class _IntegerGraph:
     graph: onnx.GraphProto
     float_outputs: bool
-    made: list[NodeProto] = field(default_factory=list)
+    new_nodes: list[NodeProto] = field(default_factory=list)
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -60,13 +60,13 @@ class _IntegerGraph:
         nodes: list[NodeProto] = []
         gone: set[str] = set()
         for node in list(self.graph.node):
-            self.made = []
+            self.new_nodes = []
             write = self.writers.get(node.op_type)
             if write is not None and (rounding := self._fused(node)) is not None:
                 last = rounding[0] if rounding else None
                 write(node, last)
                 gone |= {last.name} if last is not None else set()
-                nodes += self.made
+                nodes += self.new_nodes
             else:
                 nodes.append(node)
         del self.graph.node[:]
@@ -103,7 +103,7 @@ class _IntegerGraph:
     def _add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         self.count += 1
         name = f"integers.node.{self.count}"
-        self.made.append(helper.make_node(kind, list(inputs), [output or name], name=name, **attributes))
+        self.new_nodes.append(helper.make_node(kind, list(inputs), [output or name], name=name, **attributes))
         return output or name
 
     def _integers(self, name: str) -> str:
@@ -116,11 +116,11 @@ class _IntegerGraph:
         return self._add("Sub", self._add("Cast", source, to=TensorProto.FLOAT), self._constant(zero))
 
     def _product(self, node: NodeProto, rounding: NodeProto | None) -> None:
-        given, weight = (self.dequantizing[name] for name in node.input[:2])
+        activation, weight = (self.dequantizing[name] for name in node.input[:2])
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         factors, bias = (node.input[:2], node.input[2:]) if self.float_outputs else (node.input, ())
         total = self._add(node.op_type, *map(self._integers, factors), **attributes)
-        scale = self._value(given, 1) * self._value(weight, 1)
+        scale = self._value(activation, 1) * self._value(weight, 1)
         if node.op_type == "Conv" and scale.ndim:
             rank = len(self.constants[weight.input[0]].dims)
             scale = scale.reshape(-1, *[1] * (rank - 2))

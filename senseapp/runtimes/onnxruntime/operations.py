@@ -222,8 +222,8 @@ class OnnxRuntime(Runtime):
                     steps=steps,
                 )
             writer.rounding = rounding
-            made = ((_EQUALISED, network != content), (_UNWEIGHTED, bool(unweighted)))
-            writer.notes = (*writer.notes, *(note for note, holds in made if holds))
+            applied = ((_EQUALISED, network != content), (_UNWEIGHTED, bool(unweighted)))
+            writer.notes = (*writer.notes, *(note for note, holds in applied if holds))
             yield writer
 
     def _better_unweighted(self, writer: Int8Writer, fitting: Fitting) -> frozenset[str]:

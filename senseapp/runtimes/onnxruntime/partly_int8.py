@@ -61,11 +61,11 @@ class PartlyInt8:
     ) -> None:
         self._float, self._int8, self._biases = network, int8, biases or {}
         graph = self._int8.graph
-        self._given = {each.name: each for each in self._float.initializer}
-        self._made = {each.name: each for each in graph.initializer}
+        self._float_constants = {each.name: each for each in self._float.initializer}
+        self._int8_constants = {each.name: each for each in graph.initializer}
         self._outputs = {each.name for each in graph.output}
         by_source = {node.input[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-        self._constants = {node.output[0]: node for source, node in by_source.items() if source in self._made}
+        self._constants = {node.output[0]: node for source, node in by_source.items() if source in self._int8_constants}
         self._dequantizing = {node.output[0]: node for node in by_source.values()}
         self._rounded = {
             node.input[0].removesuffix(_BEFORE): (node, by_source[node.output[0]])
@@ -93,10 +93,12 @@ class PartlyInt8:
             dequantized = [self._dequantizing[name] for name in node.input if name in self._dequantizing]
             if node.name not in biases or len(dequantized) != 3:
                 continue
-            given, weight, bias = dequantized
-            if given.input[1] not in changed:
+            activation, weight, bias = dequantized
+            if activation.input[1] not in changed:
                 continue
-            scale = numpy_helper.to_array(constants[given.input[1]]) * numpy_helper.to_array(constants[weight.input[1]])
+            scale = numpy_helper.to_array(constants[activation.input[1]]) * numpy_helper.to_array(
+                constants[weight.input[1]]
+            )
             limit, scale = np.iinfo(np.int32), np.maximum(scale, _LEAST_SCALE)
             steps = (biases[node.name].astype(np.float64) / scale).round().clip(limit.min, limit.max)
             _set(constants[bias.input[0]], steps)
@@ -169,7 +171,7 @@ class PartlyInt8:
         own, int8 = NodeProto(), node.name in state.in_int8
         own.CopyFrom(self._nodes[node.name] if int8 else node)
         for place, name in enumerate(node.input):
-            if name in self._given:
+            if name in self._float_constants:
                 if not int8 or own.input[place] not in self._constants:
                     own.input[place] = self._float_name(name)
             else:
@@ -203,14 +205,14 @@ class PartlyInt8:
             if weight is None:
                 continue
             integers, scale = weight.input[:2]
-            name, made = integers + _UNPACKED, self._made
+            name, stored = integers + _UNPACKED, self._int8_constants
             if name not in unpacking:
                 axis = next((each.i for each in weight.attribute if each.name == "axis"), 1)
-                scales = numpy_helper.to_array(made[scale])
-                shape = [scales.size if place == axis else 1 for place in range(len(made[integers].dims))]
+                scales = numpy_helper.to_array(stored[scale])
+                shape = [scales.size if place == axis else 1 for place in range(len(stored[integers].dims))]
                 spread = numpy_helper.from_array(scales.reshape(shape if scales.size > 1 else ()), f"{name}.scale")
                 cast = helper.make_node("Cast", [integers], [f"{name}.cast"], f"{name}.cast", to=onnx.TensorProto.FLOAT)
-                graph.initializer.extend([made[integers], spread])
+                graph.initializer.extend([stored[integers], spread])
                 unpacking[name] = [cast, helper.make_node("Mul", [cast.output[0], spread.name], [name], name)]
             node.input[1] = name
             if node.name in self._biases:
@@ -224,17 +226,20 @@ class PartlyInt8:
         """Return what undoes the rounding of a product's weight; None where it has no weight on a symmetric grid."""
         node = self._nodes.get(name)
         weight = self._constants.get(node.input[1]) if node is not None and node.op_type in _WEIGHTED else None
-        if weight is None or len(self._made[weight.input[0]].dims) < 2:
+        if weight is None or len(self._int8_constants[weight.input[0]].dims) < 2:
             return None
-        symmetric = len(weight.input) < 3 or not numpy_helper.to_array(self._made[weight.input[2]]).any()
+        symmetric = len(weight.input) < 3 or not numpy_helper.to_array(self._int8_constants[weight.input[2]]).any()
         return weight if symmetric else None
 
     def _add_constants(self, graph: onnx.GraphProto) -> None:
         for name in dict.fromkeys(name for node in graph.node for name in node.input):
-            if name in self._made:
-                graph.initializer.append(self._made[name])
-            elif name not in self._constants and (given := self._given.get(name.removesuffix(_IN_FLOAT))) is not None:
-                graph.initializer.append(given)
+            if name in self._int8_constants:
+                graph.initializer.append(self._int8_constants[name])
+            elif (
+                name not in self._constants
+                and (stored := self._float_constants.get(name.removesuffix(_IN_FLOAT))) is not None
+            ):
+                graph.initializer.append(stored)
                 graph.initializer[-1].name = name
 
 
@@ -313,7 +318,7 @@ def compute_in_float(graph: onnx.GraphProto) -> None:
 
 def _channels(node: onnx.NodeProto, weight: onnx.TensorProto) -> int:
     """Return how many channels the input of a product has."""
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     if node.op_type == "Conv":
-        return int(weight.dims[1]) * int(given.get("group", 1))
-    return int(weight.dims[1 if given.get("transB", 0) else 0])
+        return int(weight.dims[1]) * int(attributes.get("group", 1))
+    return int(weight.dims[1 if attributes.get("transB", 0) else 0])

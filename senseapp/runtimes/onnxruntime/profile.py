@@ -42,9 +42,9 @@ def _kernels(content: bytes, threads: int, batch: int, share: float) -> list[Ker
     return [Kernel(*key[:2], float(np.quantile(each[1:], share)), key[2]) for key, each in durations.items()]
 
 
-def _some(given: Any, batch: int) -> np.ndarray[Any, Any]:
-    shape = [size if isinstance(size, int) else batch for size in given.shape]
-    kind = INPUT_TYPES.get(given.type, np.float32)
+def _some(declared: Any, batch: int) -> np.ndarray[Any, Any]:
+    shape = [size if isinstance(size, int) else batch for size in declared.shape]
+    kind = INPUT_TYPES.get(declared.type, np.float32)
     return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
 
 

@@ -141,11 +141,11 @@ class UploadedRuntime(OnnxRuntime):
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node of a float file is, by its name in the copies."""
-        made = {
+        layer_of = {
             place.output: name.rpartition(".")[0] for name, places in self._opened.readers.items() for place in places
         }
         graph = onnx.load_from_string(self._plain_of(content)).graph
-        owners = {node.name: made[node.output[0]] for node in graph.node if node.output[0] in made}
+        owners = {node.name: layer_of[node.output[0]] for node in graph.node if node.output[0] in layer_of}
         return {node: layer for node, layer in owners.items() if layer in layers}
 
     def with_quantized_weights(

@@ -66,9 +66,9 @@ def _kind(node: ExecutedNode) -> str:
     return border or node.kind
 
 
-def _some(given: Any, batch: int) -> np.ndarray[Any, Any]:
-    shape = [size.get_length() if size.is_static else batch for size in given.partial_shape]
-    kind = np.dtype(given.element_type.to_dtype())
+def _some(port: Any, batch: int) -> np.ndarray[Any, Any]:
+    shape = [size.get_length() if size.is_static else batch for size in port.partial_shape]
+    kind = np.dtype(port.element_type.to_dtype())
     return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
 
 

@@ -68,8 +68,8 @@ class OpenVinoModel(OnnxSession):
         Raises:
             InvalidSpec: OpenVINO cannot compile the network for such images.
         """
-        given = self.as_input(images)
-        found = self._request(given.shape).infer([given], share_inputs=True)
+        values = self.as_input(images)
+        found = self._request(values.shape).infer([values], share_inputs=True)
         return {name: torch.from_numpy(found[place]) for place, name in enumerate(self._names)}
 
     def _network(self) -> Any:

@@ -60,8 +60,8 @@ def time_layers(
         raise InvalidSpec("No layer of this network is one whose time can be taken.")
     halves = list(_halves(layers))
     mixed = [quantizer.write(but=[node for node, layer in owners.items() if layer not in half]) for half in halves]
-    given = shapes[graph.input[0].name]
-    walls = _walls(network, (int8, *mixed, _nothing(given)), given, threads)
+    input_shape = shapes[graph.input[0].name]
+    walls = _walls(network, (int8, *mixed, _nothing(input_shape)), input_shape, threads)
     nothing = walls.pop()
     call = min(nothing, min(walls) / 2)  # of networks of a few nodes both are nearly the same
     (real, real_rest), (whole, whole_rest) = (
@@ -152,13 +152,13 @@ def _halves(layers: Sequence[str]) -> Iterator[set[str]]:
         yield set(layers) - half
 
 
-def _walls(network: bytes, files: Sequence[bytes], given: tuple[int, ...], threads: int) -> list[float]:
+def _walls(network: bytes, files: Sequence[bytes], input_shape: tuple[int, ...], threads: int) -> list[float]:
     """Return the seconds of a call of ``network`` and of each file, on images of a shape, each in turns with it alone.
 
     More files in turns than two would take the processor's caches from each other. All are opened several times: where
     memory lies makes a difference.
     """
-    images, least = torch.zeros(given), math.inf
+    images, least = torch.zeros(input_shape), math.inf
     spent: list[tuple[list[float], list[float]]] = [([], []) for _ in files]
     for _ in range(_OPENINGS):
         reference = OpenVinoModel(network, threads=threads)
@@ -170,13 +170,14 @@ def _walls(network: bytes, files: Sequence[bytes], given: tuple[int, ...], threa
     return [least, *(least * ratio(own, other).value for own, other in spent)]
 
 
-def _nothing(given: tuple[int, ...]) -> bytes:
+def _nothing(input_shape: tuple[int, ...]) -> bytes:
     """Return a network that takes images of a shape, and computes next to nothing."""
-    made = (*given[:-1], 1)
+    output_shape = (*input_shape[:-1], 1)
     ends = [
-        helper.make_tensor_value_info(*end) for end in (("x", TensorProto.FLOAT, given), ("y", TensorProto.FLOAT, made))
+        helper.make_tensor_value_info(*end)
+        for end in (("x", TensorProto.FLOAT, input_shape), ("y", TensorProto.FLOAT, output_shape))
     ]
-    places = {"first": 0, "last": 1, "axis": len(given) - 1}
+    places = {"first": 0, "last": 1, "axis": len(input_shape) - 1}
     constants = [numpy_helper.from_array(np.array([place], np.int64), name) for name, place in places.items()]
     node = helper.make_node("Slice", ["x", *places], ["y"])
     graph = helper.make_graph([node], "nothing", ends[:1], ends[1:], constants)

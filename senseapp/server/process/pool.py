@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from senseapp.core.errors import SenseError
-from senseapp.server.process.processes import ASK_SECONDS, JobProcess, answer_in, carry_out_in
+from senseapp.server.process.processes import CANCEL_SECONDS, JobProcess, answer_in, carry_out_in
 from senseapp.server.process.requester import ANYBODY, Requester, Slots
 from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
-_MOST_QUESTIONS, _MOST_OF_ONE_PERSON = 4, 2  # at a time, as each takes memory
+_MOST_REQUESTS, _MOST_OF_ONE_PERSON = 4, 2  # at a time, as each takes memory
 _MOST_ANSWERS = 100  # of one process: libraries leak some 200 kB per file
 _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
 
@@ -39,11 +39,11 @@ class JobProcesses:
         self._job_mb = job_mb
         self._start = start
         self._lock = threading.Lock()
-        self._given_back = threading.Condition(self._lock)
-        self._slots = Slots(_MOST_QUESTIONS, _MOST_OF_ONE_PERSON)
+        self._returned = threading.Condition(self._lock)
+        self._slots = Slots(_MOST_REQUESTS, _MOST_OF_ONE_PERSON)
         self._idle: list[JobProcess] = []
         self._busy: set[JobProcess] = set()
-        self._asked: set[JobProcess] = set()  # busy processes that answer requests
+        self._answering: set[JobProcess] = set()  # busy processes that answer requests
         self._closed = False
 
     def pids(self) -> tuple[int, ...]:
@@ -75,13 +75,13 @@ class JobProcesses:
         finally:
             self._give_back(process, done)
 
-    def answer(self, question: WorkerRequest[AnswerT], asker: Requester = ANYBODY) -> AnswerT:
+    def answer(self, request: WorkerRequest[AnswerT], requester: Requester = ANYBODY) -> AnswerT:
         """Answer a request in one of the processes, see :func:`answer_in`; may wait."""
-        with self._slots.hold(asker, question.subject):
-            process = self._take_for_answer(asker, question)
+        with self._slots.hold(requester, request.subject):
+            process = self._take_for_answer(requester, request)
             process.answered += 1
             try:
-                return answer_in(process, question, asker=asker, job_mb=self._job_mb)
+                return answer_in(process, request, requester=requester, job_mb=self._job_mb)
             finally:
                 self._give_back(process, process.alive)
 
@@ -99,15 +99,15 @@ class JobProcesses:
         end = math.inf
         while True:
             with self._lock:
-                asked = [process for process in self._asked if process.alive]
-                if self._idle or not asked or time.monotonic() > end:
+                answering = [process for process in self._answering if process.alive]
+                if self._idle or not answering or time.monotonic() > end:
                     return
-                if any(process.warm.is_set() for process in asked):
+                if any(process.warm.is_set() for process in answering):
                     end = min(end, time.monotonic() + _ANSWER_SECONDS)
-                self._given_back.wait(ASK_SECONDS)
+                self._returned.wait(CANCEL_SECONDS)
             progress("")  # may raise to cancel
 
-    def _take_for_answer(self, asker: Requester, question: WorkerRequest[Any]) -> JobProcess:
+    def _take_for_answer(self, requester: Requester, request: WorkerRequest[Any]) -> JobProcess:
         """Return the process that can answer soonest.
 
         Most answers take less time than loading the engine, so this waits for a busy process, and after a second also
@@ -118,16 +118,16 @@ class JobProcesses:
         while True:
             with self._lock:
                 ready = any(process.alive and process.warm.is_set() for process in self._idle)
-                if ready or not any(process.alive and process.warm.is_set() for process in self._asked):
-                    if not ready and not question.needs_engine:
+                if ready or not any(process.alive and process.warm.is_set() for process in self._answering):
+                    if not ready and not request.needs_engine:
                         return self._start_busy()  # is not among those asked, since no work waits for it
                     process = self._take_one()
-                    self._asked.add(process)
+                    self._answering.add(process)
                     return process
                 if not self._idle and time.monotonic() > alone_until:
                     self._start_ahead()
-                self._given_back.wait(ASK_SECONDS)
-            asker.check(question.subject)
+                self._returned.wait(CANCEL_SECONDS)
+            requester.check(request.subject)
 
     def _take(self) -> JobProcess:
         with self._lock:
@@ -164,7 +164,7 @@ class JobProcesses:
         dropped: list[JobProcess] = []
         with self._lock:
             self._busy.discard(process)
-            self._asked.discard(process)
+            self._answering.discard(process)
             if (successor := process.successor) is None:
                 spare = self._spare() if reusable and process.warm.is_set() else None
                 if spare is not None:
@@ -175,7 +175,7 @@ class JobProcesses:
                 keep = not successor.warm.is_set()
             if keep := keep and reusable and not self._closed:
                 self._idle.append(process)
-            self._given_back.notify_all()
+            self._returned.notify_all()
         for ended in dropped if keep else (*dropped, process):
             ended.close()
         with suppress(OSError, SenseError):  # not the work's error; the next work tries again

@@ -36,7 +36,7 @@ AnswerT = TypeVar("AnswerT")
 
 _TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
 _log = logging.getLogger(__name__)
-ASK_SECONDS = 0.25  # interval of checks for a cancel while no message comes
+CANCEL_SECONDS = 0.25  # interval of checks for a cancel while no message comes
 MOST_DELAY = 4
 """Limit of a request's wall time, as a multiple of its processor time, where other processes are busy."""
 _LEAVE_SECONDS = 2.0  # a server has five seconds for its whole shutdown
@@ -74,7 +74,7 @@ class JobProcess:
         self.answered = 0  # number of requests
         self.successor: JobProcess | None = None  # replaces this one once it has loaded the engine
         self._lost_with = lost
-        self._heard: queue.Queue[Line | None] = queue.Queue()
+        self._lines: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = _started(self._errors)
         threading.Thread(target=self._listen, name="senseapp-job-process", daemon=True).start()
@@ -119,12 +119,12 @@ class JobProcess:
         """
         while True:
             try:
-                line = self._heard.get(timeout=ASK_SECONDS)
+                line = self._lines.get(timeout=CANCEL_SECONDS)
             except queue.Empty:
                 progress("")  # may raise to cancel
                 continue
             if line is None:
-                self._heard.put(None)  # end marker for the next reader
+                self._lines.put(None)  # end marker for the next reader
                 raise self._lost()
             if line.kind in wanted:
                 return line
@@ -180,9 +180,9 @@ class JobProcess:
                     self.speed = decode(line.body, MachineSpeed)
                     self.warm.set()
                 else:
-                    self._heard.put(line)
+                    self._lines.put(line)
         self.warm.set()
-        self._heard.put(None)
+        self._lines.put(None)
 
 
 @cache
@@ -241,7 +241,7 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
 
 
 def answer_in(
-    process: JobProcess, question: WorkerRequest[AnswerT], *, asker: Requester = ANYBODY, job_mb: int = 0
+    process: JobProcess, request: WorkerRequest[AnswerT], *, requester: Requester = ANYBODY, job_mb: int = 0
 ) -> AnswerT:
     """Send a request to ``process``; end the process after a timeout or if the requester has left.
 
@@ -251,28 +251,28 @@ def answer_in(
     begun, spent = math.inf, 0.0
 
     def watch(_: str) -> None:
-        if asker.is_gone():
+        if requester.is_gone():
             process.kill()
-            asker.check(question.subject)
+            requester.check(request.subject)
         elapsed, processor = time.monotonic() - begun, process.processor_seconds - spent
-        if takes_too_long(elapsed=elapsed, processor=processor, limit=question.seconds):
+        if takes_too_long(elapsed=elapsed, processor=processor, limit=request.seconds):
             process.kill()
             raise ReadingStopped(
-                f"{question.subject} kept the process that reads it busy for {question.seconds:.0f} s, so it was "
+                f"{request.subject} kept the process that reads it busy for {request.seconds:.0f} s, so it was "
                 "stopped. Choose another file, or save this one again with the program that made it."
             )
 
     try:
-        if question.needs_engine:
+        if request.needs_engine:
             process.send("warm")
             process.warm.wait()
         begun, spent = time.monotonic(), process.processor_seconds
-        request = {"question": encode(question), "seconds": MOST_DELAY * question.seconds}
-        process.send("question", request | {"job_mb": job_mb, "most_bytes": question.memory_bytes})
-        answer: AnswerT = decode(process.receive("answer", progress=watch).body, question.answer_type)
+        message = {"question": encode(request), "seconds": MOST_DELAY * request.seconds}
+        process.send("question", message | {"job_mb": job_mb, "most_bytes": request.memory_bytes})
+        answer: AnswerT = decode(process.receive("answer", progress=watch).body, request.answer_type)
     except ProcessLost as error:
         raise ReadingStopped(
-            f"{question.subject} ended the process that read it, most often because it needs more memory than there "
+            f"{request.subject} ended the process that read it, most often because it needs more memory than there "
             "is. Try again, or choose another file."
         ) from error
     return answer

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from senseapp.core.errors import Abandoned
 from senseapp.core.files import files_at
 
-_ASK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
+_CHECK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
 
 
 def _stays() -> bool:
@@ -66,26 +66,26 @@ class Slots:
         self._tickets = 0
 
     @contextmanager
-    def hold(self, asker: Requester, subject: str) -> Iterator[None]:
+    def hold(self, requester: Requester, subject: str) -> Iterator[None]:
         """Wait for a slot and hold it inside the block; Abandoned if the page of ``subject`` closes before."""
-        self._take(asker, subject)
+        self._take(requester, subject)
         try:
             yield
         finally:
             with self._changed:
-                self._held[asker.person] -= 1
+                self._held[requester.person] -= 1
                 self._held += Counter()  # drops those without any
                 self._changed.notify_all()
 
-    def _take(self, asker: Requester, subject: str) -> None:
+    def _take(self, requester: Requester, subject: str) -> None:
         with self._changed:
             ticket = self._tickets = self._tickets + 1
-            self._waiting[ticket] = asker.person
+            self._waiting[ticket] = requester.person
             try:
                 while self._next() != ticket:
-                    self._changed.wait(_ASK_SECONDS)
-                    asker.check(subject)
-                self._held[asker.person] += 1
+                    self._changed.wait(_CHECK_SECONDS)
+                    requester.check(subject)
+                self._held[requester.person] += 1
             finally:
                 del self._waiting[ticket]
                 self._changed.notify_all()

@@ -36,10 +36,10 @@ class BoxDirections:
     vectors: tuple[Tensor, ...]
     weights: Tensor
 
-    def changes(self, pulls: Tensor) -> Mapping[str, Tensor]:
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
         """Return the divergence of each image, (N,); see :class:`~senseapp.tasks.ScanDirections`."""
-        classes = pulls[:, 0].double().square() / 2
-        shift = _SHIFT_TO_OVERLAP * self.weights.sqrt() * pulls[:, 1].double().abs()
+        classes = products[:, 0].double().square() / 2
+        shift = _SHIFT_TO_OVERLAP * self.weights.sqrt() * products[:, 1].double().abs()
         boxes = self.weights * shift / (self.weights + shift).clamp_min(1e-12)
         return {DIVERGENCE.name: classes + boxes}
 

@@ -26,9 +26,9 @@ class PixelDirections:
     vectors: tuple[Tensor, ...]
     num_pixels: int
 
-    def changes(self, pulls: Tensor) -> Mapping[str, Tensor]:
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
         """Return each image's mean divergence of pixels, in nats; see :class:`~senseapp.tasks.ScanDirections`."""
-        return {DIVERGENCE.name: pulls.double().square().mean(1) / (2 * self.num_pixels)}
+        return {DIVERGENCE.name: products.double().square().mean(1) / (2 * self.num_pixels)}
 
 
 def choose_directions(scores: Tensor, signs: Tensor, most: int) -> PixelDirections:

@@ -52,12 +52,12 @@ class InRuntime:
 
     def __call__(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         """Compute the node."""
-        given = [each for each in tensors if each is not None]
-        if any(each.is_meta for each in given):
+        present = [each for each in tensors if each is not None]
+        if any(each.is_meta for each in present):
             zeros = [None if each is None else torch.zeros_like(each, device="cpu") for each in tensors]
             real = [z if each is None or each.is_meta else each for each, z in zip(tensors, zeros, strict=True)]
             return tuple(each.to("meta") for each in self._run(real))
-        if torch.is_grad_enabled() and any(each.requires_grad for each in given):
+        if torch.is_grad_enabled() and any(each.requires_grad for each in present):
             outputs: tuple[Tensor, ...] = _WithoutGradient.apply(self, *tensors)
             return outputs
         return self._run(tensors)

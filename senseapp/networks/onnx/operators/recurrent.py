@@ -65,11 +65,11 @@ class _Cell:
 
     def _one_way(self, x: Tensor, state: Tensor, parameters: list[Tensor], way: int) -> tuple[Tensor, Tensor]:
         weights, recurrent, *biases = parameters
-        given = F.linear(x.flip(0) if way else x, weights, torch.stack(biases).sum(0) if biases else None)
+        projected = F.linear(x.flip(0) if way else x, weights, torch.stack(biases).sum(0) if biases else None)
         size = state.shape[-1]
         gates, candidate = recurrent[: 2 * size], recurrent[2 * size :]
         steps = []
-        for each in given:
+        for each in projected:
             of_gates, of_candidate = each[:, : 2 * size], each[:, 2 * size :]
             reset, update = torch.sigmoid(of_gates + state @ gates.T).chunk(2, -1)
             new = torch.tanh(of_candidate + (reset * state) @ candidate.T)
