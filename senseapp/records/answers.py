@@ -135,7 +135,7 @@ class FileAnswers:
         answers, sure = (self.original, self.sure_original) if original else (self.file, self.sure_file)
         labels = self.labels or (UNKNOWN,) * len(self.images)
         return {
-            name: GivenAnswer(
+            name: LabelledAnswer(
                 text=self.texts[answer],
                 sure=share,
                 label=None if label == UNKNOWN else self.texts[label],
@@ -145,7 +145,7 @@ class FileAnswers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenAnswer:
+class LabelledAnswer:
     """One answer with its probability, and the label of the image; None where that is unknown."""
 
     text: str
@@ -153,7 +153,7 @@ class GivenAnswer:
     label: str | None
 
 
-AnswerSide = dict[str, GivenAnswer]
+AnswerSide = dict[str, LabelledAnswer]
 """Answers of one network by the names of images."""
 
 
@@ -163,8 +163,8 @@ class DifferentAnswer:
 
     image: str
     label: str | None
-    first: GivenAnswer
-    second: GivenAnswer
+    first: LabelledAnswer
+    second: LabelledAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def differences(first: AnswerSide, second: AnswerSide) -> AnswerDifferences:
     )
 
 
-def _right(images: Sequence[DifferentAnswer], answers: Sequence[GivenAnswer]) -> int:
+def _right(images: Sequence[DifferentAnswer], answers: Sequence[LabelledAnswer]) -> int:
     return sum(answer.text == image.label for image, answer in zip(images, answers, strict=True))
 
 

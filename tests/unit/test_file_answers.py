@@ -9,7 +9,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.prove.answers import file_answers
-from senseapp.records.answers import FileAnswers, GivenAnswer, differences
+from senseapp.records.answers import FileAnswers, LabelledAnswer, differences
 from senseapp.tasks import CLASSIFICATION, MULTILABEL
 from senseapp.views.frames.files import difference_line, difference_sentence
 from tests.toy_task import REGRESSION
@@ -113,6 +113,6 @@ def test_a_record_that_does_not_fit_together_is_refused() -> None:
 
 
 def test_a_right_answer_is_marked() -> None:
-    answer = GivenAnswer(text="crow", sure=0.61, label="crow")
+    answer = LabelledAnswer(text="crow", sure=0.61, label="crow")
     assert difference_line("A", answer, "crow") == "A: crow (61 %), right"
     assert difference_line("B", answer, "jay") == "B: crow (61 %)"

@@ -13,7 +13,8 @@ from senseapp.app.common.figure import figure, figures_row, rows_height
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.schedule.controls import choose_schedule, take_target
-from senseapp.app.schedule.files import deploy_block, downloads
+from senseapp.app.schedule.deploy import deploy_block
+from senseapp.app.schedule.files import downloads
 from senseapp.app.schedule.layers import layer_rows, layer_table, spared_sentences
 from senseapp.app.schedule.proof import proof_block, strongest_block, verified
 from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file

@@ -26,9 +26,9 @@ from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
     Fixed,
-    Given,
     OnnxNetwork,
     Operation,
+    Positional,
     Read,
     Scope,
     Slot,
@@ -253,7 +253,7 @@ class _Builder:
         path = self.names.claim(wanted)
         for name in inputs:
             self._use(name)
-        self._place(path, Operation(op, function, tuple(Given(index) for index in range(len(inputs)))))
+        self._place(path, Operation(op, function, tuple(Positional(index) for index in range(len(inputs)))))
         self._step(path, inputs, outputs)
 
     def _arguments(self, node: Node) -> _Arguments:
@@ -283,7 +283,7 @@ class _Builder:
             return self._counted(name, tensors) or Read(self._position(name, tensors))
         if position in operator.scalars and constant is not None and is_scalar(constant.value):
             return Fixed(constant.value.item())
-        return Given(self._position(name, tensors))
+        return Positional(self._position(name, tensors))
 
     def _position(self, name: str, tensors: list[str]) -> int:
         tensors.append(name)

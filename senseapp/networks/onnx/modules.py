@@ -13,7 +13,7 @@ _NEW_TENSORS = frozenset({"ConstantOfShape", "Range"})
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Positional:
     """The argument is the tensor of this position."""
 
     index: int
@@ -72,7 +72,7 @@ class Counted:
         return found[0] if self.scalar else found
 
 
-Slot = Given | Fixed | Read | Counted
+Slot = Positional | Fixed | Read | Counted
 
 
 class Operation(nn.Module):
@@ -83,11 +83,11 @@ class Operation(nn.Module):
         self.op = op
         self.function = function
         self.slots = slots
-        self._as_given = slots == tuple(Given(index) for index in range(len(slots)))
+        self._in_order = slots == tuple(Positional(index) for index in range(len(slots)))
 
     def forward(self, *tensors: Tensor) -> Any:
         """Compute the node from the values that it reads."""
-        if self._as_given:
+        if self._in_order:
             return self.function(*tensors)
         result = self.function(*[slot.of(tensors) for slot in self.slots])
         return result.to(tensors[0].device) if self.op in _NEW_TENSORS and tensors else result

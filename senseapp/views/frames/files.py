@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
-from senseapp.records.answers import AnswerDifferences, ChangedAnswers, GivenAnswer
+from senseapp.records.answers import AnswerDifferences, ChangedAnswers, LabelledAnswer
 from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, offered
 from senseapp.records.deployment import MILLISECONDS, Deployment, Median
@@ -298,7 +298,7 @@ def difference_sentence(found: AnswerDifferences) -> str:
     return f"{some}: A alone is right on {found.only_first}, B alone on {found.only_second}, neither on {neither}."
 
 
-def difference_line(side: str, answer: GivenAnswer, label: str | None) -> str:
+def difference_line(side: str, answer: LabelledAnswer, label: str | None) -> str:
     """Return what one side says of a picture: ``A: crow (61 %), right``."""
     right = ", right" if label is not None and answer.text == label else ""
     return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"
