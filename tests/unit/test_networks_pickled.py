@@ -58,7 +58,7 @@ def test_names_are_texts_and_nothing_is_called(tmp_path):
     assert isinstance(value["a"], Record)
     assert (value["a"].name, value["a"].arguments) == ("posix.mkdir", (canary,))
     assert value["b"] == Global("builtins.len")
-    assert reader.made == {"posix.mkdir"}
+    assert reader.recorded == {"posix.mkdir"}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -60,8 +60,8 @@ kind, request = hear()
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProcess]]:
     """Start a process that runs some lines instead of the real ones; whatever is left of them ends after the test."""
-    monkeypatch.setattr(processes, "ASK_SECONDS", 0.05)
-    monkeypatch.setattr(pools, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr(pools, "CANCEL_SECONDS", 0.05)
     monkeypatch.setattr(processes, "_LEAVE_SECONDS", 0.5)
     found: list[JobProcess] = []
 
