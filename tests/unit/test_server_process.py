@@ -402,7 +402,7 @@ def test_work_waits_for_a_process_that_is_asked_something_rather_than_start_anot
         if len(looked) == 3:  # so long it has waited, while the engine was being loaded
             assert looked == ["", "", ""]
             if long:
-                next(iter(pool._asked)).warm.set()
+                next(iter(pool._answering)).warm.set()
             else:
                 answered.set()
 
@@ -420,7 +420,7 @@ def test_a_question_is_answered_by_the_process_that_is_ready_first(
 ) -> None:
     made: list[JobProcess] = []
     answers: list[tuple[int, bool]] = []
-    first_is_asked, first_answers = threading.Event(), threading.Event()
+    first_is_answering, first_answers = threading.Event(), threading.Event()
 
     def start() -> JobProcess:
         made.append(started(SERVES_MANY))
@@ -429,7 +429,7 @@ def test_a_question_is_answered_by_the_process_that_is_ready_first(
     def answer_in(process: JobProcess, question: Any, **_: Any) -> None:
         answers.append((made.index(process), process.warm.is_set()))
         if len(answers) == 1:
-            first_is_asked.set()
+            first_is_answering.set()
             assert first_answers.wait(30)
 
     monkeypatch.setattr(pools, "answer_in", answer_in)
@@ -439,7 +439,7 @@ def test_a_question_is_answered_by_the_process_that_is_ready_first(
     made[0].warm.set()
     asking = [threading.Thread(target=pool.answer, args=(QUESTION,)) for _ in range(2)]
     asking[0].start()
-    assert first_is_asked.wait(30)
+    assert first_is_answering.wait(30)
     asking[1].start()
     while len(made) < 2:  # one more is started, and loads the engine
         asking[1].join(0.01)
