@@ -57,7 +57,7 @@ class Logouts:
                 _log.exception("a logout could not be stored")
 
     def covers(self, cookies: Mapping[str, str]) -> bool:
-        """Tell whether the login of ``cookies`` was ended."""
+        """Return whether the login of ``cookies`` was ended."""
         payload = login_payload(cookies) if self._until else b""
         return bool(payload) and _hash(payload) in self._until
 

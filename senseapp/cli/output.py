@@ -42,7 +42,7 @@ def figures_json(figures: RuntimeFigures) -> dict[str, Any]:
 
 
 def candidate_json(candidate: Candidate) -> dict[str, Any]:
-    """Return what was measured of one file that can be delivered, its headline first."""
+    """Return the measurements of one candidate file, its headline first."""
     return {
         "headline": candidate.headline,
         "form": candidate.form,
@@ -60,7 +60,7 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
 
 
 def promise_json(promise: Promise | None, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """Return what was promised and which files of a run keep it, or why none does; nothing without a promise."""
+    """Return a promise and the files of a run that keep it, or why none does; empty without a promise."""
     if promise is None:
         return {}
     found = verdicts(candidates, promise)

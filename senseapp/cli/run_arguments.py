@@ -295,7 +295,7 @@ def add_promise(parser: argparse.ArgumentParser, *, written: str) -> None:
 
 
 def promise_from(arguments: argparse.Namespace, usual_metric: str) -> Promise | None:
-    """Return what ``--promise`` asks for, of ``usual_metric`` unless it names one; None without it.
+    """Return the promise of ``--promise``, in ``usual_metric`` unless it names one; None without it.
 
     Raises:
         InvalidSpec: it is no number of points, or of a metric of which nothing can be promised.

@@ -214,7 +214,7 @@ class _Downloads(MediaFileManager):
 
 
 def deliver_downloads(deliver: Callable[[Made, str, str], str]) -> None:
-    """Let ``deliver`` return the address for a pressed button's callable, its file name and its type."""
+    """Have ``deliver`` return the address for a pressed button's callable, its file name and its type."""
     if runtime.exists():
         running = runtime.get_instance()
         running._media_file_mgr = _Downloads(running.media_file_mgr._storage, deliver)

@@ -77,7 +77,7 @@ def activations_out_of_place(program: torch.export.ExportedProgram) -> None:
 
 
 def nested_outputs(program: ExportedProgram) -> Any:
-    """Return what a traced network returns, nested as it does so, with the place of each tensor for the tensor."""
+    """Return the output of a traced network, nested as it is, with tensors replaced by their position."""
     places = iter(range(len(program.graph_signature.user_outputs)))
     leaves = [None if name is None else next(places) for name in program.graph_signature.user_outputs]
     return tree_unflatten(leaves, program.call_spec.out_spec)

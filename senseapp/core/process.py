@@ -192,7 +192,7 @@ def at_work() -> Iterator[None]:
 
 
 def pause() -> None:
-    """Let another process time something, if one waits for that."""
+    """Pause while another process times something."""
     if _at_work is not None:
         _at_work.leave()
         _at_work.enter()

@@ -96,7 +96,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
-    """Return what tells whether a name is one of ``patterns``, or fits one of them; capitals matter.
+    """Return a function that tests whether a name is one of ``patterns``, or matches one; case-sensitive.
 
     Raises:
         InvalidSpec: there are more than 10,000 names or 500 patterns among them, or one of over 400 characters.
@@ -146,7 +146,7 @@ def safe_cell(value: T) -> T | str:
 
 
 def plain_cell(text: str) -> str:
-    """Return what :func:`safe_cell` was given.
+    """Invert :func:`safe_cell`.
 
     >>> [plain_cell(safe_cell(text)) for text in ("=1+1", "'=1+1", "'quoted'", "-0.25")]
     ['=1+1', "'=1+1", "'quoted'", '-0.25']

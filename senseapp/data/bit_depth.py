@@ -104,7 +104,7 @@ def eight_bits(values: Values, depth: Depth) -> npt.NDArray[np.uint8]:
 
 
 def depth_note(depth: Depth, count: int) -> str:
-    """Say how so many pictures were scaled."""
+    """Return the note on how so many pictures were scaled."""
     pictures = plural(count, "picture")
     if depth.bits == _CONTAINER:
         return f"{pictures} scaled from 16 to 8 bits per channel."
@@ -120,7 +120,7 @@ def depth_note(depth: Depth, count: int) -> str:
 
 
 def mixed_depths_note(bits: int, count: int) -> str:
-    """Say that so many pictures use few of the bits of all: these are dark, or another camera's."""
+    """Return the note that so many pictures use few of the bits of all: dark ones, or another camera's."""
     return (
         f"No value of {plural(count, 'picture')} among these is above {(1 << bits) - 1:,}: if their cameras store "
         f"{bits} bits, they are too dark here. Measure them apart, or store all with the same number of bits."

@@ -64,7 +64,7 @@ def leave_on_disk(rows: torch.Tensor) -> None:
 
 
 def chosen_of(values: PerImage, indices: Sequence[int]) -> PerImage:
-    """Return what belongs to the images at ``indices``, in that order; a large tensor lies on the disk."""
+    """Return the rows of the images at ``indices``, in that order; large ones are stored on disk."""
     if not isinstance(values, torch.Tensor):
         return tuple(values[index] for index in indices)
     index = torch.as_tensor(list(indices), dtype=torch.long)

@@ -51,7 +51,7 @@ def tidy_level(level: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelScale(ABC):
-    """What the levels of one compression are.
+    """Scale of the levels of one compression.
 
     Attributes:
         noun: of the compression, for error messages: ``sparsity``.

@@ -59,7 +59,7 @@ class RuntimeDescription:
         return f"{self.label}'s own quantizer"
 
     def own_title(self, setting: str) -> str:
-        """Return what the file of its own quantizer in a setting is called; records of earlier versions name none."""
+        """Return the name of the file of its own quantizer in a setting; records of earlier versions name none."""
         return f"{self.label}'s {setting or 'own default, per tensor'}"
 
 

@@ -48,7 +48,7 @@ class ModelSource:
         return bool(self.loader)
 
     def task_of(self, name: str) -> str:
-        """Return what a network of this name does; empty where the user has to choose it."""
+        """Return the task of the network with this name; empty if the user has to choose it."""
         return self.task if isinstance(self.task, str) else self.task(name)
 
     def check(self, name: str) -> None:

@@ -25,7 +25,7 @@ _ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red thro
 
 
 def schedule_values(schedule: Schedule) -> dict[str, float]:
-    """Return what the schedule does to each layer: the fraction removed, or the bits."""
+    """Return the effect of the schedule on each layer: the fraction removed, or the bits."""
     return levels_by_layer(schedule, *Effect)
 
 

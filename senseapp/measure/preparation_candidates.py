@@ -40,7 +40,7 @@ class PreparationCandidate:
 
     @property
     def key(self) -> tuple[ModelSpec, DataSpec]:
-        """What the model's scores depend on; the class order only permutes the labels."""
+        """The settings that the model's scores depend on; the class order only permutes the labels."""
         return self.model, self.data
 
 

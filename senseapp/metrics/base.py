@@ -128,7 +128,7 @@ class Metric(ABC):
 
     @abstractmethod
     def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
-        """Return what is summed over images, (N,) each, float64: of most metrics :func:`powers` of the worsening.
+        """Return the terms to sum over images, (N,) each, float64: of most metrics :func:`powers` of the worsening.
 
         Args:
             baseline_output: predictions of the uncompressed model, as the metric's task makes them: for most tasks a
@@ -214,7 +214,7 @@ class Metric(ABC):
         return 0
 
     def recorded(self, baseline_output: Any, output: Any) -> Tensor:
-        """Return what of each image's ``output`` is kept to predict layers together, (N, K), float32.
+        """Return the part of each image's ``output`` that is stored to predict layers together, (N, K), float32.
 
         Changes of it are taken to add up over layers.
         """
@@ -291,7 +291,7 @@ class Metric(ABC):
         return f"{number_text(self.factor * value, digits=self.digits)} {self.value_unit}".strip()
 
     def kept_text(self, change: MetricChange) -> str:
-        """Return what a compressed model still does: ``keep 97.4 % of the answers right``."""
+        """Return the remaining quality of a compressed model in words: ``keep 97.4 % of the answers right``."""
         return (self.kept or f"have {{}} of {self.label}").format(self.value_text(change.value))
 
 

@@ -52,7 +52,7 @@ def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, si
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a model answered to some images.
+    """Predictions of a model for some images.
 
     Attributes:
         loss: of each image, float64 (n,): cross-entropy after the best temperature, or minus the information of its

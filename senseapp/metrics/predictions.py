@@ -169,7 +169,7 @@ def _columns(predictions: Predictions) -> Sequence[Any]:
 
 
 def equal(one: Predictions, other: Predictions) -> bool:
-    """Tell whether two predictions are equal to the bit; where both are NaN they are."""
+    """Return whether two predictions are equal to the bit; two NaN are equal."""
     ours, theirs = list(tensors_of(one)), list(tensors_of(other))
     if len(one) != len(other) or [each.shape for each in ours] != [each.shape for each in theirs]:
         return False

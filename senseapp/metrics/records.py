@@ -94,7 +94,7 @@ class RecordMetric(Metric):
         return 0.0
 
     def smallest_loss(self, records: Sequence[Record], value: float) -> float:
-        """Return what the smallest loss would take from ``value``, the metric of ``records``: of a share, one image."""
+        """Return the effect of the smallest loss on ``value``, the metric of ``records``: of a share, one image."""
         return 1 / len(records) if self.is_share else 0.0
 
     def interval(self, moments: Moments, confidence: float) -> Interval:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """What can be done with a network besides running it: each is empty, or one sentence on why it cannot.
+    """Abilities of a network besides running it: each is empty, or the reason why it is missing.
 
     Attributes:
         gradients: back-propagation, which the quick scan and gradient histograms need.
@@ -34,7 +34,7 @@ class Abilities:
 
 
 class Network(Protocol):
-    """What answers images. Only its task reads what it returns."""
+    """A network that returns outputs for images. Only its task interprets them."""
 
     @property
     def abilities(self) -> Abilities:
@@ -97,7 +97,7 @@ def in_calls(network: Network, batch: Tensor) -> Sequence[Tensor]:
 
 
 def abilities_of(module: nn.Module) -> Abilities:
-    """Return what can be done with ``module``: all, but where onnxruntime computes some nodes of its file."""
+    """Return the abilities of ``module``: all, unless onnxruntime computes some nodes of its file."""
     nodes: Sequence[str] = getattr(module, "in_runtime", ())
     if not nodes:
         return Abilities()

@@ -170,7 +170,7 @@ def _is_image(item: Any) -> bool:
 
 
 def raised_inside(model: nn.Module, error: BaseException) -> bool:
-    """Tell whether ``error`` was raised by the network, not by the code that calls it."""
+    """Return whether ``error`` was raised by the network, not by the code that calls it."""
     modules, traceback = {id(module) for module in model.modules()}, error.__traceback__
     while traceback is not None:
         if id(traceback.tb_frame.f_locals.get("self")) in modules:

@@ -63,7 +63,7 @@ def weights_candidates(
 
 
 def weights_answers(evaluator: ScheduleEvaluator, proven: Proof) -> FileAnswers | None:
-    """Return what the weights of :func:`weights_candidates` answer to each proof image; None for tasks without any."""
+    """Return the predictions of :func:`weights_candidates` for each proof image; None for tasks without any."""
     proof, outputs = evaluator.images.proof, proven.outputs
     if proven.applied.rounded_inputs:
         outputs = evaluator.judged(replace(proven.applied, rounded_inputs=()), proof).outputs

@@ -30,7 +30,7 @@ class FileTimes:
 
     @property
     def reference_seconds(self) -> float:
-        """What a quick call of the reference takes; infinite before anything was timed."""
+        """Seconds of a quick call of the reference; infinite before the first timing."""
         return self._least
 
     def seems_within(self, file: bytes, most: float) -> bool:

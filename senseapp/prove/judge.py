@@ -120,7 +120,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a network was found to do on a span of images, beside the reference.
+    """Measurements of a network on a span of images, beside the reference.
 
     Attributes:
         outputs: its predictions.

@@ -267,7 +267,7 @@ def _subject(schedule: Schedule) -> str:
 
 
 def true_figure(evaluator: ScheduleEvaluator, applied: AppliedModel, kind: BudgetKind) -> float:
-    """Return what a budget of ``kind`` counts, of the model as it truly is."""
+    """Return the figure of a budget of ``kind`` for the model as applied."""
     before, after = sizes_of(applied, evaluator.dense.model)
     return after.figure(kind, before)
 

@@ -48,7 +48,7 @@ def usual_limits(result: RunResult) -> Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """What is recommended, and the compressed model itself; None where nothing is."""
+    """A recommendation with the compressed model; None without one."""
 
     record: Recommendation
     proven: Proof | None

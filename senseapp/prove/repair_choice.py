@@ -34,7 +34,7 @@ Changes = tuple[MetricChange, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a compressed model loses, without repair and, where there was one, with it, and which form is better.
+    """Losses of a compressed model without repair and, if there was one, with it, and the better form.
 
     Attributes:
         delivered: which of the two the model is left in.
@@ -54,7 +54,7 @@ class Measured:
 
     @property
     def best(self) -> Changes:
-        """What the model loses as it is delivered."""
+        """Losses of the model as delivered."""
         return self.changes if self.delivered == "compressed" else self.repaired
 
 

@@ -65,7 +65,7 @@ class Reconstructor:
 
     @contextmanager
     def network(self, applied: AppliedModel) -> Iterator[Network]:
-        """Let ``applied`` answer images inside, its inputs of layers rounded where the schedule includes them."""
+        """Install ``applied`` in the block; its inputs of layers are rounded if the schedule includes them."""
         with applied.active():
             yield replace(self.dense, model=applied.model)
 
@@ -115,7 +115,7 @@ class Reconstructor:
 
     @cached_property
     def reference(self) -> Reference:
-        """What the uncompressed model does on :attr:`repair_images`; measured before it is changed."""
+        """Moments of the uncompressed model on :attr:`repair_images`, measured before it is changed."""
         arranged = [
             replace(self.dense, layout=replace(self.dense.layout, micro_batch=high - low)).arranged(
                 self.repair_images, low, high

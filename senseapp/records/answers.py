@@ -55,7 +55,7 @@ class ClassDrop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedAnswers:
-    """What a compressed model answers differently.
+    """Predictions that a compressed model changes.
 
     Attributes:
         subject: what was compressed, in a few words.

@@ -62,7 +62,7 @@ class TensorCoverage:
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """Name of the tensor."""
         return self.layer or self.node or "the input"
 
 
@@ -105,7 +105,7 @@ class CalibrationCheck:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What was found, in sentences; the first is about how many images are needed."""
+        """Findings in sentences; the first is about the number of images needed."""
         return (self._ladder(), *((self._coverage(),) if self.uncovered else ()), *self.notes)
 
     def _ladder(self) -> str:

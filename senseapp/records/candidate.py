@@ -41,7 +41,7 @@ _WEIGHTS_SUFFIXES = (CHECKPOINT.suffix, SPARSE.suffix, INTEGERS.suffix)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormWords:
-    """How a form is named to a person, and what opens it; of files for a runtime the runtime says which they are."""
+    """Name of a form for display, and the programs that open it; runtimes name those of their files."""
 
     title: str
     opened_by: str = ""
@@ -170,7 +170,7 @@ class Candidate:
         return self.tried or (1 if self.schedule is None else _MOST_TRIED)
 
     def upper_bound(self, metric: str, error: float) -> float:
-        """Return what it loses at most on new images, but for the probability ``error``; NaN where that is unknown."""
+        """Return the bound of the loss on new images with the probability of ``error`` to be wrong; NaN if unknown."""
         change = self.change(metric)
         if change is None or not change.moments:
             return math.nan
@@ -259,7 +259,7 @@ class Candidate:
 
     @property
     def made_of(self) -> str:
-        """What the file is, in words: ``ONNX in int8``, ``ONNX of 4-bit weights, adapted``."""
+        """The contents of the file in words: ``ONNX in int8``, ``ONNX of 4-bit weights, adapted``."""
         how = "" if self.reconstruction in ("", "compressed") else f", {self.reconstruction}"
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
         in_float = f", {plural(kept, 'part')} in float" if kept and self.form == "mixed" else ""
@@ -311,7 +311,7 @@ def own_bounds(changes: Sequence[MetricChange]) -> tuple[float, ...]:
 def recommended(
     candidates: Sequence[Candidate], *, goal: Goal, allowed_drop: float, promise: Promise | None = None
 ) -> Candidate | None:
-    """Return what to take for ``goal`` among those that lose at most ``allowed_drop``; None for the original.
+    """Return the file for ``goal`` among those that lose at most ``allowed_drop``; None for the original.
 
     With a ``promise``, those that keep it are meant instead, of all ``candidates`` of a run in the order in which they
     were made. Files that a runtime runs come before PyTorch weights. For ``targets`` it is the strongest proven

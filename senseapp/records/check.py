@@ -71,7 +71,7 @@ class CheckSpec:
 
 
 def file_name(model: ModelSpec) -> str:
-    """Return what a side of a check is called: the name of its file, else the title of the network."""
+    """Return the name of a side of a check: of its file, else the title of the network."""
     return PurePath(model.checkpoint).name or model.title
 
 

@@ -31,7 +31,7 @@ class ModelFile:
 
     @property
     def label(self) -> str:
-        """What stands before its size."""
+        """Label before its size."""
         return self.title[0].upper() + self.title[1:]
 
     def reader(self, name: str) -> str:
@@ -92,7 +92,7 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What it costs that one of two neighbours computes in int8 and the other in float."""
+    """Cost of a border between two neighbours, one in int8 and the other in float."""
 
     first: str
     second: str
@@ -235,7 +235,7 @@ class RuntimeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTime:
-    """What all operators of one kind take in a call of one file.
+    """Time of all operators of one kind in a call of one file.
 
     Attributes:
         kind: the operator, called the same in float and in int8: ``Conv``.
@@ -250,7 +250,7 @@ class OperatorTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorShare:
-    """What operators of one kind take in the original's float file, and in the file; 0 where it has none."""
+    """Times of operators of one kind in the original's float file and in the file; 0 if it has none."""
 
     kind: str
     original_calls: int
@@ -281,7 +281,7 @@ def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """How long the same files take in another runtime on the same machine, in turns with the one they were made for.
+    """Times of the same files in another runtime on the same machine, in turns with their own.
 
     Attributes:
         runtime: the name of the other runtime.
@@ -342,7 +342,7 @@ class Deployment:
 
     @property
     def own_title(self) -> str:
-        """What the file of the runtime's own quantizer is called."""
+        """Name of the file of the runtime's own quantizer."""
         return self.runtime.own_title(self.own_setting)
 
     def readme(self, name: str) -> str:

@@ -17,7 +17,7 @@ _LISTED_AT_MOST = 5  # trials in one note; the report has all of them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparationTrial:
-    """What a model made of some images that were prepared in one way.
+    """Result of a model on some images that were prepared in one way.
 
     Attributes:
         title: of the architecture and of what differs from its own preparation.
@@ -80,7 +80,7 @@ class Mismatch:
 
     @property
     def kind(self) -> Literal["missing", "unexpected", "wrong shape"]:
-        """What is wrong with it."""
+        """Kind of problem."""
         if self.found is None:
             return "missing"
         return "unexpected" if self.expected is None else "wrong shape"

@@ -105,7 +105,7 @@ class QuantizationHistogram:
         return tuple(value / whole if whole else 0.0 for value in totals)
 
     def off_grid_share(self, profile: tuple[float, ...]) -> float:
-        """Return what part of ``profile`` lies further than an eighth of a step from the grid point."""
+        """Return the share of ``profile`` that lies further than an eighth of a step from the grid point."""
         near = self.sub_bins // 8
         middle = self.sub_bins // 2
         return 1 - sum(profile[middle - near : middle + near])
@@ -209,7 +209,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was found of one layer at one level.
+    """Findings on one layer at one level.
 
     Attributes:
         level: fraction or bits.
@@ -236,7 +236,7 @@ class Diagnosis:
 
     @property
     def measured(self) -> str:
-        """What the layer loses as the run compressed it, and with each remedy, in the metric that was measured."""
+        """Losses of the layer as the run compressed it, and with each remedy, in the measured metric."""
         view = METRICS[self.change.metric]
         tried = [("As it is", self.change), *((each.label, each.change) for each in self.remedies)]
         return f"{view.label}. " + " · ".join(f"{label}: {view.change_text(change.delta)}" for label, change in tried)

@@ -34,7 +34,7 @@ def change_in(changes: Iterable[MetricChange], metric: str) -> MetricChange | No
 
 
 def loss_with_interval(change: MetricChange) -> str:
-    """Return what was lost and its 95 % interval: ``6.4 points (5.0 points to 7.9 points)``."""
+    """Return the loss and its 95 % interval: ``6.4 points (5.0 points to 7.9 points)``."""
     text = METRICS[change.metric].change_text
     return f"{text(change.delta)} ({text(change.ci_low)} to {text(change.ci_high)})"
 
@@ -76,7 +76,7 @@ class LayerMeasurement:
 
     @property
     def key(self) -> tuple[str, float]:
-        """What it measures; a later measurement with the same key replaces an earlier one."""
+        """Layer and level; a later measurement with the same key replaces an earlier one."""
         return self.layer, self.level
 
     def change(self, metric: str) -> MetricChange | None:
@@ -89,7 +89,7 @@ register(LayerMeasurement)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedOutputs:
-    """What is kept of the uncompressed model's output for the first images, so that layers together can be predicted.
+    """Outputs of the uncompressed model for the first images, stored to predict layers together.
 
     Attributes:
         metric: whose :meth:`~senseapp.metrics.Metric.recorded` it is.
@@ -189,7 +189,7 @@ class RunResult:
 
     @property
     def compression(self) -> CompressionConfig:
-        """What was done to each layer."""
+        """Compression of each layer."""
         return self.spec.sensitivity.compression
 
     @property

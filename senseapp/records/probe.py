@@ -50,7 +50,7 @@ class GlueCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedCosts:
-    """What single operations take in a runtime on this machine.
+    """Times of single operations in a runtime on this machine.
 
     Attributes:
         border_seconds: for each value of a tensor that goes from float to int8 or back.
@@ -80,7 +80,7 @@ class PartTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Prediction:
-    """How long a network will take in int8, as a multiple of its time in float.
+    """Predicted time of a network in int8, as a multiple of its time in float.
 
     Attributes:
         ratio, low, high: predicted, and an interval: of a network's shapes alone it holds nine of ten measured ratios,

@@ -165,7 +165,7 @@ _LEAST_SHARE = 0.0005  # of all parameters: what rounds to 0.0 % is in the table
 
 
 def counting_notes(profile: ModelProfile, compression: str) -> tuple[str, ...]:
-    """Return what is not analysed of the model, and which savings ``compression`` does not bring."""
+    """Return notes on parts of the model that are not analysed, and savings that ``compression`` does not bring."""
     notes = (unlisted_note(profile), standardised_note(profile) if get(compression).zeroes_weights else "")
     return tuple(note for note in notes if note)
 

@@ -30,7 +30,7 @@ _LEAST_CONFIDENCE = 0.75  # three times of four: less would be no promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a file may lose at most on new images like the held-out ones.
+    """The largest permitted loss on new images like the held-out ones, with a certainty.
 
     Attributes:
         most: in the unit of ``metric``: a fraction for shares.

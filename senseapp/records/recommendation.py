@@ -17,7 +17,7 @@ _SAVED = {"params": "remove {} of the weights", "bytes": "save {} of the bytes",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What is recommended after a run, and how much whole schedules lose over the range that was measured.
+    """The recommendation after a run, and the losses of whole schedules over the measured range.
 
     Attributes:
         kind: what a saving counts.
@@ -47,7 +47,7 @@ class Recommendation:
 
     @property
     def loss(self) -> MetricChange | None:
-        """What the recommended model was measured to lose, as it is delivered."""
+        """Measured loss of the recommended model, as delivered."""
         return change_in(self.validation.kept_changes, self.metric) if self.validation else None
 
     @property

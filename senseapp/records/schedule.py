@@ -224,7 +224,7 @@ class ValidationResult:
 
     @property
     def kept_changes(self) -> tuple[MetricChange, ...]:
-        """What was measured of the model that was kept, by metric."""
+        """Changes of the model that was kept, by metric."""
         return self.repaired if self.keeps_repair else self.changes
 
     @property
@@ -249,7 +249,7 @@ class TriedTarget:
     repaired: bool = False
 
     def change(self, metric: str) -> MetricChange | None:
-        """Return what was measured in ``metric``."""
+        """Return the change in ``metric``."""
         return change_in(self.changes, metric)
 
 
@@ -271,7 +271,7 @@ class StrongestFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest:
-    """What a zip of target files holds: sha256 by file name, and the versions that wrote it."""
+    """Contents of a zip of target files: sha256 by file name, and the versions that wrote it."""
 
     files: dict[str, str]
     versions: dict[str, str]

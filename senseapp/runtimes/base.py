@@ -181,7 +181,7 @@ class QuantizedWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """What a quantizer is fitted to, and what judges it.
+    """Images that a quantizer is fitted to, and the judge of its files.
 
     Attributes:
         batches: images (N, C, H, W) that ranges and weights are fitted to.
@@ -285,7 +285,7 @@ class Runtime(ABC):
         return None
 
     def input_words(self, shape: Sequence[int]) -> str:
-        """Return what a file takes, for images of ``shape`` (C, H, W)."""
+        """Return the description of a file's input, for images of ``shape`` (C, H, W)."""
         return f"images, float32, is (N, {', '.join(map(str, shape))})"
 
     # ---- files of other programs
@@ -401,7 +401,7 @@ class Runtime(ABC):
         raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
 
     def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
-        """Return what layers of given shapes, each alone, and operations between layers take here, one image a call.
+        """Return the times of layers of these shapes, each alone, and of operations between layers, one image a call.
 
         It takes seconds and needs no network; shapes that it cannot time are left out.
 

@@ -16,7 +16,7 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """What a file declares.
+    """Declarations of a file.
 
     Attributes:
         input_name, input_shape, input_type: of the images; the type as ``float32``.

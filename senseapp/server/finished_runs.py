@@ -116,7 +116,7 @@ class Work:
         return {each.name: each.png for each in self._backend.answer(asked, self._requester).pictures}
 
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
-        """Return what the original network of a run and its files answer to an uploaded picture; takes seconds.
+        """Return the predictions of a run's original network and files for an uploaded picture; takes seconds.
 
         The picture is removed from the disk in any case.
 

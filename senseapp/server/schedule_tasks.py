@@ -126,7 +126,7 @@ _texts: tuple[tuple[Schedule, str], ...] = ()
 
 
 def text_of(schedule: Schedule) -> str:
-    """Return what keys hash of a schedule; kept for the last ones, as a page asks for a dozen keys of the same."""
+    """Return the text of a schedule for hashing; cached for the last ones, as a page needs a dozen keys of each."""
     global _texts
     text = next((text for known, text in _texts if known is schedule), "")
     if not text:

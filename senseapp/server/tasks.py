@@ -130,7 +130,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         return next(known, self.key)
 
     def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
-        """Return what is kept in ``folder``, or None before it is."""
+        """Return the outcome stored in ``folder``, or None."""
         kept: OutcomeT_co | None = folder.load(self.kind, self.kept_key(folder))
         return kept
 

@@ -53,7 +53,7 @@ class Journal:
         self._end = None
 
     def read(self) -> tuple[LayerMeasurement, ...]:
-        """Return what was appended, without a torn last line; of one layer and level the last counts.
+        """Return the appended records, without a torn last line; of one layer and level the last counts.
 
         Raises:
             InvalidFile: a line other than the last is damaged, or a newer senseapp wrote it.

@@ -47,7 +47,7 @@ _EXTRAS: tuple[tuple[re.Pattern[str], type], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFileHead:
-    """What is in a run file.
+    """Table of contents of a run file.
 
     Attributes:
         title: of the run.

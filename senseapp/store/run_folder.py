@@ -242,7 +242,7 @@ class RunFolder:
         self.save(key_in(file), answers)
 
     def answers(self, candidate: Candidate) -> FileAnswers | None:
-        """Return what the file of a candidate answers; None for files of earlier versions."""
+        """Return the predictions of a candidate's file; None for files of earlier versions."""
         return self.load(FileAnswers, key_in(candidate.file))
 
     @contextmanager

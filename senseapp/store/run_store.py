@@ -30,7 +30,7 @@ INTERRUPTED_SENTENCE = (
 
 
 class RunColumns(TypedDict, total=False):
-    """What becomes known of a run while it is worked on.
+    """Columns of a run that are set while it is worked on.
 
     Attributes:
         headline: the result in one sentence.

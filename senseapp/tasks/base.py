@@ -82,7 +82,7 @@ class LabelMapProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What the labels of pictures mean.
+    """Meaning of the labels of pictures.
 
     Attributes:
         values: of the pictures kept, images first; None where the labels say nothing, so that all are unlabelled.
@@ -231,7 +231,7 @@ class Task(ABC):
         return cast("Tensor", model_output)
 
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
-        """Return what metrics compare of what a model returned; by default :meth:`output`.
+        """Return the part of a model's raw output that metrics compare; by default :meth:`output`.
 
         Those of the uncompressed model stay in memory during a run, in float32 and on the CPU. Where :meth:`output` is
         larger than ``most_bytes`` for each image, a task keeps less of it, always the same part, and
@@ -399,7 +399,7 @@ class Task(ABC):
         return b""
 
     def output_name(self, index: int, names: Sequence[str]) -> str:
-        """Return what one of the outputs is called, of which ``names`` may be known."""
+        """Return the name of an output, of which ``names`` may be known."""
         return names[index].split(",")[0] if index < len(names) else f"{self.label_words[0]} {index}"
 
     def preview_line(self, value: float, images: str) -> str:

@@ -115,7 +115,7 @@ class Multilabel(Task):
             raise refuse_output(f"one logit per label, shape ({num_images}, labels)", model_output, self.model_kind)
 
     def head_note(self, width: int) -> str:
-        """Say how the outputs are read."""
+        """Return the note on how the outputs are read."""
         return (
             f"{'The output is' if width == 1 else f'Each of the {width:,} outputs is'} read as the logit of a label of "
             "its own (multi-label): above 0 the label is true of an image, and several may be."

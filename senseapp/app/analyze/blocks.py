@@ -106,7 +106,7 @@ class Block:
 
 
 def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
-    """Return what the block of the model is filled in with; empty if it is not."""
+    """Return the settings of the model block in one line; empty if they are incomplete."""
     if model is None:
         return ""
     name = model.checkpoint.rsplit("/", 1)[-1] or _DEMO_NETWORKS.get(model.title, model.title)
@@ -116,14 +116,14 @@ def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
 
 
 def images_line(images: DataSpec | None, samples: int | None) -> str:
-    """Return what the block of the images is filled in with; empty if it is not."""
+    """Return the settings of the images block in one line; empty if they are incomplete."""
     if images is None:
         return ""
     return _DATA.get(images.kind, images.title) + (f", {samples} of them" if samples else "")
 
 
 def compression_line(sensitivity: SensitivitySpec | None) -> str:
-    """Return what the block of the compression is filled in with; empty if it is not."""
+    """Return the settings of the compression block in one line; empty if they are incomplete."""
     if sensitivity is None:
         return ""
     return compression_text(sensitivity) + (", quick estimate only" if sensitivity.mode == "quick" else "")

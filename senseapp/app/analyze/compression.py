@@ -237,7 +237,7 @@ def choose_goal(draft: Goal) -> Goal:
 
 
 def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
-    """Say so, and what does instead, where the compression makes no file that runs here smaller or faster."""
+    """Show a note if the compression makes no smaller or faster file that runs here, with an alternative."""
     others = [each for each in descriptions.all_descriptions() if each.sets_bits and each.pays_when_run]
     if goal == "targets" or compression.pays_when_run or not others:
         return

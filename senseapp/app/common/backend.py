@@ -108,7 +108,7 @@ class PageClosed:
 
 
 def result_of(run_id: str) -> RunResult | None:
-    """Return what a run has found; a finished one is read from disk once."""
+    """Return the result of a run; a finished one is read from disk once."""
     record = service().run(run_id)
     if not record.state.finished:
         return service().result(run_id)
@@ -141,7 +141,7 @@ def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
 
 
 def checkpoint_of(path: Path, *, network: str = "") -> CheckpointReport | None:
-    """Return what a checkpoint holds, or None while it is read in the background."""
+    """Return the report on a checkpoint, or None while it is read in the background."""
     owned = service()
     return _request(("checkpoint", path, network), lambda: owned.inputs.identify_checkpoint(str(path), network=network))
 
@@ -159,7 +159,7 @@ def fit_of(model: ModelSpec) -> MatchReport | None:
 
 
 def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
-    """Return what a folder or archive holds for ``model``, or None while it is listed."""
+    """Return the contents of a folder or archive for ``model``, or None while it is listed."""
     owned = service()
     return _request(("survey", data, model), lambda: owned.inputs.survey_images(data, model))
 
@@ -250,7 +250,7 @@ def recommendation_of(run_id: str) -> Recommendation | None:
 
 
 def forget(*key: Hashable) -> None:
-    """Let a key, such as ``("card", model)``, be answered anew the next time."""
+    """Drop the cached answer of a key, such as ``("card", model)``."""
     _answers().pop((service().owner, *key), None)
 
 

@@ -59,7 +59,7 @@ class Download:
 
 
 def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = False) -> Download:
-    """Return what to give a download button of this visitor; see :class:`Download`."""
+    """Return the content of a download button for this visitor; see :class:`Download`."""
     requester = DownloadOwner(
         session=session_id(), browser=browser_key(st.context.cookies), owner=backend.visitor().owner
     )
@@ -152,7 +152,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
 
 
 def file_name(run_id: str, candidate: Candidate) -> str:
-    """Return what a downloaded file is called: model and compression, then the form."""
+    """Return the name of a downloaded file: model and compression, then the form."""
     stem = download_stem(backend.service().run(run_id).spec)
     form = "" if candidate.form in ("weights", "onnx", "small") else f"-{candidate.form}"
     return f"{stem}{form}{candidate.suffix}"

@@ -32,7 +32,7 @@ def errors_here() -> Iterator[None]:
 
 
 def empty_state(title: str, text: str, *, level: Literal[1, 2] = 2) -> None:
-    """Say that there is nothing here yet and lead to Analyze; ``level`` is the heading level of ``title``."""
+    """Show that there is nothing here yet, with a link to Analyze; ``level`` is the heading level of ``title``."""
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.space("small")
         st.markdown(md("# {}" if level == 1 else "## {}", title), text_alignment="center")
@@ -95,7 +95,7 @@ INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK, ASK_TO_NOTIFY, NOTIFY)
 
 
 def notify(title: str, text: str, tag: str) -> None:
-    """Let the browser show a notification with a ``title`` and a ``text``, in place of one of the same ``tag``."""
+    """Show a browser notification with a ``title`` and a ``text``; it replaces one of the same ``tag``."""
     data = (f'data-{name}="{html.escape(value)}"' for name, value in {"title": title, "text": text, "tag": tag}.items())
     run_script(NOTIFY, beside=f'<div class="news" {" ".join(data)}></div>')
 

@@ -164,7 +164,7 @@ def start_label(task: TaskT, label: str, what: str, *, cancel: str) -> str:
 
 
 def watched(task: TaskT, *, cancel: str) -> bool:
-    """Tell whether ``task`` is on its way; show how far it is, with a button of key ``{cancel}.{run_id}`` to end it."""
+    """Return whether ``task`` is running; show its progress and a button of key ``{cancel}.{run_id}`` to end it."""
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         return False

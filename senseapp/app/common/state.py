@@ -150,7 +150,7 @@ def current_run() -> str:
 
 
 def restart_with(spec: RunSpec) -> None:
-    """Let the Analyze page start from ``spec``, forgetting what its widgets held."""
+    """Restart the Analyze page from ``spec``, without the values of its widgets."""
     session().draft = spec
     files = {purpose: upload_of(spec, purpose) for purpose in get_args(UploadPurpose)}
     session().uploads.update({purpose: Path(path) for purpose, path in files.items() if path})

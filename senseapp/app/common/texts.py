@@ -40,7 +40,7 @@ Streamlit cuts off what a browser sends beyond."""
 
 
 def escape_texts() -> None:
-    """Let all of Streamlit's functions that show text show it as it is written; again does nothing."""
+    """Wrap all of Streamlit's functions that show text so that they escape it; a second call does nothing."""
     if hasattr(DeltaGenerator.markdown, "escapes"):
         return
     for name, function in inspect.getmembers(DeltaGenerator, inspect.isfunction):

@@ -52,7 +52,7 @@ class LooseFiles:
     alone: bool = False
 
     def archive_name(self, names: Sequence[str]) -> str:
-        """Return what the archive of files with these names is called."""
+        """Return the name of the archive of files with these names."""
         first = next((name for name in names if suffix_of(name) in self.main), names[0])
         return self.archive or f"{Path(first).stem}.zip"
 
@@ -88,7 +88,7 @@ def upload_field(
 
 
 def forget_refusal(purpose: UploadPurpose) -> None:
-    """Say no more why the last file of this purpose was not taken; call it where no uploader for it is shown."""
+    """Clear the message on the last refused file of this purpose; call it where no uploader for it is shown."""
     session().refused.pop(purpose, None)
 
 

@@ -64,7 +64,7 @@ class _Choice:
 
 
 def pictures_view(known: KnownFiles) -> None:
-    """Let two of the files be chosen, and show the held-out pictures that they answer differently."""
+    """Show a choice of two files, and the held-out pictures on which their predictions differ."""
     st.markdown(md("## Which pictures do two files answer differently?"))
     first, _ = known[0]
     if reason := task_named(first.spec.model.task).not_compared:

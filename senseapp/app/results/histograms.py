@@ -67,7 +67,7 @@ def histogram_wall(view: RunView, spec: HistogramSpec, names: Sequence[str], *, 
 
 
 def choose_layers(view: RunView, row: st.delta_generator.DeltaGenerator) -> list[str]:
-    """Let the layers be named; all of them while nothing is."""
+    """Show a field for names of layers; return the matching ones, all if it is empty."""
     wanted = row.text_input(
         "Layers",
         **bound(view.run_id, "wall", words(), "", key=f"histogram.search.{view.run_id}"),

@@ -51,7 +51,7 @@ class RunView:
 
     @property
     def target_noun(self) -> str:
-        """What is compressed as one: ``layer``, or ``group`` where layers are pruned together."""
+        """Noun of a compressed unit: ``layer``, or ``group`` for layers pruned together."""
         return "group" if self.frame["group"].astype(bool).any() else "layer"
 
     @property

@@ -69,7 +69,7 @@ def _text_of(record: RunRecord) -> str:
 
 
 def disk_line(use: DiskUse, num_runs: int) -> str:
-    """Return what the runs take and may take, and how long they are kept, in one line."""
+    """Return the disk space of the runs, its limit, and how long runs are kept, in one line."""
     parts = [
         f"{fmt.plural(num_runs, 'run')}, {fmt.bytes_size(use.own_bytes)} of {fmt.bytes_size(use.own_limit_bytes)} used",
         f"all users together: {fmt.bytes_size(use.all_bytes)} of {fmt.bytes_size(use.all_limit_bytes)}",

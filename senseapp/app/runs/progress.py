@@ -199,7 +199,7 @@ _SENTENCES = {
 
 
 def stopped(record: RunRecord) -> None:
-    """Say why the run ended; offer to resume it, or to change its settings."""
+    """Show why the run ended, with buttons to resume it or to change its settings."""
     failed = record.state is RunState.FAILED
     message = record.error or _SENTENCES[record.state]
     (st.error if failed else st.warning)(message, icon=":material/error:" if failed else ":material/pause_circle:")

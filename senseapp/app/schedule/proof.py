@@ -167,7 +167,7 @@ def _verification(
 
 
 def verified(schedule: Schedule, run_id: str, *, partner: RunResult | None = None) -> str:
-    """Return what was measured of ``schedule`` in its own metric, as it is delivered; empty before."""
+    """Return the measurement of ``schedule`` in its own metric, as delivered; empty before a proof."""
     for adapting, repair in product(reversed(_ADAPTING), (True, False)):
         with suppress(SenseError):  # the block of the proof says what is wrong with it
             proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
@@ -214,7 +214,7 @@ def _model_file(owned: Service, proof: Verification, name: str) -> Path:
 
 
 def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
-    """Return what a search for ``drop`` found; until it has, show how far it is, or the button that starts it."""
+    """Return the result of a search for ``drop``; before that, show its progress, or the button that starts it."""
     search, found = StrongestSearch(run_id=run_id, drop=drop), None
     with errors_here():
         found = backend.service().work.outcome(search)

@@ -109,7 +109,7 @@ class ScheduleSettings:
 
     @property
     def kind(self) -> str:
-        """What the target counts: the kind of a budget, or milliseconds."""
+        """Unit of the target: the kind of a budget, or milliseconds."""
         return MILLISECONDS if self.time is not None else self.budget.kind
 
     def solve(self, result: RunResult, *, method: str = "", groups: Sequence[CoupledGroup] = ()) -> Schedule:
@@ -131,7 +131,7 @@ class ScheduleSettings:
 
 
 def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
-    """Let a person choose a runtime where several are installed; return the name of the chosen or the only one.
+    """Show a choice of the installed runtimes; return the name of the chosen or only one.
 
     ``setting`` names the choice in the address. Of others it says how they are added.
     """

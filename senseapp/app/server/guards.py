@@ -96,7 +96,7 @@ def configured_hosts() -> tuple[str, ...]:
 
 
 def is_known_host(host: str, address: str = "") -> bool:
-    """Tell whether ``host``, of a request to this machine's ``address``, is a name of this server; its port may be any.
+    """Return whether ``host``, of a request to this machine's ``address``, is a name of this server, at any port.
 
     Known are the loopback names, the address itself (which is no name that somebody else could make resolve to it), the
     names that Streamlit's options give the server, and those of ``SENSEAPP_HOSTS``.
@@ -112,7 +112,7 @@ def is_known_host(host: str, address: str = "") -> bool:
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Tell whether a page of ``origin`` may use the server at ``host``.
+    """Return whether a page of ``origin`` may use the server at ``host``.
 
     It may where both are the same, where the origin is the configured name of this server on the usual port, and where
     the server was told to allow it. Programs that are no browsers send no origin.

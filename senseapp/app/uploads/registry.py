@@ -74,7 +74,7 @@ class UploadRegistry:
         self._sessions: dict[str, _Session] = {}
 
     def expect(self, session_id: str, service: Service) -> None:
-        """Let ``session_id`` send files, which belong to the person of ``service``."""
+        """Allow ``session_id`` to upload files, which belong to the person of ``service``."""
         with self._lock:
             self._sessions.setdefault(session_id, _Session(service, self._clock()))
 

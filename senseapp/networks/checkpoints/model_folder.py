@@ -43,7 +43,7 @@ _PREPARATION_TEXTS = ("interpolation", "crop_mode")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What ``config.json`` says of a network.
+    """Contents of a ``config.json``.
 
     Attributes:
         architecture: of timm; empty where another library wrote the file.

@@ -224,7 +224,7 @@ class _NetworkSearch:
         return []
 
     def closest(self) -> StoredNetwork:
-        """Return what is below the prefix that shares most with an architecture."""
+        """Return the weights below the prefix that shares most with an architecture."""
         shared, prefix = self._closest
         if shared <= 0:
             prefix = max(self._prefixes, key=lambda known: (len(self._prefixes[known]), len(known)))

@@ -16,7 +16,7 @@ _ROUNDED = 1e-5  # relative, of constants as files have them: 1.41421 too, and n
 
 
 def with_activations(graph: Graph) -> Graph:
-    """Let each GELU, swish (SiLU) and hard swish that is written out be one node."""
+    """Merge each GELU, swish (SiLU) and hard swish of several nodes into one node."""
     makers, nodes = graph.producers(), []
     for node in graph.nodes:
         for op, version, recognised in _KNOWN:

@@ -73,7 +73,7 @@ class OnnxDifference:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What differs, for people."""
+        """The differences, in sentences."""
         found = self.parts
         if not found and self.otherwise_identical:
             return ("The file is the uploaded one, byte for byte.",)

@@ -39,7 +39,7 @@ def _same(values: Sequence[Tensor]) -> Tensor | None:
 
 
 def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
-    """Give Reshape a constant target that holds for any batch, and drop what only computed numbers for it.
+    """Set a constant target of Reshape that holds for any batch, and drop the nodes that only computed it.
 
     Where the first lengths stay, they are copied (0); channels get −1, so that there may be fewer of them. A reshape of
     a reshape is one.
@@ -63,7 +63,7 @@ def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
 
 
 def with_rolls(graph: Graph, facts: Facts) -> Graph:
-    """Let two parts of an axis that are joined in the other order be one roll, as they were before the export.
+    """Merge two parts of an axis that are joined in the other order into one roll, as before the export.
 
     What prunes channels takes any join for one of channels.
     """

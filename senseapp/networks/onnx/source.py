@@ -65,7 +65,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
 
 
 def examine_onnx(spec: ModelSpec) -> OnnxReport:
-    """Return what the file of ``spec`` holds, read as :func:`load_onnx` reads it.
+    """Return the contents of the file of ``spec``, read as :func:`load_onnx` reads it.
 
     The errors are the same, but for what a choice may change: outputs that do not fit the task, and nodes that only
     onnxruntime computes. The report says so.

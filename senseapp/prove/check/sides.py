@@ -74,7 +74,7 @@ def as_shares(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:
-    """What a network returns in place of class scores, and how those are found again."""
+    """Transform of a network's outputs to class scores."""
 
     note: str
     scores: Callable[[Tensor], Tensor]
@@ -162,7 +162,7 @@ class OpenSide:
 
     @property
     def facts(self) -> FileFacts | None:
-        """What the file declares; None for weights."""
+        """The declarations of the file; None for weights."""
         return None if self.file is None else self.file.file.facts
 
     @property

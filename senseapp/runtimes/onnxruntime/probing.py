@@ -128,7 +128,7 @@ class _ProbeGraph:
         return self._real(self._rounded(output)) if rounds else output
 
     def conv(self, value: str) -> str:
-        """Return what a convolution of 1 × 1 of each channel returns."""
+        """Return the output of a convolution of 1 × 1 of each channel."""
         weight = self.constant(np.ones((_IMAGE[1], 1, 1, 1), np.float32))
         return self.node("Conv", value, weight, group=_IMAGE[1])
 

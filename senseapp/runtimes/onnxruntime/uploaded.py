@@ -77,7 +77,7 @@ class UploadedModel(RuntimeNetwork):
         return self._file.output_names
 
     def run(self, batch: Tensor) -> object:
-        """Return what is read of the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
+        """Return the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
         found = self._file.tensors(self._images.of(batch)).values()
         outputs = tuple(
             each[: len(batch)].float() if each.is_floating_point() else each[: len(batch)] for each in found

@@ -126,7 +126,7 @@ def by_layer(nodes: _Executed, owners: Mapping[str, str]) -> tuple[dict[str, flo
 
 
 def border_costs(crossed: Sequence[Sequence[int]], seconds: Sequence[float]) -> NDArray[np.float64]:
-    """Return what a border between float and int8 costs, and each value that passes it: least squares, none below 0.
+    """Return the costs of a border between float and int8, and of each value that passes it, by least squares.
 
     ``crossed`` has the values of the tensors at the borders of some files, ``seconds`` what these take beside their
     layers.

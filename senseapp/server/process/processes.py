@@ -208,7 +208,7 @@ def _started(errors: Any) -> subprocess.Popen[bytes]:
 def carry_out_in(
     process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
 ) -> None:
-    """Let the idle ``process`` carry out the task; its outcome is in the folder.
+    """Carry out the task in the idle ``process``; its outcome is stored in the folder.
 
     The process opens sessions in its own way; everything else of ``context`` applies. The memory of runs on this
     machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures. Raises

@@ -134,7 +134,7 @@ class WorkerRequest(ABC, Generic[AnswerT_co]):
 
     @property
     def memory_bytes(self) -> float:
-        """What it may take of memory beyond the engine, however much is free."""
+        """Limit of memory beyond the engine, however much is free."""
         return OPEN_BYTES
 
     @abstractmethod

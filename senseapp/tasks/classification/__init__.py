@@ -60,7 +60,7 @@ class Classification(Task):
         return 2 if width == 1 else width
 
     def head_note(self, width: int) -> str:
-        """Say how a single output is read."""
+        """Return the note on how a single output is read."""
         if width != 1:
             return ""
         return (
@@ -128,7 +128,7 @@ class Classification(Task):
         )
 
     def label_notes(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Say so where all pictures are of one class."""
+        """Return a note if all pictures are of one class."""
         if len(Counter(labels)) != 1:
             return ()
         return (f"All pictures are of one class, {printable(labels[0])}: accuracy says little about the others.",)
@@ -227,7 +227,7 @@ class Classification(Task):
         )
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
-        """Say so where answers are no better than chance, or sure and wrong.
+        """Return a warning if answers are no better than chance, or confident and wrong.
 
         Sure and wrong are fewer than half right answers with a cross-entropy above that of a model that gives all
         classes the same probability, ln(classes): what mixed-up classes and wrong preprocessing look like.

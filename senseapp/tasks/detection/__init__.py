@@ -65,13 +65,13 @@ class Detection(Task):
         )
 
     def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
-        """Say of how many boxes the divergence is, where they are not all."""
+        """Return the note on the number of boxes in the divergence, if it is not all."""
         rows = self.output(model_output)
         kept = _kept_rows(rows, most_bytes)
         return "" if kept is None else f"The divergence is of {len(kept):,} of {rows.shape[1]:,} boxes of each image."
 
     def baseline_note(self, predictions: Predictions) -> str:
-        """Say where no object is found at all."""
+        """Return a note if no object is found at all."""
         found = predictions.parts["candidates"]  # type: ignore[union-attr]
         if any(len(each) and float(each[:, 0].max()) >= SURE_SCORE for each in found):
             return ""

@@ -67,7 +67,7 @@ class Segmentation(Task):
         return predictions_of(self.output(model_output), most_bytes)
 
     def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
-        """Say at how many pixels probabilities are compared."""
+        """Return the note on the number of pixels whose probabilities are compared."""
         shape = tuple(self.output(model_output).shape[1:])
         rows, columns = grid_of(shape, most_bytes)
         pixels, kept = shape[1] * shape[2], len(rows) * len(columns)
@@ -83,7 +83,7 @@ class Segmentation(Task):
         return 2 if width == 1 else width
 
     def head_note(self, width: int) -> str:
-        """Say how a single map is read."""
+        """Return the note on how a single map is read."""
         if width != 1:
             return ""
         return (
@@ -178,7 +178,7 @@ class Segmentation(Task):
         return changes_of(before, after, targets)
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
-        """Say so where the classes of pixels are no better than chance."""
+        """Return a warning if the classes of pixels are no better than chance."""
         accuracy = baseline.get(ACCURACY.name, math.nan)
         if not accuracy <= 1 / max(1, num_outputs):
             return ""

@@ -188,7 +188,7 @@ def wall_chart(histograms: Sequence[QuantizationHistogram]) -> alt.ConcatChart:
 
 
 def colours_text(spec: HistogramSpec) -> str:
-    """Return what the colours of a histogram mean."""
+    """Return the meaning of the colours of a histogram."""
     line = SENSITIVITY_TITLES.get(spec.objective)
     return f"Blue: values, on a square-root scale{f'; orange: {line}' if line else ''}"
 

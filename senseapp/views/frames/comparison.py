@@ -202,7 +202,7 @@ _OPPOSITE = "in the opposite order"
 
 
 def finding(comparison: Comparison) -> str:
-    """Say how far the sides rank the layers alike: Spearman, over how many layers, and which moves are no chance."""
+    """Return the agreement of the sides' ranks: Spearman, number of layers, and moves beyond chance."""
     count = len(comparison.layers)
     if count < 2:
         return f"{'Only one' if count else 'No'} layer has a value in every run, so there are no ranks to compare."
@@ -229,7 +229,7 @@ def _sure_moves(comparison: Comparison) -> str:
 
 
 def matching_text(comparison: Comparison) -> str:
-    """Say in which metric, how many layers are matched, and how many lack a value in which run."""
+    """Return the metric, the number of matched layers, and the number without a value in each run."""
     parts = [
         METRICS[comparison.metric].label,
         "Spearman's rank correlation",

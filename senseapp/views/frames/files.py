@@ -248,7 +248,7 @@ def _ends(change: MetricChange, view: Metric) -> tuple[float, float, float]:
 
 
 def baseline_value(found: Recommendation) -> float:
-    """Return what the uncompressed model does, in the unit of ``value``."""
+    """Return the figure of the uncompressed model, in the unit of ``value``."""
     view = METRICS[found.metric]
     known = (change for each in (*found.tried, *found.uniform) if (change := change_in(each.changes, found.metric)))
     first = next(known, None)
@@ -285,7 +285,7 @@ def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
 
 
 def difference_sentence(found: AnswerDifferences) -> str:
-    """Say how many pictures A and B answer differently, and which of them has more of these right."""
+    """Return the number of pictures on which A and B differ, and which has more of these right."""
     if not found.num_images:
         return "A and B were measured on different images, so there is nothing to compare."
     total = fmt.plural(found.num_images, "held-out picture")
@@ -299,6 +299,6 @@ def difference_sentence(found: AnswerDifferences) -> str:
 
 
 def difference_line(side: str, answer: LabelledAnswer, label: str | None) -> str:
-    """Return what one side says of a picture: ``A: crow (61 %), right``."""
+    """Return the prediction of one side for a picture: ``A: crow (61 %), right``."""
     right = ", right" if label is not None and answer.text == label else ""
     return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"

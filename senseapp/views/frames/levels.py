@@ -78,7 +78,7 @@ def _measured_if_any(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def reached_note(result: RunResult) -> str:
-    """Say how far levels can be reached where whole filters or channels go; empty where single weights do."""
+    """Return the note on the reachable levels of whole filters or channels; empty for single weights."""
     what = result.compression.whole_units
     if not what:
         return ""

@@ -210,7 +210,7 @@ class _Shown:
         return self.drawn_levels.index(opening_level(self.result, self.metric.name, self.drawn_levels))
 
     def worst(self, rows: pd.DataFrame, level: str) -> str:
-        """Say which of the rows lose most."""
+        """Return the rows with the largest losses, in words."""
         layers = fmt.plural(rows["row"].nunique(), "layer")
         most = rows.sort_values(["drop", "layer"], ascending=[False, True])["description"].head(3)
         return f"{self.metric.change_title} of {layers} at {level}. Most fragile: {'; '.join(map(str, most))}."

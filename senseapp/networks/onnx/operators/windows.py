@@ -66,7 +66,7 @@ class Window:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     def ends(self, lengths: Sequence[int]) -> Ends:
-        """Return what is added to an input of spatial ``lengths``."""
+        """Return the padding of an input of spatial ``lengths``."""
         if self.automatic in ("NOTSET", ""):
             return self.pads
         if self.automatic == "VALID":

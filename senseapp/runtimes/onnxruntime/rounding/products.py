@@ -73,7 +73,7 @@ class WeightedNode:
         return (matrix[0] if self.channel_axis == 0 else matrix[0].T).contiguous()
 
     def rows(self, values: Tensor, positions: int, generator: torch.Generator) -> Tensor:
-        """Return what is multiplied at up to ``positions`` random positions of ``values``, the input: (G, S, K)."""
+        """Return the inputs of the product at up to ``positions`` random positions of ``values``: (G, S, K)."""
         if self.kind != "Conv":
             flat = values.reshape(-1, values.shape[-1])
             return flat[torch.randperm(len(flat), generator=generator)[:positions]][None]
