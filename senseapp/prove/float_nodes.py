@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from senseapp.core.texts import plural
+from senseapp.prove.whole_weights import with_whole_weights
 from senseapp.runtimes.base import Int8Node, Quantizer
 
 _TRIED = 40  # files that all judging images run through, before the search takes what it has
@@ -17,7 +18,6 @@ _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
 _SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
 _INSTEAD = 4  # files, of each
 _HALVINGS = 5  # timings that find how many more nodes the time allows
-_BYTES = ((1.1, 0.05), (1.5, 0.2))  # times those of the file: for weights in 32 bits that take so much damage away
 _LONGER = 6  # timings of the file in the end, each with one node less
 _SECONDS = 900.0  # after which the search takes what it has
 _SCREENING_SHARE = 0.4  # of them: where nodes one by one would take longer, neighbours are measured together
@@ -35,6 +35,7 @@ class Mixed:
         whole: those of them whose weights are in 32 bits nevertheless.
         gain: by node, how much less damage the file does where this node alone is in float.
         in_time: whether a second, longer timing found it quick enough, too.
+        steps: nodes in float of the files that the search went through, each with more of them than the one before.
         ladder: nodes in float of further files, from nearly all nodes to few: each is predicted to be quicker than the
             one before, for the least damage.
         notes: sentences on a search that was cut short.
@@ -45,6 +46,7 @@ class Mixed:
     gain: Mapping[str, float]
     whole: tuple[str, ...] = ()
     in_time: bool = True
+    steps: tuple[tuple[str, ...], ...] = ()
     ladder: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -118,6 +120,7 @@ class _NodeSearch:
     done: bool = False
     tried: int = 0
     nodes: list[str] = field(default_factory=list)
+    steps: list[_Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     started: float = 0.0
 
@@ -129,7 +132,7 @@ class _NodeSearch:
         if self.done:
             return Mixed(content=self.best, in_float=(), gain={})
         alone, gains = self._screened(nodes, screen)
-        self._add(gains)
+        self._add(gains, self.steps)
         for _ in range(2):
             self._drop_idle()
             if self.done or self._is_over or not self._swap(gains):
@@ -150,6 +153,7 @@ class _NodeSearch:
             whole=whole,
             gain=alone,
             in_time=in_time,
+            steps=tuple(self.steps),
             ladder=tuple(ladder),
             notes=tuple(self.notes),
         )
@@ -206,7 +210,11 @@ class _NodeSearch:
             self._take(tried, candidate, damage)
 
     def _ladder(self, nodes: Sequence[Int8Node], alone: Mapping[str, float]) -> list[_Group]:
-        """Return sets of nodes in float, from all to none: the node goes to int8 that saves most time for its gain."""
+        """Return sets of nodes in float, from all to none: the node goes to int8 that saves most time for its gain.
+
+        Where a first node in int8 among others in float only adds borders, those beside it save time afterwards: such
+        sets are passed, and not returned.
+        """
         beside: dict[str, set[str]] = {node.name: set() for node in nodes}
         for node in nodes:
             for reader in beside.keys() & set(node.readers):
@@ -217,16 +225,17 @@ class _NodeSearch:
         def saved(node: str, now: float) -> float:
             return now - self.seconds_of([each for each in rest if each != node])
 
-        now = self.seconds_of(rest)
+        now = quickest = self.seconds_of(rest)
         saves = {node: saved(node, now) for node in rest}
         least = _LEAST_GAIN * max((max(alone.values(), default=0.0), _TINY))
         while rest:
-            best = max(rest, key=lambda each: saves[each] / max(alone[each], least))
-            if saves[best] <= 0 and found:
-                break
+            worth = {each: saves[each] / max(alone[each], least) for each in rest if saves[each] > 0}
+            best = max(worth or rest, key=(worth or saves).__getitem__)
             del rest[best]
-            found.append(tuple(rest))
             now = self.seconds_of(rest)
+            if now < quickest or not found:
+                quickest = now
+                found.append(tuple(rest))
             saves |= {each: saved(each, now) for each in beside[best] if each in rest}
         return found
 
@@ -253,22 +262,12 @@ class _NodeSearch:
 
     def _whole(self) -> _Group:
         """Store weights of nodes in float in 32 bits where that is worth the bytes; return whose."""
-        small, chosen = len(self.best), _Group()
-        sizes = {node: len(self._with(self.in_float, whole=(node,))) - small for node in self.in_float}
-        ranked = [node for node in sorted(sizes, key=sizes.__getitem__) if sizes[node]]
-        first = self.least
-        for most, gain in _BYTES:
-            fitting, size = list[str](), small
-            for node in ranked:
-                size += sizes[node]
-                fitting += [node] if size <= most * small else []
-            if not fitting or len(fitting) == len(chosen):
-                continue
-            self.progress("Trying weights of parts in float in 32 bits")
-            candidate = self._with(self.in_float, whole=fitting)
-            damage = self.damage_of(candidate)
-            if damage <= (1 - gain) * first and damage < self.least:
-                self.best, self.least, chosen = candidate, damage, tuple(fitting)
+        self.progress("Trying weights of parts in float in 32 bits")
+        chosen, content, damage = with_whole_weights(
+            lambda whole: self._with(self.in_float, whole=whole), self.in_float, self.least, self.damage_of
+        )
+        if chosen:
+            self.best, self.least = content, damage
         return chosen
 
     def _with(self, in_float: Collection[str], *, whole: Collection[str] = ()) -> bytes:
@@ -285,8 +284,8 @@ class _NodeSearch:
         added = self.seconds_of({*self.in_float, *group}) - now
         return gain / max(added, _FREE * now)
 
-    def _add(self, gains: Mapping[_Group, float]) -> None:
-        """Leave in float what gains most for its time, one group after the other."""
+    def _add(self, gains: Mapping[_Group, float], steps: list[_Group] | None = None) -> None:
+        """Leave in float what gains most for its time, one group after the other; ``steps`` are told each."""
         waiting = {group: gain for group, gain in gains.items() if not set(group) <= set(self.in_float)}
         while waiting and self.tried < _TRIED and not self.done and not self._is_over:
             self.progress(f"Choosing what stays in float · {self.tried} of at most {_TRIED}")
@@ -309,6 +308,8 @@ class _NodeSearch:
             del waiting[group]
             if gain >= _LEAST_GAIN * self.least and self.is_quick_enough(candidate):
                 self._take(tried, candidate, damage)
+                if steps is not None:
+                    steps.append(tried)
 
     def _measured(self, content: bytes) -> float:
         self.tried += 1

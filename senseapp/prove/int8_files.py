@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,9 +15,10 @@ from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
 from senseapp.networks.network import in_calls
+from senseapp.prove.closest_in_time import closest_in_time
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.float_nodes import Mixed, first_quick, mixed
+from senseapp.prove.float_nodes import Mixed, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
@@ -36,12 +37,12 @@ _OFTEN_LONGER = (
     "the file again on a quiet machine."
 )
 _REASONS = 3  # sentences beside a file
-_QUICK_TRIED = 4  # files as quick as another, each with fewer nodes in float, until one holds that time
 _MUCH_LOST = 0.5  # of the values of a part of a tensor
 _WORTH_BYTES = 0.2  # of the damage that is left, which weights in 32 bits must take away
 _ALL_INT8 = "All of it is in int8."
 _WEIGHTS_ONLY = "Weights are stored in 8 bits, and all of it is computed in float."
 _AS_QUICK = "Parts are in float as far as the file takes no longer than all of it in int8."
+_AS_OWN = "Parts are in float as far as the file takes no longer than that of {}."
 _AS_FLOAT = "Parts are in float as far as the file is quicker than the original."
 _WHOLE_WEIGHTS = "The parts in float have their weights in 32 bits, which makes the file larger."
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
@@ -146,16 +147,16 @@ class Int8Search:
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
             others = tuple[Variant, ...]()
+            own: OwnInt8 | None = None
+            with steps.trying(runtime.description.own_quantizer):
+                own = runtime.own_int8(network, fitting)
             if self._makes_variants:
                 with steps.trying("further files to choose from"):
-                    others = self._variants(quantizer, found, kept)
+                    others = self._variants(quantizer, found, kept, own)
             reasons = tuple[str, ...]()
             with steps.trying("the causes of what int8 harms"):
                 reasons = self._reasons(quantizer, found)
         made = {**files, "int8": all_int8}
-        own: OwnInt8 | None = None
-        with steps.trying(runtime.description.own_quantizer):
-            own = runtime.own_int8(network, fitting)
         if own is not None:
             if self._damage_of(own.content) < self._damage_of(found.content) and not kept:
                 found = replace(found, content=own.content, in_float=(), in_time=True)
@@ -186,7 +187,9 @@ class Int8Search:
             files=files, in_float=found.in_float, notes=notes, own_setting=setting, variants=tuple(variants)
         )
 
-    def _variants(self, quantizer: Quantizer, found: Mixed, kept: Sequence[str]) -> tuple[Variant, ...]:
+    def _variants(
+        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], own: OwnInt8 | None
+    ) -> tuple[Variant, ...]:
         """Return files beside the one that was asked for: smaller, quicker, or closer to float."""
         all_int8, names = quantizer.write(but=kept), found.in_float
         every = tuple(node.name for node in quantizer.nodes(all_int8))
@@ -204,20 +207,35 @@ class Int8Search:
             whole = quantizer.write(but=[*kept, *names])
             if self._damage_of(whole) < (1 - _WORTH_BYTES) * self._damage_of(found.content):
                 known.append(Variant(name="whole", content=whole, in_float=names, notes=(_WHOLE_WEIGHTS,)))
-        other, note = (self._content, _AS_FLOAT) if self._by_answers else (self._placed(all_int8), _AS_QUICK)
-
-        times = self._times(other)
-        place = first_quick(
-            found.ladder,
-            lambda group: times.seems_within(self._placed(quantizer.write(but=kept, weights_only=group)), 1.0),
-            self._steps.progress,
-        )
-        for group in () if place is None else found.ladder[place : place + _QUICK_TRIED]:
-            content = quantizer.write(but=kept, weights_only=group)
-            if times.is_within(self._placed(content), 1.0):
-                known.append(Variant(name="quick", content=content, in_float=group, notes=(note,)))
-                break
+        known += self._as_quick(quantizer, found, kept, own)
         return tuple(known)
+
+    def _as_quick(
+        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], own: OwnInt8 | None
+    ) -> Iterator[Variant]:
+        """Yield for each file to compare with the one that does least damage of those that take no longer."""
+        references = {"quick": (self._content, _AS_FLOAT)}
+        if not self._by_answers:
+            references = {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
+            whose = self._runtime.description.own_quantizer
+            references |= {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
+
+        def write(group: Collection[str], whole: Collection[str]) -> bytes:
+            rest = [node for node in group if node not in whole]
+            return quantizer.write(but=[*kept, *whole], weights_only=rest)
+
+        for name, (reference, note) in references.items():
+            closest = closest_in_time(
+                found,
+                self._times(reference),
+                write=write,
+                placed=self._placed,
+                damage_of=self._damage_of,
+                progress=self._steps.progress,
+            )
+            if closest is not None:
+                group, content = closest
+                yield Variant(name=name, content=content, in_float=group, notes=(note,))
 
     def _times(self, reference: bytes) -> FileTimes:
         """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""

@@ -152,3 +152,20 @@ def test_a_search_of_a_large_graph_ends_in_time_and_says_so():
     assert now <= 2000
     assert any("neighbours were measured together" in note for note in result.notes)
     assert any("ended after 15 minutes" in note for note in result.notes)
+
+
+def test_the_ladder_goes_on_behind_borders_that_a_first_node_in_int8_adds():
+    def with_borders(nodes: Collection[str]) -> float:
+        changes = sum((one in nodes) != (other in nodes) for one, other in pairwise(NODES))
+        return 1 + 0.1 * len(set(nodes)) + 0.3 * changes
+
+    result = found(harm_of(**SMALL), most=1.0, weighted="a", seconds_of=with_borders)
+    spent = [with_borders(group) for group in result.ladder]
+    assert spent == sorted(spent, reverse=True)
+    assert result.ladder[-1] == ()
+    assert any(0 < len(group) <= 3 for group in result.ladder)
+
+
+def test_steps_are_the_files_that_the_search_went_through():
+    harms = dict.fromkeys(NODES, 0.0) | {"a": 1.0, "b": 0.5, "c": 0.2}
+    assert found(harm_of(**harms), most=1.35).steps == (("a",), ("a", "b"), ("a", "b", "c"))
