@@ -152,3 +152,20 @@ def test_a_search_of_a_large_graph_ends_in_time_and_says_so():
     assert now <= 2000
     assert any("neighbours were measured together" in note for note in result.notes)
     assert any("ended after 15 minutes" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("budget", [0.0, 350.0, 1500.0])
+def test_a_search_takes_little_more_than_its_seconds_and_ends_with_the_best_so_far(budget: float):
+    now, seen = 0.0, []
+
+    def slow(content: bytes) -> float:
+        nonlocal now
+        now += 100.0
+        seen.append(content)
+        return harm_of(**SMALL)(content)
+
+    result = found(slow, most=9.0, seconds=budget, clock=lambda: now)
+    assert now <= budget + 300.0
+    assert ("c" in result.in_float) is (budget > 0)
+    assert harm_of(**SMALL)(result.content) <= harm_of(**SMALL)(seen[0])
+    assert any("no time to look" in note or "measured together" in note for note in result.notes)
