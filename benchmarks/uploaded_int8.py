@@ -26,7 +26,7 @@ from benchmarks.real.photographs import MADE_FROM
 from benchmarks.real.scenes import characters, pages
 from benchmarks.results import machine, write_section
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.steps import OptionalSteps
+from senseapp.core.steps import OptionalSteps, Progress
 from senseapp.data.images import TensorImages
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.context import MeasurementContext
@@ -149,7 +149,7 @@ def _searched(spec: ModelSpec, model: LoadedModel, calibration: Sequence[Tensor]
     judged = ProofImages(curves=images, proof=images, note="")
     evaluator = ScheduleEvaluator.open(result, model=model, images=judged)
     runtime = evaluator.runtime(usual_runtime())
-    steps = OptionalSteps(lambda sentence: print(sentence, flush=True))
+    steps = OptionalSteps(Progress(lambda sentence: print(sentence, flush=True)))
     layers = runtime.layers_of_nodes(content, {layer.name for layer in profile.layers})
     search = Int8Search(evaluator, runtime, content, {}, DeploySettings(), steps)
     found = search.found({"original": content, "file": content}, layers)

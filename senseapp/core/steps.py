@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -56,10 +58,23 @@ class OptionalSteps:
     Attributes:
         progress: receives the steps inside; its exceptions always end the work.
         notes: a sentence for each improvement that was left out.
+        seconds: that improvements may take together, from :meth:`start` on; infinite by default.
+        clock: in seconds.
     """
 
     progress: Progress = field(default_factory=Progress)
     notes: list[str] = field(default_factory=list)
+    seconds: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+    _started: float = 0.0
+
+    def start(self, seconds: float) -> None:
+        """Begin to count the time of improvements, which is ``seconds``."""
+        self.seconds, self._started = seconds, self.clock()
+
+    def left(self, share: float = 1.0) -> float:
+        """Return the seconds until ``share`` of the time has passed, at least 0."""
+        return max(0.0, self._started + share * self.seconds - self.clock())
 
     @contextmanager
     def trying(self, improvement: str) -> Iterator[None]:

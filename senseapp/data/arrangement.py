@@ -91,7 +91,8 @@ def arrange_annotated(
 ) -> Arrangement:
     """Find out which pictures of ``source`` are annotated; only these are measured on, if there are any.
 
-    Of folders ``train``, ``val`` and ``test`` one is taken, as for class folders.
+    Of folders ``train``, ``val`` and ``test`` one is taken, as for class folders. Masks that the reader does not read
+    are no pictures.
 
     Args:
         source: the folder or archive.
@@ -103,19 +104,22 @@ def arrange_annotated(
         InvalidDataset: a file for many pictures is damaged, or the chosen one does not exist.
     """
     contents = source.contents
+    masks = () if reader.label_images else set_masks_aside(contents)
     try:
         annotations = find_annotations(source, reader, chosen=chosen)
     except InvalidDataset as error:
         if with_labels:
             raise
-        return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()), notes=(str(error),))
+        every = _in_order(contents.pictures.values())
+        return Arrangement(layout="unlabelled", entries=every, notes=(*masks, str(error)))
     found, every = annotations.found, _in_order(contents.pictures.values())
     if not with_labels:
-        return Arrangement(layout="unlabelled", entries=every, choices=found.choices)
+        return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=masks)
     annotated = [entry for entry in every if entry.name in annotations]
     if not annotated:
         none = f"No picture has {reader.words[1]}: {len(every):,} looked at."
-        return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=(*found.notes, none))
+        notes = (*masks, *found.notes, none)
+        return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=notes)
     names = [entry.name for entry in annotated]
     split, notes = _choose_split(names, _common_prefix(names, ""))
     entries = tuple(entry for entry in annotated if entry.name.startswith(split))
@@ -125,7 +129,7 @@ def arrange_annotated(
     return Arrangement(
         layout="annotations",
         entries=entries,
-        notes=(f"{plural(len(entries), 'picture')} with {reader.words[1]}.", *found.notes, *notes),
+        notes=(f"{plural(len(entries), 'picture')} with {reader.words[1]}.", *masks, *found.notes, *notes),
         choices=found.choices,
         annotations=annotations,
     )

@@ -10,6 +10,7 @@ from senseapp.runtimes.base import Runtime, quick_seconds, ratio
 _TURNS = 15  # of a timing
 _MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _OPENINGS, _MORE_OPENINGS = 5, 5  # of a file, for a timing that is to hold; the latter wait for a calm moment
+_LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # of it, where it has taken as long
 _CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
 
@@ -53,6 +54,8 @@ class FileTimes:
         timings: list[tuple[list[float], list[float]]] = []
         for count in range(_OPENINGS + _MORE_OPENINGS):
             if count >= _OPENINGS and any(self._is_calm(reference) for _, reference in timings):
+                break
+            if count >= _LEAST_OPENINGS and sum(sum(side) for both in timings for side in both) > _LONG_SECONDS:
                 break
             opened = [self._runtime.open(content, threads=self._threads) for content in (file, self._reference)]
             seconds, reference = self._runtime.times(opened, self._call, turns=_TURNS)

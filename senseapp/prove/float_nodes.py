@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from senseapp.core.texts import plural
+from senseapp.prove.float_screening import Screening
 from senseapp.prove.whole_weights import with_whole_weights
 from senseapp.runtimes.base import Int8Node, Quantizer
 
 _TRIED = 40  # files that all judging images run through, before the search takes what it has
-_BEST = 8  # nodes, that are also measured with what reads them
 _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth its time
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
 _SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
@@ -20,7 +19,6 @@ _INSTEAD = 4  # files, of each
 _HALVINGS = 5  # timings that find how many more nodes the time allows
 _LONGER = 6  # timings of the file in the end, each with one node less
 _SECONDS = 900.0  # after which the search takes what it has
-_SCREENING_SHARE = 0.4  # of them: where nodes one by one would take longer, neighbours are measured together
 
 _TINY = 1e-12  # seconds: what costs none is put back last
 _Group = tuple[str, ...]
@@ -63,6 +61,7 @@ def mixed(
     holds_time: Callable[[bytes], bool] = lambda _content: True,
     uses_time: bool = False,
     progress: Callable[[str], None],
+    seconds: float = _SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Mixed:
     """Return the int8 file whose most harmful nodes are in float, as long as it stays quick enough.
@@ -84,8 +83,8 @@ def mixed(
     the first quick one of a ladder from all nodes in float down to none. Of the many files that were timed one is
     quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain for their time go back.
 
-    A search of a large graph is bounded by ``clock``, in seconds: where nodes one by one would take too long,
-    neighbours are measured together, and after a quarter of an hour the best file so far is taken.
+    A search of a large graph is bounded by ``seconds`` of ``clock``: where nodes one by one would take too long,
+    neighbours are measured together, and after that time the best file so far is taken.
     """
     search = _NodeSearch(
         writer,
@@ -97,6 +96,7 @@ def mixed(
         holds_time,
         uses_time,
         progress,
+        seconds,
         clock,
     )
     return search.found(screen)
@@ -113,6 +113,7 @@ class _NodeSearch:
     holds_time: Callable[[bytes], bool]
     uses_time: bool
     progress: Callable[[str], None]
+    seconds: float
     clock: Callable[[], float]
     in_float: _Group = ()
     best: bytes = b""
@@ -129,24 +130,26 @@ class _NodeSearch:
         nodes = self.writer.nodes(self.best)
         self.nodes = [node.name for node in nodes]
         self._take((), self.best, self.damage_of(self.best))
-        if self.done:
-            return Mixed(content=self.best, in_float=(), gain={})
+        if self.done or self._is_past():
+            notes = () if self.done else ("There was no time to look for parts that are better left in float.",)
+            return Mixed(content=self.best, in_float=(), gain={}, notes=notes)
         alone, gains = self._screened(nodes, screen)
         self._add(gains, self.steps)
         for _ in range(2):
             self._drop_idle()
-            if self.done or self._is_over or not self._swap(gains):
+            if self.done or self._is_past() or not self._swap(gains):
                 break
-        if self._is_over:
+        if self._is_past():
+            minutes = max(1, round(self.seconds / 60))
             self.notes.append(
-                f"The search for parts to leave in float ended after {_SECONDS / 60:.0f} minutes with what it had."
+                f"The search for parts to leave in float ended after {plural(minutes, 'minute')} with what it had."
             )
         ladder = self._ladder(nodes, alone)
-        if self.uses_time and not self.done:
+        if self.uses_time and not self.done and not self._is_past():
             self._fill(alone)
             self._descend(ladder)
         in_time = self._keep_time(alone)
-        whole = () if self.done else self._whole()
+        whole = () if self.done or self._is_past() else self._whole()
         return Mixed(
             content=self.best,
             in_float=self.in_float,
@@ -158,38 +161,15 @@ class _NodeSearch:
             notes=tuple(self.notes),
         )
 
-    @property
-    def _is_over(self) -> bool:
-        return self.clock() - self.started > _SECONDS
+    def _is_past(self, share: float = 1.0) -> bool:
+        return self.clock() - self.started > share * self.seconds
 
     def _screened(
         self, nodes: Sequence[Int8Node], screen: Callable[[bytes], float]
     ) -> tuple[dict[str, float], dict[_Group, float]]:
-        """Return the gain of each node in float beside those that are, and that of each group that may be chosen."""
-        alone, gains = dict.fromkeys(self.nodes, 0.0), dict[_Group, float]()
-        at_first, began = screen(self.best), self.clock()
-
-        def measured(group: _Group) -> float:
-            return at_first - screen(self._with(group))
-
-        for group in starts(nodes):
-            self.progress(f"Measuring {plural(len(group), 'part')} in float together")
-            gains[group] = measured(group)
-        spent = (self.clock() - began) / max(len(gains), 1)
-        together = max(1, math.ceil(len(self.nodes) * spent / (_SCREENING_SHARE * _SECONDS)))
-        for first in range(0, len(self.nodes), together):
-            self.progress(f"Measuring each part in float · {first} of {len(self.nodes)}")
-            group = tuple(self.nodes[first : first + together])
-            gains[group] = measured(group)
-            alone |= dict.fromkeys(group, gains[group] / len(group))
-        if together > 1:
-            self.notes.append(
-                f"The network has {len(self.nodes)} parts in int8: to choose those that stay in float, {together} "
-                "neighbours were measured together."
-            )
-            return alone, gains
-        for group in _groups(nodes, alone):
-            gains[group] = measured(group)
+        screening = Screening(nodes, lambda group: screen(self._with(group)), self._is_past, self.progress)
+        alone, gains = screening.gains(self.seconds, self.clock)
+        self.notes += screening.notes
         return alone, gains
 
     def _fill(self, alone: Mapping[str, float]) -> None:
@@ -287,7 +267,7 @@ class _NodeSearch:
     def _add(self, gains: Mapping[_Group, float], steps: list[_Group] | None = None) -> None:
         """Leave in float what gains most for its time, one group after the other; ``steps`` are told each."""
         waiting = {group: gain for group, gain in gains.items() if not set(group) <= set(self.in_float)}
-        while waiting and self.tried < _TRIED and not self.done and not self._is_over:
+        while waiting and self.tried < _TRIED and not self.done and not self._is_past():
             self.progress(f"Choosing what stays in float · {self.tried} of at most {_TRIED}")
             ranked = sorted(waiting, key=lambda group: -self._worth(group, waiting[group]))
             group = ranked[0]
@@ -318,6 +298,8 @@ class _NodeSearch:
     def _drop_idle(self) -> None:
         """Put back into int8 what gains nothing beside the others, or is not needed; what costs most first."""
         for node in sorted(self.in_float, key=lambda node: -self._cost(node)):
+            if self._is_past():
+                return
             fewer = tuple(each for each in self.in_float if each != node)
             candidate = self._with(fewer)
             if (damage := self.damage_of(candidate)) <= self.least or (self.done and self.is_enough(candidate, damage)):
@@ -331,6 +313,8 @@ class _NodeSearch:
         """Try others in place of those that cost most; return whether that is better."""
         before, best, least = self.in_float, self.best, self.least
         for node in sorted(before, key=lambda node: -self._cost(node))[:_SWAPS]:
+            if self._is_past():
+                return False
             fewer = tuple(each for each in before if each != node)
             content = self._with(fewer)
             self._take(fewer, content, self.damage_of(content))
@@ -355,31 +339,3 @@ def first_quick(
         else:
             low = middle + 1
     return found
-
-
-def _groups(nodes: Sequence[Int8Node], gain: Mapping[str, float]) -> list[_Group]:
-    """Return nodes that may gain together: the best with what reads them."""
-    groups = []
-    for node in sorted(nodes, key=lambda each: -gain[each.name])[:_BEST]:
-        groups += [(node.name, reader) for reader in node.readers]
-    return list(dict.fromkeys(groups))
-
-
-def starts(nodes: Sequence[Int8Node]) -> list[_Group]:
-    """Return groups that are measured as one: without weights, behind the last weights, with these, the first."""
-    by_name = {node.name: node for node in nodes}
-    before_weights: set[str] = set()
-    for node in reversed(nodes):
-        reads_on = [by_name[reader] for reader in node.readers if reader in by_name]
-        if any(reader.has_weights or reader.name in before_weights for reader in reads_on):
-            before_weights.add(node.name)
-    behind = tuple(node.name for node in nodes if node.name not in before_weights)
-    first = next((node.name for node in nodes if node.has_weights), None)
-    found = (
-        tuple(node.name for node in nodes if node.elementwise),
-        tuple(node.name for node in nodes if not node.has_weights),
-        tuple(name for name in behind if not by_name[name].has_weights),
-        behind,
-        () if first is None else (first,),
-    )
-    return [group for group in dict.fromkeys(found) if group]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,11 @@ _BITS = BitScale(noun="rounding", axis="Bits")
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
+_SECONDS = 240.0  # of all that is tried; files are made of what was found by then
+_FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the float file on these images, at most
+_FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
+_CALLS = 3  # whose quickest says how long
+_SEARCH_SHARE, _TIMES_SHARE = 0.75, 0.85  # of the time, by which parts in float are chosen, and others are timed
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
 _INT8 = ("file", "int8", "default")
@@ -82,6 +88,40 @@ class Int8Files:
     variants: tuple[Variant, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Amounts:
+    """How many images fit, judge and screen files: fewer where each takes long."""
+
+    fitted: int
+    judging: int
+    screening: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, network: RuntimeNetwork, evaluator: ScheduleEvaluator) -> _Amounts:
+        """Return amounts for a float file, by the quickest of a few calls on one image."""
+        (image,) = _in_calls(network, [evaluator.dense.arranged(evaluator.images.curves, 0, 1)[0].cpu()])[:1]
+        spent = []
+        for _ in range(_CALLS):
+            started = time.perf_counter()
+            network.run(image)
+            spent.append(time.perf_counter() - started)
+        each = min(spent) / len(image)
+        fitted, judging, screening = (
+            max(fewest, min(most, int(seconds / each)))
+            for seconds, fewest, most in (
+                (_FITTED_SECONDS, _FEWEST, _FITTED_IMAGES),
+                (_JUDGED_SECONDS, _FEWEST, _JUDGING_IMAGES),
+                (_SCREENED_SECONDS, _FEWEST_SCREENING, _SCREENING_IMAGES),
+            )
+        )
+        few = (
+            f"An image takes {each:.2g} s in float, so ranges are fitted to at most {fitted} images and files compared "
+            f"on at most {judging}."
+        )
+        return cls(fitted=fitted, judging=judging, screening=screening, notes=(few,) if judging == _FEWEST else ())
+
+
 class Int8Search:
     """Makes a network's files in int8, and looks for the parts that are better left in float.
 
@@ -114,7 +154,10 @@ class Int8Search:
         self._settings, self._steps = settings, steps
         self._by_answers = settings.kind == "quickest"
         self._network = runtime.open(content)
-        self._fitted, self._others = (_in_calls(self._network, each) for each in _fitted_and_others(evaluator))
+        steps.start(_SECONDS)
+        self._amounts = _Amounts.of(self._network, evaluator)
+        images = _fitted_and_others(evaluator, fitted=self._amounts.fitted, judging=self._amounts.judging)
+        self._fitted, self._others = (_in_calls(self._network, each) for each in images)
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
         self._timing: dict[bytes, FileTimes] = {}  # by reference
@@ -143,7 +186,7 @@ class Int8Search:
             all_int8 = quantizer.write()
             found = Mixed(content=quantizer.write(but=kept), in_float=(), gain={})
             if settings.kind != "int8":
-                steps.progress("Timing every part in float and in int8")
+                steps.progress(f"Looking for parts that int8 harms, for at most {_SECONDS / 60:.0f} minutes")
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
             others = tuple[Variant, ...]()
@@ -169,7 +212,7 @@ class Int8Search:
             )
         if self._by_answers and not self._pays(found.content):
             found = Mixed(content=network, in_float=(), gain={})  # float changes none, and takes no longer
-        late = (*(() if found.in_time else (_OFTEN_LONGER,)), *found.notes)
+        late = (*(() if found.in_time else (_OFTEN_LONGER,)), *found.notes, *self._amounts.notes)
         is_ours = found.content not in (network, made.get("default"))
         notes = (*late, *self._notes(found.content, (*quantizer.notes, *reasons) if is_ours else (), own))
         made = {**made, "file": found.content}
@@ -225,6 +268,8 @@ class Int8Search:
             return quantizer.write(but=[*kept, *whole], weights_only=rest)
 
         for name, (reference, note) in references.items():
+            if not self._steps.left(_TIMES_SHARE):
+                return
             closest = closest_in_time(
                 found,
                 self._times(reference),
@@ -297,7 +342,7 @@ class Int8Search:
     def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
         """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
         runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
-        few = torch.cat(tuple(self._others))[:_SCREENING_IMAGES]
+        few = torch.cat(tuple(self._others))[: self._amounts.screening]
         screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
         times = self._times(original if self._by_answers else self._placed(all_int8))
         self._most = most_time = 1.0 if self._by_answers else self._most_time(all_int8)
@@ -318,6 +363,7 @@ class Int8Search:
             holds_time=lambda content: times.is_within(self._placed(content), most_time),
             uses_time=not self._by_answers,
             progress=self._steps.progress,
+            seconds=self._steps.left(_SEARCH_SHARE),
         )
 
     def _most_time(self, all_int8: bytes) -> float:
@@ -387,15 +433,17 @@ def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: 
     return Judge(evaluator.task, images, network, num_outputs=outputs)
 
 
-def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]:
-    """Return images of the curves, in batches: those for ranges and weights, and those for judging."""
+def _fitted_and_others(
+    evaluator: ScheduleEvaluator, *, fitted: int = _FITTED_IMAGES, judging: int = _JUDGING_IMAGES
+) -> tuple[list[Tensor], ...]:
+    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
     curves = evaluator.images.curves
     generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
     order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
-    judging = min(len(curves) // 2, _JUDGING_IMAGES) if len(curves) >= 2 * _LEAST_IMAGES else 0
-    fitted = curves.subset(order[judging:][:_FITTED_IMAGES])
-    others = curves.subset(order[:judging]) if judging else fitted
-    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitted, others))
+    judging = min(len(curves) // 2, judging) if len(curves) >= 2 * _LEAST_IMAGES else 0
+    fitting = curves.subset(order[judging:][:fitted])
+    others = curves.subset(order[:judging]) if judging else fitting
+    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitting, others))
     return tuple([batch.cpu() for batch in batches] for batches in arranged)  # runtimes run there
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed, OutOfMemory, is_about_memory
@@ -56,3 +58,12 @@ def test_a_lack_of_memory_ends_the_work_also_where_another_error_says_it(error):
 def test_a_sentence_that_speaks_of_memory_is_no_lack_of_it():
     assert not is_about_memory(MeasurementFailed("There was not enough memory: choose a smaller batch size."))
     assert not is_about_memory(ValueError("memory_format is unknown"))
+
+
+def test_the_time_of_improvements_counts_from_its_start():
+    now = 100.0
+    steps = OptionalSteps(clock=lambda: now)
+    assert steps.left(0.1) == math.inf
+    steps.start(60.0)
+    now += 20.0
+    assert (steps.left(), steps.left(0.5), steps.left(0.25)) == (40.0, 10.0, 0.0)

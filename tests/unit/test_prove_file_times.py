@@ -16,7 +16,7 @@ from senseapp.runtimes.base import ratio
 from tests.toy_runtime import ToyRuntime
 
 CALM, BUSY = (1.1, 1.0), (1.5, 1.5)
-"""Seconds of a file and of the reference: when another program runs, both take longer, the reference more so."""
+"""Hundredths of a second of a file and the reference: when another program runs, both take longer, the latter more."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class SharedMachine(ToyRuntime):
         return content
 
     def times(self, networks: Sequence[Network], images: Tensor, *, turns: int = 41) -> list[list[float]]:
-        return [[seconds] * turns for seconds in next(self._now, self.moments[-1])]
+        return [[hundredths / 100] * turns for hundredths in next(self._now, self.moments[-1])]
 
 
 def times(*moments: tuple[float, float]) -> FileTimes:
@@ -50,7 +50,7 @@ def test_a_calm_moment_is_waited_for_when_one_is_known_to_exist() -> None:
     known = times(CALM, *[BUSY] * 7, CALM)
     assert known.seems_within(b"file", 1.2)
     assert known.anew(b"file").value == pytest.approx(1.1)
-    assert known.reference_seconds == CALM[1]
+    assert known.reference_seconds == CALM[1] / 100
 
 
 def test_without_a_calm_moment_the_interval_is_wider() -> None:
@@ -83,3 +83,9 @@ def test_the_interval_of_a_ratio_includes_that_of_the_quickest_calls() -> None:
     assert found.high == pytest.approx(1.5)
     assert ratio(other, file).low == pytest.approx(1 / 1.5)
     assert ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]) == Median(value=2, low=2, high=2)
+
+
+def test_a_file_of_long_calls_is_opened_fewer_times() -> None:
+    slow = SharedMachine([(130.0, 100.0), (140.0, 100.0), (900.0, 100.0)])
+    found = FileTimes(slow, b"reference", torch.zeros(1, 1)).anew(b"file")
+    assert (found.low, found.high) == (1.3, 1.4)

@@ -169,3 +169,20 @@ def test_the_ladder_goes_on_behind_borders_that_a_first_node_in_int8_adds():
 def test_steps_are_the_files_that_the_search_went_through():
     harms = dict.fromkeys(NODES, 0.0) | {"a": 1.0, "b": 0.5, "c": 0.2}
     assert found(harm_of(**harms), most=1.35).steps == (("a",), ("a", "b"), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("budget", [0.0, 350.0, 1500.0])
+def test_a_search_takes_little_more_than_its_seconds_and_ends_with_the_best_so_far(budget: float):
+    now, seen = 0.0, []
+
+    def slow(content: bytes) -> float:
+        nonlocal now
+        now += 100.0
+        seen.append(content)
+        return harm_of(**SMALL)(content)
+
+    result = found(slow, most=9.0, seconds=budget, clock=lambda: now)
+    assert now <= budget + 300.0
+    assert ("c" in result.in_float) is (budget > 0)
+    assert harm_of(**SMALL)(result.content) <= harm_of(**SMALL)(seen[0])
+    assert any("no time to look" in note or "measured together" in note for note in result.notes)

@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.data.images import PreparedImages
 from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
-from senseapp.records.spec import DataSpec
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import TASKS
 from senseapp.tasks.coco import parsed_json
 from senseapp.tasks.detection.annotations.voc import read_voc
@@ -76,6 +76,16 @@ def test_coco_boxes_get_the_models_classes_by_name(tmp_path: Path) -> None:
     assert "The model has no class cow." in images.notes
     assert "1 picture without boxes left out." in images.notes
     assert images.class_names == NAMES
+
+
+@pytest.mark.parametrize("labels", ["", WITHOUT_LABELS])
+def test_masks_beside_the_pictures_are_no_pictures_to_a_detector(labels: str, tmp_path: Path) -> None:
+    files = {f"{folder}/{name}.png": picture() for folder in ("images", "masks") for name in "ab"}
+    images = load(files, tmp_path, labels=labels)
+    assert len(images) == 2
+    said = "2 files in masks left out: they are masks of the pictures beside them"
+    assert any(note.startswith(said) for note in images.notes)
+    assert len(load({**files, "boxes.json": coco(images=[{"id": 7, "file_name": "a.png"}])}, tmp_path)) == 1
 
 
 def test_boxes_follow_the_picture(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ _UNWEIGHTED = (
 )
 _NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})
 """Nodes that the quantizer rounds the inputs and outputs of, and that compute in float all the same."""
+_EQUALISING_SHARE = 0.1  # of the time of a search, by which channels are equalised
 _MUCH_LESS = 0.7  # of the damage
 
 
@@ -206,6 +207,7 @@ class OnnxRuntime(Runtime):
                     fitting.batches,
                     damage_of=lambda file: fitting.damage_of(self._model(file, simulated=True)),
                     progress=steps.progress,
+                    has_time=lambda: steps.left(_EQUALISING_SHARE) > 0,
                 )
         with self._writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
             unweighted = frozenset[str]()
@@ -256,6 +258,7 @@ class OnnxRuntime(Runtime):
             reduce_range=fitting.reduce_range,
             trying=fitting.steps.trying,
             progress=fitting.steps.progress,
+            has_time=lambda: fitting.steps.left() > 0,
         )
 
     def coverage(

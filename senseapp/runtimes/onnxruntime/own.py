@@ -78,6 +78,7 @@ def best_own(
     reduce_range: bool = False,
     trying: Trying = lambda _setting: nullcontext(),
     progress: Callable[[str], None] = lambda _sentence: None,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> OwnInt8 | None:
     """Return the file of onnxruntime's own quantizer in the setting that does least harm; None where none can be made.
 
@@ -88,17 +89,18 @@ def best_own(
     did the same, and signed ones took half as long again or more on a processor with VNNI.
 
     Ranges come from ``batches``, (N, C, H, W); those of histograms from as many of their images as take some seconds.
-    ``damage_of`` judges, on other images; a setting that fails is left out where ``trying`` takes its error.
+    ``damage_of`` judges, on other images; a setting that fails is left out where ``trying`` takes its error. After the
+    first, settings are tried while one ``has_time``.
     """
     with tempfile.TemporaryDirectory() as folder:
-        search = _OwnSearch(_OwnFiles(network, batches, Path(folder)), damage_of, trying, progress)
+        search = _OwnSearch(_OwnFiles(network, batches, Path(folder)), damage_of, trying, progress, has_time)
         first = OwnSetting(reduce_range=reduce_range or not has_dot_products())
         for per_channel in (True, False):
             search.tried(*(replace(first, per_channel=per_channel, signed=signed) for signed in (False, True)))
         if search.best is None:
             return None
         images = search.files.histogram_images(search.best[1])
-        if images:
+        if images and has_time():
             best = replace(search.best[0], images=0 if images == sum(map(len, batches)) else images)
             search.tried(replace(best, method="entropy"), replace(best, method="percentile"))
         if not reduce_range:
@@ -167,6 +169,7 @@ class _OwnSearch:
     damage_of: Callable[[bytes], float]
     trying: Trying
     progress: Callable[[str], None]
+    has_time: Callable[[], bool]
     best: tuple[OwnSetting, bytes] | None = None
     least: float = float("inf")
     count: int = 0
@@ -174,6 +177,8 @@ class _OwnSearch:
     def tried(self, *settings: OwnSetting) -> None:
         """Measure these settings; the best so far stays."""
         for setting in settings:
+            if self.best is not None and not self.has_time():
+                return
             self.progress(f"Trying onnxruntime's own quantizer: {setting.words}")
             with self.trying(f"onnxruntime's own quantizer, {setting.words}"):
                 content = self.files.write(setting)

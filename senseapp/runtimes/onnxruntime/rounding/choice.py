@@ -25,6 +25,7 @@ the damage on images that choose, and 1.5 times on others."""
 _TRIED = 8  # tensors whose ranges differ most
 _DIFFERENT = 0.1  # of a range's width
 _LEAST_GAIN = 0.02  # of the damage
+_SHARE = 0.3  # of the time of a search, by which ranges are chosen
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
 
 
@@ -73,7 +74,7 @@ def chosen_rounding(
     best = min(found, key=_OBSERVERS.index)
     chosen = with_products(found[best])
     least, first = damages(chosen), best
-    for name in found:
+    for name in found if steps.left(_SHARE) else ():
         with steps.trying(f"ranges of activations by the observer {name}"):
             if name != first and clearly_less(harm := damages(replace(chosen, ranges=found[name])), least, least=0):
                 best, least = name, harm
@@ -81,7 +82,7 @@ def chosen_rounding(
         chosen = with_products(found[best])
         least = damages(chosen)
     for tensor in _most_different(found):
-        for name in found:
+        for name in found if steps.left(_SHARE) else ():
             tried = replace(chosen, ranges={**chosen.ranges, tensor: found[name][tensor]})
             if tried.ranges[tensor] == chosen.ranges[tensor]:
                 continue

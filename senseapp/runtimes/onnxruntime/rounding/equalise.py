@@ -41,8 +41,11 @@ def better_equalised(
     *,
     damage_of: Callable[[bytes], float],
     progress: Callable[[str], None] = lambda _sentence: None,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> bytes:
     """Return ``network``, equalised as it does least harm in int8, or as it is where that gains little.
+
+    What is tried without ``has_time`` is left out.
 
     ``damage_of`` judges the files of onnxruntime's own quantizer, without saturation and on other images. Where
     clipping changes what the equalised network does to these in float, channels that are clipped stay as they are: on
@@ -54,10 +57,14 @@ def better_equalised(
         with Int8Writer(candidate, batches) as writer:
             return damage_of(writer.write())
 
+    if not has_time():
+        return network
     before = damage(network)
     best, least = network, before * (1 - _LEAST_GAIN)
     groups, seen = _groups_seen(network, batches)
     for with_weights in (False, True):
+        if not has_time():
+            break
         candidate = _equalised(network, groups, seen, with_weights=with_weights)
         if candidate != network and damage_of(candidate) > _CLIPPED * before:
             candidate = _equalised(network, groups, seen, with_weights=with_weights, clipped=False)
