@@ -6,6 +6,7 @@ import argparse
 from contextlib import suppress
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.server.settings import LAST_PORT
 
 NAME = "serve"
 SUMMARY = "Serve the app to browsers until Ctrl-C."
@@ -17,8 +18,6 @@ examples:
   python -m senseapp serve
   python -m senseapp serve --port 8600 --host 0.0.0.0
 """
-
-_LAST_PORT = 2**16 - 1  # TCP has 16 bits for it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         InvalidSpec: there is no such port.
     """
-    if arguments.port is not None and not 1 <= arguments.port <= _LAST_PORT:
-        raise InvalidSpec(f"A port is a number from 1 to {_LAST_PORT}; got {arguments.port}.")
+    if arguments.port is not None and not 1 <= arguments.port <= LAST_PORT:
+        raise InvalidSpec(f"A port is a number from 1 to {LAST_PORT}; got {arguments.port}.")
     from senseapp.app.server.serve import serve  # Streamlit, which no other command needs
 
     given = {"server.port": arguments.port, "server.address": arguments.host}

@@ -6,6 +6,7 @@ and bits.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,17 @@ LEVEL_DIGITS = 9  # levels are written and read back without loss at this precis
 _SHOWN_DIGITS = 10  # takes the binary dust off a percentage, and keeps what people typed
 _GRID_POINTS = 20  # choices of a layer for the solver, whose time grows with them
 _TIDY_STEPS = (10, 5, 2, 1)  # between two measured levels, so that a grid of tenths gets whole percents
+_FLOORED = 1e-9  # of a unit: binary fractions times a number fall short of a whole one by less
 _LOG_FLOOR = 1e-12  # damage below this is no damage; keeps its logarithm finite
+
+
+def whole_units(share: float, num_units: int) -> int:
+    """Return floor(``share`` · ``num_units``), where 0.29 of 100, in binary 28.999999999999996, is 29.
+
+    >>> whole_units(0.29, 100)
+    29
+    """
+    return math.floor(share * num_units + _FLOORED)
 
 
 def parse_numbers(text: str, *, what: str) -> tuple[float, ...]:

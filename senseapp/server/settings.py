@@ -78,6 +78,7 @@ class ServerSettings:
         )
 
 
+LAST_PORT = 2**16 - 1  # TCP has 16 bits for it
 Action = Literal["runs", "jobs on runs", "uploads"]
 
 _WINDOW_SECONDS = 60.0  # limits are per minute

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.descriptions import BudgetKind
+from senseapp.descriptions.levels import whole_units
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
@@ -22,7 +22,6 @@ _ROUNDS = 8  # most schedules applied to learn their true size
 _CLOSE = 0.002  # of the total: indistinguishable from the target for a user
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
 _EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
-_ROUNDING = 1e-9  # rounding error of binary fractions before floor()
 _INSIDE = 1e-6  # of the range: keeps the last point feasible
 
 
@@ -122,8 +121,7 @@ def true_shares(
     multiply-accumulates, whatever the groups of these channels.
     """
     gone = {  # share of each group's units removed: whole units
-        group.layer: math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units
-        for group in groups
+        group.layer: whole_units(ratios.get(group.layer, 0.0), group.num_units) / group.num_units for group in groups
     }
     kept = _kept_shares(gone, groups)
     params = sum(layer.num_params * kept.get(layer.name, 1.0) for layer in profile.layers)

@@ -13,7 +13,7 @@ from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
 from senseapp.core.texts import csv_text, first_names, printable_text
-from senseapp.descriptions.levels import LEVEL_DIGITS
+from senseapp.descriptions.levels import LEVEL_DIGITS, whole_units
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile, ModelProfile
@@ -225,7 +225,6 @@ def _figures(top1: float, top5: float, loss: float) -> tuple[str, str, str]:
 
 
 _WEIGHT = ".weight"
-_ROUNDING = 1e-9  # 0.15000000000000002 of 20 filters are 3
 _UNKNOWN_INTERVALS = (
     "Imported figures: neither the number of images nor the images' own differences are in the file, so intervals are "
     "unknown, and small differences may be chance."
@@ -358,7 +357,7 @@ def _measurements(
 
 def _reached(sparsity: float, filters: int) -> float:
     """Return the share that whole filters make, rounded down as Distiller does; ``sparsity`` if none are counted."""
-    return math.floor(sparsity * filters + _ROUNDING) / filters if filters else sparsity
+    return whole_units(sparsity, filters) / filters if filters else sparsity
 
 
 def _change(metric: str, baseline: float, value: float, delta: float) -> MetricChange:

@@ -15,11 +15,10 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
-from senseapp.store.device_times.base import DEVICE_TIMES, BadReport, Report, ReportFile, labels_of
+from senseapp.store.device_times.base import DEVICE_TIMES, MOST_SECONDS, BadReport, Report, ReportFile, labels_of
 from senseapp.store.device_times.matching import matched
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled
-_MOST_SECONDS = 1e5  # of one layer: more is a mistake of the unit
 _COLUMNS = ("layer", "level", "ms")
 
 
@@ -159,7 +158,7 @@ def _level(number: float, scale: LevelScale) -> float:
 
 def _seconds(milliseconds: float) -> float:
     seconds = milliseconds / 1000
-    if not 0 <= seconds <= _MOST_SECONDS:
+    if not 0 <= seconds <= MOST_SECONDS:
         raise ValueError
     return seconds
 

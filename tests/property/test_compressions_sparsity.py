@@ -12,8 +12,9 @@ from torch import nn
 from senseapp.compressions import SparsityConfig
 from senseapp.compressions.base import WeightLayout
 from senseapp.compressions.sparsity.criteria import CRITERIA, GRANULARITIES
-from senseapp.compressions.sparsity.sparsity import Ranking, num_zeroed
+from senseapp.compressions.sparsity.sparsity import Ranking
 from senseapp.core.errors import MeasurementFailed
+from senseapp.descriptions.levels import whole_units
 from tests.compressors import compressor_of
 
 GRADED = sorted(GRANULARITIES.keys() - {"2:4"})
@@ -78,7 +79,7 @@ def _num_units(module: nn.Module, granularity: str) -> int:
 
 @given(percent=_percents(), num_units=st.integers(1, 10**6))
 def test_the_number_of_zeroed_units_is_the_exact_floor(percent, num_units):
-    assert num_zeroed(percent / 100, num_units) == int(Fraction(percent, 100) * num_units)
+    assert whole_units(percent / 100, num_units) == int(Fraction(percent, 100) * num_units)
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,8 +16,9 @@ from senseapp.compressions.sparsity.criteria import (
     gather_input_norms,
     layer_generator,
 )
-from senseapp.compressions.sparsity.sparsity import Ranking, num_zeroed
+from senseapp.compressions.sparsity.sparsity import Ranking
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
+from senseapp.descriptions.levels import whole_units
 from tests.compressors import compressed_weight, compressor_of, profiles_of
 
 
@@ -68,7 +69,7 @@ def test_kept_weights_keep_their_bits_also_when_not_finite():
     ("level", "num_units", "expected"), [(0.29, 100, 29), (0.3, 10, 3), (0.57, 100, 57), (0.999, 10, 9), (0.05, 10, 0)]
 )
 def test_number_of_zeroed_units_is_not_hurt_by_binary_fractions(level, num_units, expected):
-    assert num_zeroed(level, num_units) == expected
+    assert whole_units(level, num_units) == expected
 
 
 def test_a_level_below_one_unit_fails_and_names_the_lowest_that_works():

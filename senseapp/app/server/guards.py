@@ -27,8 +27,8 @@ from senseapp.compat.streamlit_internals import (
     with_known_base,
 )
 from senseapp.core.errors import InvalidSpec
+from senseapp.server.settings import LAST_PORT
 
-_LAST_PORT = 2**16 - 1  # TCP has 16 bits for it
 POLICY_VIOLATION = 1008  # close code of RFC 6455, 7.4.1
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -102,7 +102,7 @@ def is_known_host(host: str, address: str = "") -> bool:
     names that Streamlit's options give the server, and those of ``SENSEAPP_HOSTS``.
     """
     found = _HOST.fullmatch(host)
-    if not found or int(found["port"] or 0) > _LAST_PORT:
+    if not found or int(found["port"] or 0) > LAST_PORT:
         return False
     name = found["name"].strip("[]").lower()
     told = (server_address().lower(), listening_address().lower(), address.lower())

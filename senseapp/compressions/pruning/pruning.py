@@ -17,8 +17,8 @@ from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_
 from senseapp.compressions.pruning.reconstruction import least_error_order, reading_layers
 from senseapp.compressions.pruning.removal import Removal, kept_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
-from senseapp.compressions.sparsity.sparsity import num_zeroed
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, UnsupportedModel, first_line_of
+from senseapp.descriptions.levels import whole_units
 from senseapp.networks.profile import profile_model, watched_pass
 from senseapp.networks.trace import EXAMPLE_IMAGES
 from senseapp.records.profile import CoupledAxis, CoupledGroup, LayerProfile
@@ -108,7 +108,7 @@ class PruningCompressor:
                     f"{', '.join(target.members)} have {sorted(wanted)}."
                 )
             ratio = max(wanted, default=0.0)
-            if num_zeroed(ratio, len(self._groups[target.layer].units)):
+            if whole_units(ratio, len(self._groups[target.layer].units)):
                 removals[target.layer] = self._units(target, ratio)
         members = {member for target in self.targets for member in target.members}
         for name in (name for name, ratio in ratios.items() if ratio and name not in members):
@@ -126,7 +126,7 @@ class PruningCompressor:
 
     def _units(self, target: Target, level: float) -> Removal:
         group = self._groups[target.layer]
-        count = num_zeroed(level, len(group.units))
+        count = whole_units(level, len(group.units))
         if count == 0:
             what = "heads" if group.heads is not None else "steps of channels"
             raise MeasurementFailed(

@@ -18,7 +18,7 @@ from senseapp.compressions.base import INPUT, LayerWeight
 from senseapp.compressions.quantization.activations import observe_inputs
 from senseapp.networks.profile import CONVOLUTIONS
 
-_MOST = 64.0  # ratio of the largest to the least factor, which channels of zeros would make infinite
+MOST_RATIO = 64.0  # of the largest to the least factor, which channels of zeros would make infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _factors(weight: LayerWeight, inputs: Tensor) -> Tensor:
 
 
 def _bounded(values: Tensor) -> Tensor:
-    return values.clamp_min(float(values.amax()) / _MOST).clamp_min(torch.finfo(values.dtype).tiny)
+    return values.clamp_min(float(values.amax()) / MOST_RATIO).clamp_min(torch.finfo(values.dtype).tiny)
 
 
 def _channel_axis(module: nn.Module) -> int:

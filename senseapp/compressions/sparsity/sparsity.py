@@ -36,19 +36,8 @@ from senseapp.compressions.sparsity.criteria import (
     layer_generator,
 )
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
+from senseapp.descriptions.levels import whole_units
 from senseapp.networks.profile import acting_zero_share
-
-# Rounding error of binary fractions before floor(): 0.29 of 100 is 28.999999999999996.
-_ROUNDING = 1e-9
-
-
-def num_zeroed(level: float, num_units: int) -> int:
-    """Return floor(``level`` · ``num_units``), robust to binary fractions.
-
-    >>> num_zeroed(0.29, 100)
-    29
-    """
-    return math.floor(level * num_units + _ROUNDING)
 
 
 class Ranking:
@@ -172,7 +161,7 @@ class SparsityCompressor(WeightCompressor):
             fixed = weight.layout.split(kept)
             return lambda scores, _share: fixed.reshape(scores.shape)
         granularity, shape = self._granularity(weight), self._ranked(weight).shape
-        num_lost = num_zeroed(level, self._ranked(weight).ranking.num_units)
+        num_lost = whole_units(level, self._ranked(weight).ranking.num_units)
 
         def choose(scores: Tensor, share: float) -> Tensor:
             number = num_lost if granularity.block_size else int(share * num_lost)
@@ -199,7 +188,7 @@ class SparsityCompressor(WeightCompressor):
         """Return a bool mask of the kept weights, in the weight's layout."""
         ranked = self._ranked(weight)
         ranking = ranked.ranking
-        num_lost = num_zeroed(level, ranking.num_units)
+        num_lost = whole_units(level, ranking.num_units)
         if num_lost == 0:
             unit = self._granularity(weight).unit
             raise MeasurementFailed(

@@ -17,7 +17,7 @@ from senseapp.core.steps import Trying
 from senseapp.core.texts import plural
 from senseapp.runtimes.base import OwnInt8
 from senseapp.runtimes.onnxruntime.int8 import quantized
-from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
+from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, has_dot_products
 
@@ -31,7 +31,6 @@ _ONE_BATCH_AT_A_TIME = {"CalibStridedMinMax": 1, "CalibTensorRangeSymmetric": Fa
 """Histograms are added up batch by batch; else the quantizer holds every tensor of every image in memory."""
 _HISTOGRAM_VALUES = 2**28  # of all tensors and images: about ten seconds of numpy
 _LEAST_HISTOGRAM_IMAGES = 8  # a histogram of fewer says too little
-_AT_ONCE = 8  # images whose tensors are held
 _CLEARLY_LESS = 0.95  # of the damage of unsigned activations, which slower signed ones must do to be the best
 _NO_HISTOGRAMS = (
     "Entropy and percentile calibration by onnxruntime's own quantizer were not tried: with so many activations they "
@@ -124,7 +123,7 @@ class _OwnFiles:
         self._content, self._batches, self._folder = network, batches, folder
         self._network = folder / "float.onnx"
         self._network.write_bytes(network)
-        size = RuntimeModel(network).fixed_batch or _AT_ONCE
+        size = RuntimeModel(network).fixed_batch or AT_ONCE
         self._few = [part for batch in batches for part in torch.split(batch, size)]
 
     def histogram_images(self, file: bytes) -> int:

@@ -26,7 +26,7 @@ from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, MOST_OF_A_PA
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 Range = tuple[float, float]
-_AT_ONCE = 8  # images whose tensors are held
+AT_ONCE = 8  # images whose tensors are held
 _ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
 _ROWS_OF_A_COLUMN = 16  # second moments of fewer rows than columns are singular; this is well beyond that
 _VALUES = 4096  # of a tensor for each image, that ranges are taken from
@@ -193,6 +193,6 @@ def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str])
     )
     opened = RuntimeModel(model.SerializeToString())
     for batch in batches:
-        for part in torch.split(batch, opened.fixed_batch or _AT_ONCE):
+        for part in torch.split(batch, opened.fixed_batch or AT_ONCE):
             found = opened.tensors(part)
             yield {name: part if name == own_input else found[name] for name in wanted}

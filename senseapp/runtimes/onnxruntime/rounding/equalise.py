@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, numpy_helper
 from torch import Tensor
 
+from senseapp.compressions.quantization.equalisation import MOST_RATIO
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.partly_int8 import FUSED
 from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
@@ -32,7 +33,6 @@ _BY_CHANNEL = (
 _LEAST_GAIN = 0.15  # of the damage: less may be chance, and changes weights for nothing
 _CLIPPED = 0.01  # of the damage in int8: more of it in float shows that values are clipped that were not
 _MARGIN = 2.0  # how much larger other images' values may be before what is clipped is clipped earlier
-_MOST = 64.0  # that a channel is multiplied by, beside the largest: dead ones would go to infinity
 
 
 def better_equalised(
@@ -264,7 +264,7 @@ def _relative(sizes: Tensor) -> Tensor | None:
     most = sizes.max()
     if not torch.isfinite(most) or most <= 0:
         return None
-    return (sizes / most).clamp_min(1 / _MOST)
+    return (sizes / most).clamp_min(1 / MOST_RATIO)
 
 
 def _largest_weights(product: WeightedNode) -> Tensor:
