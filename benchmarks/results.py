@@ -46,15 +46,20 @@ def write_section(title: str, lines: Sequence[str]) -> None:
     RESULTS.write_text(with_section(before, title, lines), encoding="utf-8")
 
 
+def rows_of(title: str, head: Sequence[str]) -> list[str]:
+    """Return the rows of the table of a section, which follow ``head``."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
+    _, found, after = f"\n{text}".partition(f"\n{_HEADING}{title}\n")
+    before = after.partition(f"\n{_HEADING}")[0].partition(f"\n{head[-1]}\n")[2] if found else ""
+    return [line for line in before.splitlines() if line.startswith("| ")]
+
+
 def write_row(title: str, head: Sequence[str], row: str, *, named_by: int = 1) -> None:
     """Put ``row`` of a table in its section, in place of the one whose first ``named_by`` cells are the same.
 
     ``head`` is what comes before the rows, the table's own two lines at its end; the machine's line follows them.
     """
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
-    _, found, after = f"\n{text}".partition(f"\n{_HEADING}{title}\n")
-    before = after.partition(f"\n{_HEADING}")[0].partition(f"\n{head[-1]}\n")[2] if found else ""
-    rows = [line for line in before.splitlines() if line.startswith("| ")]
+    rows = rows_of(title, head)
 
     def name(line: str) -> list[str]:
         return line.split("|")[1 : 1 + named_by]

@@ -16,10 +16,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.results import write_row
+from benchmarks.results import machine, rows_of, write_row, write_section
 from senseapp.core.texts import plural
-from senseapp.metrics.detection import AGREEMENT, AGREEMENT_50, MAP, MAP_50, OBJECTS, DetectionRecordMetric
-from senseapp.metrics.detection.matching import Objects
+from senseapp.metrics.detection import (
+    AGREEMENT,
+    AGREEMENT_50,
+    MAP,
+    MAP_50,
+    OBJECTS,
+    AveragePrecision,
+    DetectionRecordMetric,
+)
+from senseapp.metrics.detection.average_precision import precision_drop, tables_of_matches
+from senseapp.metrics.detection.matching import Objects, unpacked
 from senseapp.metrics.detection.rules import SURE_SCORE
 from senseapp.metrics.mean_iou import GROUPS, MIOU
 from senseapp.metrics.records import Record, RecordMetric
@@ -32,13 +41,17 @@ NUM_IMAGES = (30, 40, 100, 256)
 HEAD = (
     "Share of samples whose 95 % interval of the drop holds the population's drop (of mAP and F1 the mean over samples "
     "of 1,000 images); in brackets the samples, the share of intervals that end below it and the share that start "
-    "above. *Few lost* and *barely any*: 3 and 1 % of the objects are lost; *many*: 20 %; *as many found*: 5 % are "
-    "lost, and about as many found anew; *crowded*: 15 to 40 objects an image, 3 % lost; the others have 1 to 5.",
+    "above. The third column is the share of images that lose an object. *Few lost* and *barely any*: 3 and 1 % of the "
+    "objects are lost; *many*: 20 %; *as many found*: 5 % are lost, and about as many found anew; *crowded*: 15 to 40 "
+    "objects an image, 3 % lost; the others have 1 to 5. From *half of the objects of 15 % of the images* to *eight "
+    "classes*, populations were drawn after the interval was chosen.",
     "",
-    f"| figure, population | drop | {' | '.join(f'{number} images' for number in NUM_IMAGES)} |",
-    f"|---|---|{'---|' * len(NUM_IMAGES)}",
+    f"| figure, population | drop | images that lose | {' | '.join(f'{number} images' for number in NUM_IMAGES)} |",
+    f"|---|---|---|{'---|' * len(NUM_IMAGES)}",
 )
-_POPULATION = 4_000
+SUMMARY = "Intervals of average precision and F1 by what is lost (`python -m benchmarks.dense.coverage`)"
+_FROM = (0, 3, 10, 30)
+_SEED = 41
 _TRUTH_IMAGES, _TRUTH_SAMPLES = 1_000, 100
 _METRICS: tuple[DetectionRecordMetric, ...] = (MAP, MAP_50, AGREEMENT, AGREEMENT_50, OBJECTS)
 Draw = Callable[[np.random.Generator, int], tuple[float, float]]
@@ -54,6 +67,8 @@ class Detector:
         classes: of objects.
         missed, found: shares of the objects that the compressed model loses and finds anew, more in hard images.
         shift: by how many pixels it moves boxes, standard deviation.
+        noise: of scores, standard deviation.
+        hit: share of images in which all losses happen.
         objects: least and most of an image.
         side: of an image, in pixels.
         population: images.
@@ -64,6 +79,8 @@ class Detector:
     missed: float = 0.03
     found: float = 0.0
     shift: float = 0.5
+    noise: float = 0.03
+    hit: float = 1.0
     objects: tuple[int, int] = (1, 5)
     side: int = 200
     population: int = 4_000
@@ -76,12 +93,36 @@ _DETECTORS = (
     Detector(about="as many found as lost", missed=0.05, found=0.15),
     Detector(about="one class, few lost", classes=1),
     Detector(about="many classes", classes=12, missed=0.1),
+    Detector(about="half of the objects of 15 % of the images", classes=1, objects=(1, 6), missed=0.08, hit=0.15),
+    Detector(about="fifteen classes", classes=15, objects=(2, 6), missed=0.06, noise=0.05, side=300),
+    Detector(about="more found than lost", found=0.12, noise=0.06),
+    Detector(about="small images, many lost", classes=2, objects=(1, 2), missed=0.25, shift=1.5),
+    Detector(about="one class, barely any lost or found", classes=1, objects=(1, 3), missed=0.01, found=0.05),
+    Detector(about="all objects of 6 % of the images", objects=(2, 8), missed=0.05, hit=0.06, side=250),
+    Detector(about="eight classes, 40 % of the images", classes=8, objects=(1, 4), missed=0.15, noise=0.1, hit=0.4),
     Detector(about="crowded, few lost", objects=(15, 40), side=500, population=1_000),
 )
 
 
-def segmentation_cases() -> Iterator[tuple[str, float, Draw]]:
-    """Yield a title, the true drop and how to draw, for mean IoU."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is sampled.
+
+    Attributes:
+        title: of the row.
+        truth: the drop of the population.
+        losing: share of images that lose an object.
+        draw: returns the interval of a sample.
+    """
+
+    title: str
+    truth: float
+    losing: float = math.nan
+    draw: Draw
+
+
+def segmentation_cases() -> Iterator[Case]:
+    """Yield the cases of mean IoU."""
     for classes, share, damage in ((2, 1.0, 0.05), (5, 0.5, 0.8), (21, 0.1, 0.05)):
         images = segmented(classes, share, damage)
 
@@ -91,31 +132,39 @@ def segmentation_cases() -> Iterator[tuple[str, float, Draw]]:
             return MIOU.interval((float(count), *sums.ravel()), 0.95)
 
         title = f"mean IoU, {classes} classes, each but the first in {share:.0%} of images"
-        yield title, mean_iou_drop(images.sum(0)), draw
+        yield Case(title=title, truth=mean_iou_drop(images.sum(0)), draw=draw)
 
 
-def detection_cases(only: str) -> Iterator[tuple[str, float, Draw]]:
-    """Yield a title that holds ``only``, the true drop and how to draw, for metrics of detections."""
+def detection_cases(only: str) -> Iterator[Case]:
+    """Yield the cases of metrics of detections whose titles hold ``only``."""
     for detector in _DETECTORS:
         titles = {
             metric: f"{metric.label}, {plural(detector.classes, 'class', 'classes')}, {detector.about}"
             for metric in _METRICS
         }
         wanted = [metric for metric, title in titles.items() if only in title]
-        for metric, (before, after) in _records(wanted, detector).items() if wanted else ():
+        records = _records([*wanted, OBJECTS], detector) if wanted else {}
+        losing = float(np.mean([there > same for there, _, same in records[OBJECTS][1]])) if wanted else math.nan
+        for metric in wanted:
+            before, after = records[metric]
             truth = _expected(metric, before, after)
+            yield Case(title=titles[metric], truth=truth, losing=losing, draw=_drawing(metric, before, after))
 
-            def draw(
-                generator: np.random.Generator,
-                count: int,
-                metric: RecordMetric = metric,
-                before: list[Record] = before,
-                after: list[Record] = after,
-            ) -> tuple[float, float]:
-                chosen = generator.integers(0, len(before), count)
-                return metric.interval(packed_moments(before, after, chosen), 0.95)
 
-            yield titles[metric], truth, draw
+def _drawing(metric: DetectionRecordMetric, before: list[Record], after: list[Record]) -> Draw:
+    """Return how to draw an interval as the metric computes it; records are unpacked once, not in each sample."""
+    if not isinstance(metric, AveragePrecision):
+        return lambda generator, count: metric.interval(
+            packed_moments(before, after, generator.integers(0, len(before), count)), 0.95
+        )
+    sides = [[list(unpacked(record, len(metric.thresholds))) for record in side] for side in (before, after)]
+
+    def draw(generator: np.random.Generator, count: int) -> tuple[float, float]:
+        chosen = generator.integers(0, len(before), count).tolist()
+        first, second = (tables_of_matches([side[index] for index in chosen]) for side in sides)
+        return metric.interval_of(precision_drop(first, second, count, own=not metric.needs_labels), 0.95)
+
+    return draw
 
 
 def _records(
@@ -152,12 +201,13 @@ def _compressed(
 ) -> np.ndarray:
     """Return the detections of the compressed model: some are lost, some of the objects not seen before are found."""
     harder = 0.5 + 1.75 * hard
-    kept = generator.random(len(before)) > detector.missed * harder
+    losses = 1.0 if detector.hit == 1 else (generator.random() < detector.hit) / detector.hit  # times ``missed``
+    kept = generator.random(len(before)) > detector.missed * harder * losses
     new = generator.random(len(unseen[0])) < detector.found * harder
     after = np.concatenate([before[kept], detections(unseen[0][new], unseen[1][new], 0.0, 2.0, generator)])
     after[:, 2:] += generator.normal(0, detector.shift, (len(after), 4))
     after[:, 4:] = np.maximum(after[:, 4:], after[:, 2:4] + 1)
-    after[:, 0] = np.clip(after[:, 0] + generator.normal(0, 0.03, len(after)), SURE_SCORE, 1)
+    after[:, 0] = np.clip(after[:, 0] + generator.normal(0, detector.noise, len(after)), SURE_SCORE, 1)
     return after[np.argsort(-after[:, 0])]
 
 
@@ -179,14 +229,31 @@ def _with_mistakes(rows: np.ndarray, labels: np.ndarray, hard: float, generator:
     return found[np.argsort(-found[:, 0])]
 
 
-def covered(truth: float, draw: Draw, count: int, samples: int) -> str:
-    """Return the share of samples whose interval holds ``truth``."""
-    generator, below, above = np.random.default_rng(count), 0, 0
+def covered(case: Case, count: int, samples: int) -> str:
+    """Return the share of samples whose interval holds the truth."""
+    generator, below, above = np.random.default_rng([_SEED, count]), 0, 0
     for _ in range(samples):
-        low, high = draw(generator, count)
-        below += high < truth
-        above += low > truth or math.isnan(low)
+        low, high = case.draw(generator, count)
+        below += high < case.truth
+        above += low > case.truth or math.isnan(low)
     return f"{1 - (below + above) / samples:.3f} ({samples}; {below / samples:.3f}, {above / samples:.3f})"
+
+
+def summary() -> list[str]:
+    """Return a table of the cells in ``RESULTS.md`` by the expected number of images that lose an object."""
+    counts = np.zeros((len(_FROM), 3), dtype=int)
+    for row in rows_of(TITLE, HEAD):
+        _, _, losing, *cells = (cell.strip() for cell in row.strip("| ").split("|"))
+        for number, cell in zip(NUM_IMAGES, cells, strict=True):
+            if losing != "-":
+                place = np.searchsorted(_FROM, float(losing) * number, side="right") - 1
+                counts[place, np.searchsorted((0.93, 0.9701), float(cell[:5]), side="right")] += 1
+    names = [f"{low} to {high}" for low, high in itertools.pairwise(_FROM)] + [f"{_FROM[-1]} or more"]
+    return [
+        "| images that lose an object, expected | cells | below .93 | .93 to .97 | above |",
+        "|---|---|---|---|---|",
+        *(f"| {name} | {sum(row)} | {' | '.join(map(str, row))} |" for name, row in zip(names, counts, strict=True)),
+    ]
 
 
 def main() -> None:
@@ -195,12 +262,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--only", default="", help="part of a row's title")
     asked = parser.parse_args()
-    for title, truth, draw in itertools.chain(segmentation_cases(), detection_cases(asked.only)):
-        if asked.only in title:
-            cells = [covered(truth, draw, count, asked.samples) for count in NUM_IMAGES]
-            row = f"| {title} | {truth:.4f} | {' | '.join(cells)} |"
+    for case in itertools.chain(segmentation_cases(), detection_cases(asked.only)):
+        if asked.only in case.title:
+            cells = [covered(case, count, asked.samples) for count in NUM_IMAGES]
+            losing = "-" if math.isnan(case.losing) else f"{case.losing:.3f}"
+            row = f"| {case.title} | {case.truth:.4f} | {losing} | {' | '.join(cells)} |"
             print(row, flush=True)
             write_row(TITLE, HEAD, row)
+            write_section(SUMMARY, [*summary(), "", machine()])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ What kind of difference decides the interval; each was chosen by its measured co
 any sign (loss)              :func:`mean_interval`, Student's t widened where skewness asks for it
 never negative (KL)          :func:`nonnegative_mean_interval`, Hall's correction for skewness
 ratio of two sums (SQNR)     :func:`ratio_interval`, delta method on the log scale
-any function of all (mAP)    :func:`score_interval`, a score interval from a jackknife
+any function of all (mAP)    :func:`gamma_interval`, exact of a Poisson number
 ===========================  =================================================================
 
 One image says nothing about spread: intervals of means are then as wide as the metric's range.
@@ -22,13 +22,14 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
-from scipy.special import betainc, ndtri, stdtrit
+from scipy.special import betainc, gammainccinv, gammaincinv, ndtr, ndtri, stdtrit
 
 from senseapp.core.errors import InvalidInput
 
 Interval = tuple[float, float]
 
 LARGEST_EXPONENT = math.log(sys.float_info.max)  # beyond it float64 overflows
+_LEAST_SKEWNESS = 1e-4  # below it a gamma distribution is a normal one
 _ROUNDING = 1e-12  # a variance below this share of the mean square is float64 cancellation, not spread
 
 
@@ -160,27 +161,63 @@ def _degenerate(num_samples: int, sums: tuple[float, float, float], floor: float
     return None
 
 
-def score_interval(
-    estimate: float, variance: float, third: float, num_samples: int, confidence: float = 0.95
+def gamma_interval(
+    estimate: float,
+    variance: float,
+    third: float,
+    num_samples: int,
+    confidence: float = 0.95,
+    *,
+    loss: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    gain: tuple[float, float, float] = (0.0, 0.0, 0.0),
 ) -> Interval:
-    """Score interval of any figure of ``num_samples`` images, from the variance and third central moment of it.
+    """Exact interval of a Poisson number, for any figure of ``num_samples`` images with a variance and a third moment.
 
-    Both depend on the true figure: where more objects are lost, their number varies more. To first order the variance
-    changes by ``third`` / ``variance`` for each unit of the figure, as in an exponential family, and just so of a
-    count. The interval has the figures whose distance to the estimate is at most the quantile of Student's t times the
-    root of the variance that would hold there; but no variance below ``variance`` is assumed, as a figure in which
-    losses and gains cancel varies no less than one with losses alone.
+    A figure that sums rare losses is like a multiple of a Poisson number plus a constant: the number ``variance``³ /
+    ``third``² and the multiple ``third`` / ``variance`` have the same variance and third central moment. The ends are
+    those of the exact interval of that number, quantiles of gamma distributions, and without skewness those of
+    Student's t. As for the exact interval, the upper end is that after one more loss, the lower end that after one more
+    gain.
 
-    Source: Bartlett (1953), Approximate confidence intervals, Biometrika 40, 12-19; the variance's change: McCullagh
-    and Nelder (1989), Generalized Linear Models, section 2.2.2.
+    Args:
+        estimate: the measured figure.
+        variance: of ``estimate``.
+        third: central moment of ``estimate``.
+        num_samples: images, which decide how much wider than a normal quantile the tails are.
+        confidence: of the interval.
+        loss: mean, mean square and mean cube of what one more loss adds.
+        gain: mean, mean square and mean cube of what one more gain takes away; of mere losses 0.
+
+    Source: Garwood (1936), Fiducial limits for the Poisson distribution, Biometrika 28, 437-442; Fay and Feuer (1997),
+    Confidence intervals for directly standardized rates, Statistics in Medicine 16, 791-801, for weighted sums and one
+    more event; Bowers et al. (1997), Actuarial Mathematics, 2nd ed., section 12.5, for three moments.
+
+    >>> low, high = gamma_interval(5.0, 5.0, 5.0, 10**6, loss=(1.0, 1.0, 1.0))
+    >>> (round(low, 2), round(high, 2))
+    (1.62, 11.67)
     """
     _check(num_samples, confidence)
+    tail = float(ndtr(-_t_quantile(num_samples, confidence)))
+    low = -_gamma_end(gain[0] - estimate, variance + gain[1], gain[2] - third, tail)
+    high = _gamma_end(loss[0] + estimate, variance + loss[1], loss[2] + third, tail)
+    return min(low, estimate), max(high, estimate)
+
+
+def _gamma_end(centre: float, variance: float, third: float, tail: float) -> float:
+    """Return above which a share ``tail`` of a translated gamma distribution lies.
+
+    Its mean is ``centre``, its variance ``variance`` and its shape ``variance``³ / ``third``²; a negative ``third``
+    mirrors it.
+    """
     if variance <= 0:
-        return estimate, estimate
-    quantile = _t_quantile(num_samples, confidence)
-    shift, plain = quantile**2 * third / variance / 2, quantile * math.sqrt(variance)
-    reach = math.hypot(plain, shift)
-    return estimate - max(plain, reach - shift), estimate + max(plain, reach + shift)
+        return centre
+    deviation = math.sqrt(variance)
+    skewness = third / deviation**3
+    if abs(skewness) < _LEAST_SKEWNESS:
+        return centre - deviation * float(ndtri(tail))
+    shape = skewness**-2
+    quantile = float(gammainccinv(shape, tail) if skewness > 0 else gammaincinv(shape, tail))
+    return centre + deviation * (quantile - shape) * skewness
 
 
 def mean_interval(num_samples: int, sums: tuple[float, float, float], confidence: float = 0.95) -> Interval:

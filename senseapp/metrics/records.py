@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments
@@ -27,6 +27,30 @@ _ROUNDING = 1e-12  # a difference below it is float64 cancellation
 
 Record = Sequence[float]
 """What one image adds, as numbers."""
+_Value = TypeVar("_Value", "float", "NDArray[np.float64]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """What images say about how much worse a metric is after compression.
+
+    Attributes:
+        estimate: of the drop.
+        without: the drop of all images but each group, (groups,); NaN where it has no value.
+        smallest: mean, mean square and mean cube of what one more loss of the smallest kind would take.
+        shares: what each image would take if all were lost there, (N,).
+        rounding: variance of ``estimate`` by rounding that ``without`` lacks.
+        unrounded: by how much more ``estimate`` would be rounded up on average after one more loss.
+        number: of the images that say something.
+    """
+
+    estimate: float
+    without: NDArray[np.float64]
+    smallest: tuple[float, float, float]
+    shares: NDArray[np.float64]
+    rounding: float = 0.0
+    unrounded: float = 0.0
+    number: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,55 +109,46 @@ class RecordMetric(Metric):
         before, after = (self.value_of(side) for side in sides_of(moments))
         return before, after, self._worsening(before, after)
 
-    def smooth_values_of(self, records: Sequence[Record], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return :meth:`values_of` without the rounding that would hide what one image changes."""
-        return self.values_of(records, counts)
-
-    def rounding_variance(self, records: Sequence[Record]) -> float:
-        """Return the variance of a drop by the rounding that :meth:`smooth_values_of` leaves out."""
-        return 0.0
-
     def smallest_loss(self, records: Sequence[Record], value: float) -> float:
-        """Return the effect of the smallest loss on ``value``, the metric of ``records``: of a share, one image."""
-        return 1 / len(records) if self.is_share else 0.0
+        """Return what the smallest loss would take from ``value``, the metric of ``records``: an image's share."""
+        return value / len(records) if self.is_share else 0.0
+
+    def shares(self, records: Sequence[Record], value: float) -> NDArray[np.float64]:
+        """Return what each image would take from ``value`` if all were lost there, (N,)."""
+        import numpy as np
+
+        return np.full(len(records), value / len(records) if self.is_share else 0.0)
+
+    def drop(self, before: Sequence[Record], after: Sequence[Record]) -> Drop:
+        """Return what images, whose records come before and after compression, say about the drop."""
+        value, left_out = self.value_of(before), jackknife_weights(len(before))
+        smallest = self.smallest_loss(before, value or 1.0)
+        return Drop(
+            estimate=self._worsening(value, self.value_of(after)),
+            without=self._worsening(self.values_of(before, left_out), self.values_of(after, left_out)),
+            smallest=(smallest, smallest**2, smallest**3),
+            shares=self.shares(before, value or 1.0),
+            number=len(before),
+        )
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the score interval from a jackknife over images, as if one more loss of the smallest kind were seen.
+        """Return the interval of a Poisson number from a jackknife over images, as if one more loss were seen.
 
         Without that loss, images on which none was seen would exclude all of them: where 2 of 90 objects are lost on
-        average, one set of images in seven has none lost. Samples for which the metric has no value are left out.
+        average, one set of images in seven has none lost. It is one of the smallest kind, or as large a share of an
+        image as was lost on others, since losses of one image come together. With labels, there may be one more gain
+        as well. Samples for which the metric has no value are left out.
 
-        Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 11, the jackknife; Agresti and
-        Coull (1998), Approximate is better than "exact", The American Statistician 52, added observations; for the rest
-        :func:`~senseapp.metrics.intervals.score_interval`.
+        Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 11, the jackknife; for the rest
+        :func:`~senseapp.metrics.intervals.gamma_interval`.
         """
         if not moments[0]:
             raise InvalidInput("An interval needs at least one image.")
-        before, after = sides_of(moments)
-        sign = 1 if self.higher_is_better else -1
-        left_out = jackknife_weights(len(before))
-        value, compressed = self.value_of(before), self.value_of(after)
-        deltas = sign * (self.smooth_values_of(before, left_out) - self.smooth_values_of(after, left_out))
-        smallest = self.smallest_loss(before, value)
-        rounding = self.rounding_variance(before)
-        return self.interval_of(sign * (value - compressed), deltas, smallest, rounding, len(before), confidence)
+        return self.interval_of(self.drop(*sides_of(moments)), confidence)
 
-    def interval_of(
-        self,
-        estimate: float,
-        deltas: NDArray[np.float64],
-        smallest: float,
-        rounding: float,
-        number: int,
-        confidence: float,
-    ) -> Interval:
-        """Return the interval of a drop from its ``estimate`` and ``deltas``, what it is without each group of images.
-
-        ``smallest`` is the loss that is added to those that were seen, ``rounding`` the variance of ``estimate`` that
-        ``deltas`` lack, ``number`` that of the images that say something. Nothing lies below 0 where the original model
-        is the truth.
-        """
-        low, high = _jackknife_interval(estimate, deltas, smallest, rounding, number, confidence)
+    def interval_of(self, drop: Drop, confidence: float) -> Interval:
+        """Return the interval of a drop; nothing lies below 0 where the original model is the truth."""
+        low, high = _jackknife_interval(drop, confidence, gains=self.needs_labels)
         if not self.is_share or math.isnan(low):
             return low, high
         return max(-1.0 if self.needs_labels else 0.0, low), min(1.0, high)
@@ -154,7 +169,7 @@ class RecordMetric(Metric):
         losses = _losses_with_the_worst(self, tuple(moments))
         return percentiles(losses, int(moments[0]), 2 * confidence - 1, method="higher")[1]
 
-    def _worsening(self, before: float, after: float) -> float:
+    def _worsening(self, before: _Value, after: _Value) -> _Value:
         return before - after if self.higher_is_better else after - before
 
 
@@ -195,26 +210,54 @@ def jackknife_weights(number: int) -> NDArray[np.float64]:
     return weights
 
 
-def _jackknife_interval(
-    estimate: float, deltas: NDArray[np.float64], smallest: float, rounding: float, number: int, confidence: float
-) -> Interval:
+def _jackknife_interval(drop: Drop, confidence: float, *, gains: bool) -> Interval:
     """Return the interval of a drop from what it is without each group of images, and one more loss."""
     import numpy as np
 
-    from senseapp.metrics.intervals import score_interval
+    from senseapp.metrics.intervals import gamma_interval
 
-    known = deltas[np.isfinite(deltas)]
-    groups = len(known)
-    if math.isnan(estimate):
+    finite = np.isfinite(drop.without)
+    known, groups = drop.without[finite], int(finite.sum())
+    number = min(groups, drop.number)
+    if math.isnan(drop.estimate):
         return math.nan, math.nan
-    if min(groups, number) < 2:
-        return estimate - 1, estimate + 1
+    if number < 2:
+        return drop.estimate - 1, drop.estimate + 1
     influences = (known.mean() - known) * (groups - 1)
     influences[abs(influences) < _ROUNDING] = 0
     variance = float((influences**2).sum()) / (groups * (groups - 1))
     third = float((influences**3).sum()) / groups**3
-    rounded = variance + rounding if variance else 0.0  # what no image changes is rounded alike before and after
-    return score_interval(estimate, rounded + smallest**2, third + smallest**3, min(groups, number), confidence)
+    rounded = variance + drop.rounding if variance else 0.0  # what no image changes is rounded alike before and after
+    like_others = _loss_of_an_image(influences / groups, drop.shares, finite)
+    mean, square, cube = map(max, drop.smallest, like_others)
+    return gamma_interval(
+        drop.estimate,
+        rounded,
+        third,
+        number,
+        confidence,
+        loss=(mean + drop.unrounded, square, cube),
+        gain=drop.smallest if gains else (0.0, 0.0, 0.0),
+    )
+
+
+def _loss_of_an_image(
+    influences: NDArray[np.float64], shares: NDArray[np.float64], finite: NDArray[np.bool_]
+) -> tuple[float, float, float]:
+    """Return mean, mean square and mean cube of what an image takes where as much of it is lost as of others.
+
+    ``influences`` are what groups of images, those that are ``finite``, add to the drop; ``shares`` what each image
+    would add if all were lost there. Groups count by what they add.
+    """
+    import numpy as np
+
+    added = influences.clip(0)
+    if not added.any():
+        return 0.0, 0.0, 0.0
+    whole = ((1 - jackknife_weights(len(shares))) @ shares)[finite]
+    lost = np.divide(added, whole, out=(added > 0).astype(np.float64), where=whole > 0).clip(0, 1)
+    mean, square, cube = (float(added @ lost**power / added.sum() * (shares**power).mean()) for power in (1, 2, 3))
+    return mean, square, cube
 
 
 def percentiles(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
-from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, NUM_RECALLS, SURE_SCORE, THRESHOLDS
-from senseapp.metrics.records import Record, RecordMetric, jackknife_weights, sides_of
+from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, SURE_SCORE, THRESHOLDS
+from senseapp.metrics.records import Drop, Record, RecordMetric, sides_of
 from senseapp.metrics.rows import unbounded
 
 if TYPE_CHECKING:
@@ -129,61 +129,36 @@ class AveragePrecision(DetectionRecordMetric):
 
         Without any object it is unknown, NaN; but of the original model's own boxes there is then none to lose, 1.
         """
-        return self._values_of(records, counts, smooth=False)
-
-    def smooth_values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
-        """Return the same over all recalls, not 101."""
-        return self._values_of(records, counts, smooth=True)
-
-    def _values_of(self, records: Sequence[Record], counts: Floats, *, smooth: bool) -> Floats:
         import numpy as np
 
         from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
 
-        found = mean_average_precision(tables_of(records, len(self.thresholds)), counts, smooth=smooth)
+        found = mean_average_precision(tables_of(records, len(self.thresholds)), counts)
         return found if self.needs_labels else np.where(np.isnan(found), 1.0, found)
 
-    def rounding_variance(self, records: Sequence[Record]) -> float:
-        """Return that of 101 recalls: each class and threshold is rounded by up to half a recall, before and after."""
-        from senseapp.metrics.detection.matching import unpacked
+    def drop(self, before: Sequence[Record], after: Sequence[Record]) -> Drop:
+        """Return what images say about the drop."""
+        from senseapp.metrics.detection.average_precision import precision_drop, tables_of
 
-        found = {
-            each.label for record in records for each in unpacked(record, len(self.thresholds)) if each.num_objects
-        }
-        return self._class_rounding() / max(1, len(found))
-
-    def _class_rounding(self) -> float:
-        sides = 2 if self.needs_labels else 1  # against its own boxes the original model reaches a recall of 1
-        return sides / (12 * NUM_RECALLS**2 * len(self.thresholds))
-
-    def smallest_loss(self, records: Sequence[Record], value: float) -> float:
-        """Return what an object takes with it on average: its share of ``value``."""
-        from senseapp.metrics.detection.matching import unpacked
-
-        objects = sum(each.num_objects for record in records for each in unpacked(record, len(self.thresholds)))
-        return (value or 1.0) / (objects or len(records))
+        first, second = (tables_of(side, len(self.thresholds)) for side in (before, after))
+        return precision_drop(first, second, len(before), own=not self.needs_labels)
 
     def of_classes(self, moments: Moments, confidence: float) -> tuple[ClassPrecision, ...]:
         """Return what each class that has an object loses, with intervals of one jackknife."""
         import numpy as np
 
-        from senseapp.metrics.detection.average_precision import average_precisions, tables_of
+        from senseapp.metrics.detection.average_precision import average_precisions, precision_drop, tables_of
 
         before, after = (tables_of(side, len(self.thresholds)) for side in sides_of(moments))
-        number = int(moments[0])
-        left_out, found = jackknife_weights(number), []
+        number, found = int(moments[0]), []
         for label, table in before.items():
             holding = int((table.num_objects > 0).sum())  # images
             if not holding:
                 continue
-            pair = (table, after[label])
-            old, new = (float(average_precisions(each, np.ones((1, number))).mean()) for each in pair)
-            without, new_without = (average_precisions(each, left_out, smooth=True).mean(axis=1) for each in pair)
-            smallest = (old or 1.0) / float(table.num_objects.sum())
-            low, high = self.interval_of(
-                old - new, without - new_without, smallest, self._class_rounding(), holding, confidence
-            )
-            found.append(ClassPrecision(label=label, before=old, delta=old - new, low=low, high=high))
+            drop = precision_drop({label: table}, {label: after[label]}, number, own=not self.needs_labels)
+            low, high = self.interval_of(replace(drop, number=holding), confidence)
+            old = float(average_precisions(table, np.ones((1, number))).mean())
+            found.append(ClassPrecision(label=label, before=old, delta=drop.estimate, low=low, high=high))
         return tuple(found)
 
 
@@ -221,6 +196,12 @@ class ObjectsKept(DetectionRecordMetric):
     def smallest_loss(self, records: Sequence[Record], value: float) -> float:
         """Return what one object that is not found takes from F1, 1 before: half of its share."""
         return 1 / (2 * (sum(float(objects) for objects, _, _ in records) or len(records)))
+
+    def shares(self, records: Sequence[Record], value: float) -> Floats:
+        """Return what the objects of each image take from F1 if none of them is found, (N,)."""
+        import numpy as np
+
+        return np.array([float(objects) for objects, _, _ in records]) * self.smallest_loss(records, value)
 
     def kept_text(self, change: MetricChange) -> str:
         """Return how many of the original's objects are found as before."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.metrics.detection.matching import Floats, unpacked
+from senseapp.metrics.detection.matching import ClassRecord, Floats, unpacked
 from senseapp.metrics.detection.rules import NUM_RECALLS, THRESHOLDS
-from senseapp.metrics.records import Record
+from senseapp.metrics.records import Drop, Record, jackknife_weights
 
 RECALLS: Floats = np.linspace(0.0, 1.0, NUM_RECALLS)
 _TINY = np.spacing(1)
@@ -35,11 +36,16 @@ class ClassTable:
 
 def tables_of(records: Sequence[Record], num_thresholds: int = len(THRESHOLDS)) -> dict[int, ClassTable]:
     """Return the table of each class that records of images name."""
+    return tables_of_matches([list(unpacked(record, num_thresholds)) for record in records])
+
+
+def tables_of_matches(matches: Sequence[Sequence[ClassRecord]]) -> dict[int, ClassTable]:
+    """Return the table of each class from the records of the classes in each image."""
     found: dict[int, list[tuple[int, Floats, NDArray[np.bool_], NDArray[np.bool_]]]] = {}
     objects: dict[int, Floats] = {}
-    for image, record in enumerate(records):
-        for each in unpacked(record, num_thresholds):
-            objects.setdefault(each.label, np.zeros(len(records)))[image] += each.num_objects
+    for image, classes in enumerate(matches):
+        for each in classes:
+            objects.setdefault(each.label, np.zeros(len(matches)))[image] += each.num_objects
             rows = found.setdefault(each.label, [])
             rows.append((image, each.scores, each.right, ~each.right & ~each.ignored))
     return {label: _table(objects[label], rows) for label, rows in sorted(found.items())}
@@ -64,31 +70,37 @@ def average_precisions(table: ClassTable, weights: Floats, *, smooth: bool = Fal
     ``weights`` are how often each image counts, (draws, images). Where ``smooth``, precision is averaged over all
     recalls and not over 101, which would round what one image changes.
     """
-    thresholds, count = table.right.shape
     totals = weights @ table.num_objects  # (draws,)
-    found = np.zeros((len(weights), thresholds))
-    step = max(1, _DRAWS_AT_ONCE // max(1, count))
+    kinds = [kind.tobytes() for kind in np.stack([table.right, table.wrong], axis=1)]
+    alike = [kinds.index(kind) for kind in kinds]  # the first threshold with the same outcomes, (thresholds,)
+    found = np.zeros((len(weights), len(kinds)))
+    step = max(1, _DRAWS_AT_ONCE // max(1, len(table.images)))
     for start in range(0, len(weights), step):
         drawn = slice(start, start + step)
         each = weights[drawn][:, table.images]  # (draws, n)
-        for row in range(thresholds):
-            right = np.cumsum(each * table.right[row], axis=1)
-            wrong = np.cumsum(each * table.wrong[row], axis=1)
-            found[drawn, row] = _area(right, wrong, totals[drawn], smooth=smooth)
+        everything = np.cumsum(each, axis=1)
+        for row in sorted(set(alike)):
+            right, counted = table.right[row], table.right[row] | table.wrong[row]
+            numbers = everything if counted.all() else np.cumsum(each * counted, axis=1)
+            found[drawn, row] = _area(each[:, right], numbers[:, right], totals[drawn], smooth=smooth)
     found[totals == 0] = np.nan
-    return found
+    return found[:, alike]
 
 
-def _area(right: Floats, wrong: Floats, totals: Floats, *, smooth: bool) -> Floats:
-    """Return the mean over recalls of the best precision at that recall or a higher one, (draws,)."""
-    if not right.shape[1]:
-        return np.zeros(len(right))
-    recall = right / np.maximum(totals, _TINY)[:, None]
-    precision = right / (right + wrong + _TINY)
+def _area(hits: Floats, numbers: Floats, totals: Floats, *, smooth: bool) -> Floats:
+    """Return the mean over recalls of the best precision at that recall or a higher one, (draws,).
+
+    ``hits`` are how often each right detection counts, (draws, right); ``numbers`` those of all detections up to it.
+    """
+    if not hits.shape[1]:
+        return np.zeros(len(hits))
+    right = np.cumsum(hits, axis=1)
+    precision = right / (numbers + _TINY)
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
     if smooth:
-        over_all: Floats = (best * np.diff(recall, axis=1, prepend=0)).sum(axis=1)
+        over_all: Floats = (best * hits).sum(axis=1) / np.maximum(totals, _TINY)
         return over_all
+    recall = right / np.maximum(totals, _TINY)[:, None]
     reached = np.searchsorted(RECALLS, recall.ravel(), side="right").reshape(recall.shape)
     gained = np.diff(reached, axis=1, prepend=0)
     area: Floats = (best * gained).sum(axis=1) / len(RECALLS)
@@ -109,3 +121,70 @@ def mean_average_precision(
     sums = np.where(known, each, 0.0).sum(axis=0)
     means: Floats = np.divide(sums, counts, out=np.full(len(weights), np.nan), where=counts > 0)
     return means
+
+
+def precision_drop(before: dict[int, ClassTable], after: dict[int, ClassTable], number: int, *, own: bool) -> Drop:
+    """Return what ``number`` images say about the drop of mean average precision.
+
+    ``own`` says that the objects are the original model's boxes, of which it finds all: where there is none, it loses
+    none. The jackknife averages precision over all recalls.
+    """
+    ones, left_out = np.ones((1, number)), jackknife_weights(number)
+    empty = 1.0 if own else math.nan
+    value, compressed = (_or(empty, mean_average_precision(side, ones)) for side in (before, after))
+    kept, left = (_or(empty, mean_average_precision(side, left_out, smooth=True)) for side in (before, after))
+    objects = {label: table.num_objects for label, table in after.items() if table.num_objects.any()}
+    totals = {label: float(each.sum()) for label, each in objects.items()}
+    rounding = [_rounding(side, totals, full=not own) for side in ([after] if own else [before, after])]
+    whole = float(value[0]) or 1.0
+    parts = [each * (whole / (len(objects) * totals[label])) for label, each in objects.items()]
+    return Drop(
+        estimate=float(value[0] - compressed[0]),
+        without=kept - left,
+        smallest=_one_more_loss(np.array(list(totals.values())), whole, number),
+        shares=np.sum(parts, axis=0) if parts else np.full(number, whole / number),
+        rounding=sum(rounding),
+        unrounded=_unrounded(after, totals) if own else 0.0,
+        number=number,
+    )
+
+
+def _or(value: float, values: Floats) -> Floats:
+    """Return ``values`` with ``value`` in place of NaN."""
+    return np.where(np.isnan(values), value, values)
+
+
+def _one_more_loss(objects: Floats, value: float, number: int) -> tuple[float, float, float]:
+    """Return mean, mean square and mean cube of what an object takes from ``value`` that is lost at random.
+
+    One of a class takes its share of the class, and that its share of the mean; ``objects`` are those of each class.
+    """
+    total = float(objects.sum())
+    if not total:
+        return value / number, (value / number) ** 2, (value / number) ** 3
+    shares = value / (len(objects) * objects)
+    mean, square, cube = (float((objects * shares**power).sum()) / total for power in (1, 2, 3))
+    return mean, square, cube
+
+
+def _rounding(tables: dict[int, ClassTable], objects: dict[int, float], *, full: bool) -> float:
+    """Return the variance by which 101 recalls round the mean average precision of one side.
+
+    A class and threshold is rounded by up to half a recall; thresholds at which as many objects are found are rounded
+    alike. A recall of 1 is not rounded where the other side reaches it as well, unless ``full`` counts it.
+    """
+    variance = 0.0
+    for label, total in objects.items():
+        found, alike = np.unique(tables[label].right.sum(axis=1), return_counts=True)
+        shares = alike / alike.sum()
+        variance += float((shares[full | (found < total)] ** 2).sum())
+    return variance / (12 * NUM_RECALLS**2 * max(1, len(objects)) ** 2)
+
+
+def _unrounded(tables: dict[int, ClassTable], objects: dict[int, float]) -> float:
+    """Return what rounding takes on average as soon as each class loses an object, beyond what it takes already.
+
+    A recall of 1 reaches all of 101, another one on average half a recall less than its share.
+    """
+    whole = [float((tables[label].right.sum(axis=1) == total).mean()) for label, total in objects.items()]
+    return sum(whole) / max(1, len(whole)) / (2 * NUM_RECALLS)
