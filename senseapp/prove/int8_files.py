@@ -30,6 +30,7 @@ _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _SECONDS = 240.0  # of all that is tried; files are made of what was found by then
+_LEAST_SECONDS = 40.0  # of the choice of parts in float, whatever fitting took
 _FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the float file on these images, at most
 _FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
 _CALLS = 3  # whose quickest says how long
@@ -363,7 +364,7 @@ class Int8Search:
             holds_time=lambda content: times.is_within(self._placed(content), most_time),
             uses_time=not self._by_answers,
             progress=self._steps.progress,
-            seconds=self._steps.left(_SEARCH_SHARE),
+            seconds=max(self._steps.left(_SEARCH_SHARE), _LEAST_SECONDS),
         )
 
     def _most_time(self, all_int8: bytes) -> float:

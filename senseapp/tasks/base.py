@@ -153,8 +153,28 @@ class AnswerDrop:
     high: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualInput:
+    """How the networks of a family take pictures.
+
+    Attributes:
+        family: its name, for people.
+        to_bytes: whether values are from 0 to 255; else from 0 to 1.
+        channel_order: ``rgb`` or ``bgr``.
+    """
+
+    family: str
+    to_bytes: bool
+    channel_order: str = "rgb"
+
+
 class OutputReader(Protocol):
     """Makes of each raw output of a network what its task reads; it can be pickled."""
+
+    @property
+    def usual_input(self) -> UsualInput | None:
+        """How networks with such outputs take pictures; None where they differ in that."""
+        ...
 
     @property
     def sentence(self) -> str:
@@ -405,6 +425,8 @@ class Task(ABC):
     def preview_line(self, value: float, images: str) -> str:
         """Return one sentence on the shown metric of the uncompressed model over so many ``images``."""
         metric = METRICS[self.shown_metric]
+        if math.isnan(value):
+            return f"Uncompressed, {metric.label} is not known: no annotation of {images} is of a class of the model."
         return f"Uncompressed, {metric.label} is {metric.value_text(value)} over {images}."
 
     def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:

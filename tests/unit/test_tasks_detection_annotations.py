@@ -159,6 +159,25 @@ def test_classes_by_number_where_the_model_has_no_names() -> None:
 
 
 @pytest.mark.parametrize(
+    ("num_outputs", "expected", "behind"), [(2, [0, 1], ""), (3, [1, 2], ", behind the background")]
+)
+def test_as_many_classes_with_higher_numbers_are_matched_by_order(
+    num_outputs: int, expected: list[int], behind: str
+) -> None:
+    target = {
+        "boxes": torch.zeros(2, 4),
+        "labels": torch.tensor([3, 7]),
+        "crowd": torch.zeros(2, dtype=torch.bool),
+        "names": ("", ""),
+    }
+    names = ("", "", "", "cat", "", "", "", "dog")
+    fitted = fit_classes((target,), names, (), num_outputs)
+    assert fitted.values[0]["labels"].tolist() == expected
+    assert fitted.notes == (f"Classes are matched by their order: the file and the model have as many{behind}.",)
+    assert fitted.names[-2:] == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
     "text", ["names: [cat, 'dog']", "nc: 2\nnames:\n  - cat\n  - dog\n", 'names:\n  0: cat\n  1: "dog"\ntrain: x']
 )
 def test_names_in_yaml(text: str) -> None:

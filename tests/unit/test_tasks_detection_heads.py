@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from torch import Tensor
 from senseapp.core.errors import UnsupportedModel
 from senseapp.metrics.detection.detections import candidates_of, detections_of
 from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.onnx.preparation import UsualPreparation
+from senseapp.tasks.base import UsualInput
 from senseapp.tasks.detection import DETECTION
-from senseapp.tasks.detection.heads import DetectorRows, read_heads
+from senseapp.tasks.detection.heads import DetectorRows, HeadReader, read_heads
 from senseapp.tasks.detection.heads_layouts import decode, recognise
 
 SIDE, CLASSES = 64, 3
@@ -294,3 +298,24 @@ def test_a_reader_decodes_what_is_rounded_as_it_decodes_the_original() -> None:
     rows = read_heads(reader(rounded)).rows
     assert set(rows[..., KIND].flatten().tolist()) == {RowKind.SOFTMAX}
     torch.testing.assert_close(rows[..., BOX], boxes)
+
+
+def test_heads_of_a_known_family_say_how_pictures_are_prepared() -> None:
+    """By the families' own code: YOLOX takes what OpenCV reads, ImageNet's mean and std are of none of them."""
+    shifts = torch.cat([torch.rand(2, CELLS, 2), torch.zeros(2, CELLS, 2), rare(2, CELLS, CLASSES + 1)], dim=2)
+    yolox = HeadReader.of(shifts, (SIDE, SIDE)).usual_input
+    face = HeadReader.of(centerface(), (48, 32)).usual_input
+    assert (yolox, face) == (
+        UsualInput(family="YOLOX", to_bytes=True, channel_order="bgr"),
+        UsualInput(family="CenterFace", to_bytes=True),
+    )
+    shape, none = (3, SIDE, SIDE), (0.0, 0.0, 0.0)
+    usual = UsualPreparation(
+        preprocessing=Preprocessing(input_shape=shape, mean=none, std=(1.0,) * 3), words="", assumed=True
+    )
+    found = usual.of_family(yolox)
+    assert found.preprocessing == Preprocessing(
+        input_shape=shape, mean=none, std=(1 / 255,) * 3, channel_order="bgr", fit="letterbox"
+    )
+    assert found.words == "values from 0 to 255, channels in the order bgr"
+    assert replace(usual, assumed=False).of_family(yolox).preprocessing == usual.preprocessing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.sources.building import channel_statistics
+from senseapp.tasks.base import UsualInput
 
 _CLASSIFIER_CROP = 224 / 256  # of timm and torchvision: the middle 224 pixels of 256
 _SMALLEST_CROPPED = 64  # pixels: data sets of smaller pictures, such as CIFAR, are trained on whole ones
@@ -23,11 +24,33 @@ _BYTE_OFFSET, _BYTE_FACTOR = 2.0, 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualPreparation:
-    """A preparation of images, what it is called beside others, and sentences on why it was taken."""
+    """A preparation of images, what it is called beside others, and sentences on why it was taken.
+
+    Attributes:
+        assumed: whether neither the file nor its first nodes tell of it.
+    """
 
     preprocessing: Preprocessing
     words: str
     notes: tuple[str, ...] = ()
+    assumed: bool = False
+
+    def of_family(self, usual: UsualInput | None) -> UsualPreparation:
+        """Return how networks of a family take pictures, where nothing tells of this one; whole pictures, then."""
+        if usual is None or not self.assumed:
+            return self
+        values = f"values from 0 to {255 if usual.to_bytes else 1}"
+        words = values if usual.channel_order == "rgb" else f"{values}, channels in the order {usual.channel_order}"
+        own, std = self.preprocessing, 1 / 255 if usual.to_bytes else 1.0
+        found = replace(
+            own,
+            mean=tuple(0.0 for _ in own.mean),
+            std=tuple(std for _ in own.std),
+            channel_order=usual.channel_order,
+            fit="letterbox",
+        )
+        sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
+        return replace(self, preprocessing=found, words=words, notes=(sentence,))
 
 
 def is_channels_last(shape: Sequence[int]) -> bool:
@@ -54,7 +77,9 @@ def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPrepar
     values, words, sentence = _values(opened)
     mean, std = (channel_statistics(each, shape[0]) for each in values)
     found = Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=crop_pct)
-    return UsualPreparation(preprocessing=found, words=words, notes=(sentence,))
+    return UsualPreparation(
+        preprocessing=found, words=words, notes=(sentence,), assumed=values == (IMAGENET_MEAN, IMAGENET_STD)
+    )
 
 
 def _image_shape(opened: OpenedOnnx) -> tuple[int, int, int]:

@@ -50,6 +50,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     )
     reader = _reader_of(task, opened, prepared.preprocessing)
     opened.network.reader = reader
+    prepared = prepared.of_family(reader.usual_input if reader else None)
     num_outputs = _num_outputs(task, opened)
     return LoadedModel(
         module=opened.network.requires_grad_(False),

@@ -62,11 +62,19 @@ def _meaning(
             said = f"The model has no class {first_names(missing)}."
             return meaning, (said,) if missing else ()
     used = sorted(named) or sorted({int(label) for each in targets for label in each["labels"]})
+    if used and used[-1] >= num_outputs and len(used) in (num_outputs, num_outputs - 1):
+        first = num_outputs - len(used)
+        behind = ", behind the background" if first else ""
+        note = f"{_strangers(named, spelled)}Classes are matched by their order: the file and the model have as many"
+        return {number: first + place for place, number in enumerate(used)}, (f"{note}{behind}.",)
     shift = 1 if used and used[0] == 0 and used[-1] + 1 < num_outputs else 0
     how = "one above that in the file, as the model's first is the background" if shift else "that in the file"
-    strangers = "None of the names in the file is one of the model's classes. " if named and spelled else ""
-    note = f"{strangers}Classes are matched by number: the model's is {how}."
+    note = f"{_strangers(named, spelled)}Classes are matched by number: the model's is {how}."
     return {number: number + shift for number in used if number + shift < num_outputs}, (note,)
+
+
+def _strangers(named: Mapping[int, str], spelled: Mapping[str, int]) -> str:
+    return "None of the names in the file is one of the model's classes. " if named and spelled else ""
 
 
 def _spelling(name: Any) -> str:

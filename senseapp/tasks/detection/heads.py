@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.metrics.detection.rows import RowKind, assembled
+from senseapp.tasks.base import UsualInput
 from senseapp.tasks.detection.heads_layouts import HeadLayout, decode, recognise
 
 if TYPE_CHECKING:
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 
 _ROWS = "rows"
+_YOLO = UsualInput(family="YOLOv5 to v11", to_bytes=False)
+_USUAL_INPUTS = {
+    "grid": UsualInput(family="YOLOX", to_bytes=True, channel_order="bgr"),
+    "centre maps of logarithms": UsualInput(family="CenterFace", to_bytes=True),
+    **dict.fromkeys(("distributions", "maps of distributions", "anchored maps"), _YOLO),
+}
+"""By layout; what other families share a layout with is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,11 @@ class HeadReader:
     def sentence(self) -> str:
         """What was recognised, in one sentence."""
         return f"Its outputs are read as {self.layout.sentence[0].lower()}{self.layout.sentence[1:]}"
+
+    @property
+    def usual_input(self) -> UsualInput | None:
+        """How networks with such heads take pictures, by their authors' code."""
+        return _USUAL_INPUTS.get(self.layout.name)
 
     def __call__(self, model_output: object) -> dict[str, Tensor]:
         """Return ``rows``, (N, R, 6 + K)."""
