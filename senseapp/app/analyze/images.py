@@ -221,7 +221,7 @@ def choose_images(
     model: ModelSpec | None,
     *,
     button: str = "Run",
-    unseen: str = "Choose a model above to see how it sees the images.",
+    unseen: str = "Once the model above is known, this shows how it sees the images.",
 ) -> _Chosen:
     """Show the image picker, prefilled with ``draft``; return the model and the images to measure it on.
 

@@ -137,7 +137,7 @@ def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = Fal
         **bound(run_id, "metric", one_of(metrics), usual, key=key),
         help=md("\n").join(md("- **{}**: {}", METRICS[metric].label, METRICS[metric].help) for metric in metrics),
         label_visibility="collapsed",
-        width=200,
+        width=264,
     )
     if layers:
         _choose_layer(row, run_id, result)
