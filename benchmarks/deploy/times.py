@@ -15,6 +15,7 @@ from torch import nn
 from benchmarks.real.rows import Row
 from senseapp.core.errors import InfeasibleBudget
 from senseapp.descriptions.levels import BitScale
+from senseapp.prove.file_times import FileTimes
 from senseapp.prove.timed import TimedNetwork, measured_schedule
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
@@ -77,7 +78,13 @@ def _timed(name: str) -> Iterator[TimedNetwork]:
     with Int8Writer(content, [images], rounding=Rounding()) as writer:
         found = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
         yield TimedNetwork(
-            runtime=OPERATIONS, network=content, times=found, quantizer=writer, image=images[:1], threads=1
+            runtime=OPERATIONS,
+            network=content,
+            times=found,
+            quantizer=writer,
+            image=images[:1],
+            threads=1,
+            beside=FileTimes(OPERATIONS, content, images[:1], threads=1),
         )
 
 

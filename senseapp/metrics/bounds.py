@@ -36,15 +36,17 @@ _MOST_IMAGES = 2**40  # no set is as large: the search for the number that a bou
 _BETS, _STAKES = np.array([0.98, 0.5, 0.2]), np.array([0.5, 0.25, 0.25])  # of the capital that each share is put on
 _BETTING = 0.75  # of the error: most losses are spread over images, of which few lose all
 _TOUCHES = 32  # places tried for a cubic that touches the logarithm
-_FIRST = 0.75  # of the error: most searches end at the first file that is tested
+_FIRST = 0.85
+"""Share of the error that the first test has: most searches end there. Of 0.6, 0.75, 0.85, 0.9 and 0.95 in simulated
+deployments it and its neighbours offered most files (``python -m benchmarks.promise`` simulates with it)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TestSequence:
     """Tests that follow each other, of which any is wrong with at most the probability ``error``.
 
-    Neither their number nor where they end is fixed in advance. The first test has three quarters of the error, test
-    number i later error / (4 i (i - 1)), and each that of the test before it where that one passed: where tests go from
+    Neither their number nor where they end is fixed in advance. The first test has 85 % of the error, test number i
+    later 0.15 error / (i (i - 1)), and each that of the test before it where that one passed: where tests go from
     mild to strong, nearly all of the error. What is tested may depend on outcomes of earlier tests, not on the images
     otherwise.
 
@@ -53,8 +55,8 @@ class TestSequence:
     predictive algorithms to achieve risk control, Annals of Applied Statistics 19 (tests of candidates by bounds).
 
     >>> tests = TestSequence(error=0.08)
-    >>> [tests.test(lambda error: round(error, 3) >= 0.06), round(tests.next_error, 3)]
-    [True, 0.07]
+    >>> [tests.test(lambda error: round(error, 3) >= 0.068), round(tests.next_error, 3)]
+    [True, 0.074]
     """
 
     __test__ = False  # no test of pytest
@@ -66,7 +68,7 @@ class TestSequence:
     @property
     def next_error(self) -> float:
         """The probability with which the next test may be wrong."""
-        share = 1 / (4 * self.done * (self.done + 1)) if self.done else _FIRST
+        share = (1 - _FIRST) / (self.done * (self.done + 1)) if self.done else _FIRST
         return share * self.error + self.passed_on
 
     def test(self, holds: Callable[[float], bool]) -> bool:

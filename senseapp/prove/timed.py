@@ -19,7 +19,8 @@ from torch import Tensor
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes
+from senseapp.prove.file_times import FileTimes
+from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.runtimes.base import Quantizer, Runtime
 from senseapp.solve.problem import assemble
@@ -47,8 +48,8 @@ class Timed(Protocol):
         """That a call runs on."""
         ...
 
-    def ratio(self, schedule: Schedule) -> float:
-        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, run in turns."""
+    def ratio(self, schedule: Schedule) -> Median:
+        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
         ...
 
 
@@ -59,6 +60,7 @@ class TimedNetwork:
     Attributes:
         network: the float file.
         image: one call's input, (N, C, H, W).
+        beside: times of files beside the float file's.
     """
 
     runtime: Runtime
@@ -67,6 +69,7 @@ class TimedNetwork:
     quantizer: Quantizer
     image: Tensor
     threads: int
+    beside: FileTimes
 
     @classmethod
     @contextmanager
@@ -80,13 +83,15 @@ class TimedNetwork:
             evaluator.progress("Timing every layer in float and in int8")
             owners = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
             found = runtime.time_layers(network, quantizer, owners, threads=threads, batch=size)
+            image = _call(evaluator, size)
             yield cls(
                 runtime=runtime,
                 network=network,
                 times=found,
                 quantizer=quantizer,
-                image=_call(evaluator, size),
+                image=image,
                 threads=threads,
+                beside=FileTimes(runtime, network, image, threads=threads),
             )
 
     def file(self, schedule: Schedule) -> bytes:
@@ -103,9 +108,9 @@ class TimedNetwork:
         file = self.quantizer.write(but=[node for node, layer in owners.items() if layer not in int8])
         return self.runtime.in_place(self.network, file)
 
-    def ratio(self, schedule: Schedule) -> float:
-        """Return the time of the file of ``schedule`` as a multiple of the float file's, run in turns."""
-        return self.runtime.time_ratio(self.file(schedule), self.network, self.image, threads=self.threads)
+    def ratio(self, schedule: Schedule) -> Median:
+        """Return the time of the file of ``schedule`` as a multiple of the float file's, both opened anew."""
+        return self.beside.anew(self.file(schedule))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +118,16 @@ class TimedWidths:
     """The network of a run of pruning as a float file, and how long its layers take at each level.
 
     Attributes:
-        network: the uncompressed file.
         image: one call's input, (N, C, H, W).
+        beside: times of files beside the uncompressed one's.
     """
 
     evaluator: ScheduleEvaluator
     runtime: Runtime
-    network: bytes
     times: LayerTimes
     image: Tensor
     threads: int
+    beside: FileTimes
 
     @classmethod
     @contextmanager
@@ -139,13 +144,14 @@ class TimedWidths:
         shown = _call(evaluator, runtime.open(network).fixed_batch or batch)
         layers = {layer.name for layer in evaluator.profile.layers}
         found = time_widths(runtime, files, layers, shown, threads=threads)
-        yield cls(evaluator=evaluator, runtime=runtime, network=network, times=found, image=shown, threads=threads)
+        beside = FileTimes(runtime, network, shown, threads=threads)
+        yield cls(evaluator=evaluator, runtime=runtime, times=found, image=shown, threads=threads, beside=beside)
 
-    def ratio(self, schedule: Schedule) -> float:
-        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, run in turns."""
+    def ratio(self, schedule: Schedule) -> Median:
+        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
         applied = self.evaluator.reconstruction.apply(schedule)
         file = self.evaluator.exporter(self.runtime).write(applied.model)
-        return self.runtime.time_ratio(file, self.network, self.image, threads=self.threads)
+        return self.beside.anew(file)
 
 
 def time_widths(
@@ -185,7 +191,8 @@ def schedule_for_time(
 ) -> Schedule:
     """Return the schedule of least damage whose file was measured to take at most ``most_seconds`` here.
 
-    What layers take is measured first. A schedule whose file takes longer than that is solved again for less.
+    What layers take is measured first. A schedule whose file takes longer than that is solved again for less, and so is
+    one whose file is not quicker than the original with all of its interval: one timing of several is short by chance.
 
     Raises:
         InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
@@ -232,9 +239,9 @@ def measured_schedule(
             return schedule
         evaluator.progress(f"Measuring schedule {round_ + 1} of at most {_ROUNDS}")
         share = network.ratio(schedule)
-        promised, found = schedule.achieved[MILLISECONDS] / 1000, share * real
+        promised, found = schedule.achieved[MILLISECONDS] / 1000, share.value * real
         least = min(least, found)
-        if found <= most_seconds and share < 1:
+        if found <= most_seconds and share.high < 1:
             return _with_measured(schedule, found, real, network.threads, len(network.image))
         asked = min(asked, promised) * min(0.98, most_seconds / found)
     raise _too_slow(most_seconds, least, real)

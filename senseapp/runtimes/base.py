@@ -383,11 +383,6 @@ class Runtime(ABC):
         """Return, for each network, the seconds of ``turns`` calls on ``images``; see :func:`times`."""
         return times(networks, images, turns=turns)
 
-    def time_ratio(self, file: bytes, other: bytes, images: Tensor, *, threads: int = 1) -> float:
-        """Return the time of a file on ``images`` as a multiple of that of another, run in turns."""
-        opened = [self.open(content, threads=threads) for content in (file, other)]
-        return ratio(*self.times(opened, images, turns=COMPARING_TURNS)).value
-
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:

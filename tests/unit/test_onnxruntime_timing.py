@@ -14,7 +14,7 @@ from senseapp.compressions import PruningConfig
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.prove.timed import measured_schedule, schedule_for_time, time_widths
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
+from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
 from senseapp.runtimes.onnxruntime.profile import PROFILER as ONNXRUNTIME_PROFILER
@@ -104,9 +104,10 @@ def test_a_run_of_pruning_has_a_schedule_of_a_time(tmp_path, capsys):
 
 @dataclass
 class ScriptedNetwork:
-    """Its files take what is scripted, as multiples of the float file's time."""
+    """Its files take what is scripted, as multiples of the float file's time, and ``unsure`` more in the worst case."""
 
     ratios: list[float]
+    unsure: float = 0.0
     times: LayerTimes = field(
         default_factory=lambda: LayerTimes(
             times=tuple(
@@ -123,7 +124,8 @@ class ScriptedNetwork:
 
     def ratio(self, schedule):
         self.seen.append(schedule.achieved[MILLISECONDS])
-        return self.ratios.pop(0)
+        value = self.ratios.pop(0)
+        return Median(value=value, low=value, high=value + self.unsure)
 
 
 def solve(network: ScriptedNetwork, milliseconds: float):
@@ -158,6 +160,13 @@ def test_one_as_quick_as_asked_is_offered_though_a_quicker_one_was_predicted():
 def test_nothing_slower_than_the_budget_or_float_is_ever_offered(ratios):
     with pytest.raises(InfeasibleBudget, match=r"No schedule was measured to take at most 1\.25 ms here"):
         solve(ScriptedNetwork(ratios), 1.25)
+
+
+def test_one_that_may_be_slower_than_float_is_not_offered():
+    assert solve(ScriptedNetwork([0.8], unsure=0.19), 2.5).achieved[MILLISECONDS] == pytest.approx(2.4)
+    network = ScriptedNetwork([0.8, 0.62], unsure=0.21)
+    assert solve(network, 2.5).achieved[MILLISECONDS] == pytest.approx(1.86)
+    assert network.seen == pytest.approx([2.4, 1.8])
 
 
 def test_a_network_that_is_quick_enough_is_not_measured():
