@@ -12,7 +12,7 @@ from senseapp.records.comparison import compare
 st.title("Compare", anchor=False)
 st.markdown("Two models, two compressions, two sets of images; or the estimate of one run beside its measurement.")
 with errors_here():
-    left, right = st.columns([4, 1], vertical_alignment="top")
+    left, right = st.columns([3, 1], vertical_alignment="top")
     with left:
         records = choose_runs()
     if not records and not backend.service().runs():

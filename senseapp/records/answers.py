@@ -89,7 +89,7 @@ class ChangedAnswers:
         pay = (
             f" {' and '.join(worse[:3])} {'loses' if len(worse) == 1 else 'lose'} more than the mean." if worse else ""
         )
-        none = "" if worse or not self.classes else " No class loses more than the mean for sure."
+        none = "" if worse or len(self.classes) < 2 else " No class loses more than the mean for sure."
         said = self.said or f"{self.num_changed} of {plural(self.num_images, 'answer')} change."
         return f"{said}{pay or none}"
 
