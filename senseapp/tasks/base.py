@@ -222,6 +222,7 @@ class Task(ABC):
         one_tensor: whether :meth:`predictions` are one tensor, which metrics of any task can compare.
         annotations: how annotations lie beside pictures and what they mean; None where pictures have labels.
         not_compared: why answers of two files are not compared picture by picture; empty where they are.
+        usual_side: pixels of the images of such networks where a file takes any size; None where this is open.
     """
 
     name: str
@@ -239,6 +240,7 @@ class Task(ABC):
     one_tensor: bool = True
     annotations: AnnotationReader | None = None
     not_compared: str = ""
+    usual_side: int | None = None
 
     # ---- outputs
 

@@ -201,6 +201,18 @@ def test_bytes_with_channels_last_come_as_images(tmp_path: Path) -> None:
     assert torch.allclose(loaded.module(normalised), images.float().mean((2, 3)), atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("task", "img_size", "side"),
+    [("classification", None, 224), ("segmentation", None, 512), ("detection", None, 640), ("segmentation", 96, 96)],
+)
+def test_a_file_of_any_size_is_proposed_the_usual_one_of_its_task(
+    tmp_path: Path, task: str, img_size: int | None, side: int
+) -> None:
+    dense = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 5, 1))
+    path = write_export(tmp_path / "free.onnx", dense, free_size=True)
+    assert examine_onnx(spec_of(path, task=task, img_size=img_size)).image_size == (side, side)
+
+
 def test_a_free_size_is_chosen_and_a_fixed_one_is_kept(tmp_path: Path) -> None:
     path = write_export(tmp_path / "free.onnx", small_network(), free_size=True)
     report = examine_onnx(spec_of(path))

@@ -177,16 +177,17 @@ def _channels(graph: Graph, name: str) -> int:
     return 3
 
 
-def working_size(graph: Graph) -> tuple[int, int]:
+def working_size(graph: Graph, usual_side: int | None = None) -> tuple[int, int]:
     """Return a (height, width) that the graph takes where it leaves lengths free: the first usual one that fits.
 
-    Raises UnsupportedModel where none fits, with what the graph says of the most usual size; and as :func:`infer`.
+    ``usual_side`` is tried before all others. Raises UnsupportedModel where none fits, with what the graph says of the most usual size; and as :func:`infer`.
     """
     if all(None not in each.shape[1:] for each in graph.inputs):
         return 1, 1  # is not used
     batch = batch_of(graph) or 1
     first: DoesNotFit | None = None
-    for length in (*USUAL_SIZES, *(OTHER_SIZES if len(graph.nodes) <= _MOST_FOR_OTHERS else ())):
+    of_task = () if usual_side is None else (usual_side,)
+    for length in (*of_task, *USUAL_SIZES, *(OTHER_SIZES if len(graph.nodes) <= _MOST_FOR_OTHERS else ())):
         try:
             infer(graph, input_shapes(graph, batch, (length, length)))
         except DoesNotFit as error:
@@ -194,7 +195,7 @@ def working_size(graph: Graph) -> tuple[int, int]:
         else:
             return length, length
     assert first is not None
-    side = USUAL_SIZES[0]
+    side = usual_side or USUAL_SIZES[0]
     raise UnsupportedModel(
         f"The file leaves the size of images free, and none of the usual ones fits. Give the height and width of its "
         f"images (img_size). For {side} × {side}: {first}"

@@ -89,6 +89,7 @@ def open_onnx(
     *,
     outputs: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
+    usual_side: int | None = None,
     images: Tensor | None = None,
     in_runtime: bool = False,
 ) -> OpenedOnnx:
@@ -98,6 +99,7 @@ def open_onnx(
         content: of one file; weights in other files are refused.
         outputs: names of values to return; those of :func:`~senseapp.networks.onnx.cut.usual_choice` if None.
         size: height and width where the file leaves them free; a usual one that fits if None.
+        usual_side: height and width to try before other usual ones.
         images: (N, C, H, W) to compare on, as the network takes them; random ones if None.
         in_runtime: whether onnxruntime computes nodes that the operator table lacks; they have no gradients.
 
@@ -107,7 +109,7 @@ def open_onnx(
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
     try:
-        opened = _open(content, outputs, size, images, in_runtime=in_runtime)
+        opened = _open(content, outputs, size, images, usual_side=usual_side, in_runtime=in_runtime)
         opened.network.origin = _origin(content, opened)
         return opened
     except SenseError as error:
@@ -134,6 +136,7 @@ def _open(
     size: tuple[int, int] | None,
     images: Tensor | None,
     *,
+    usual_side: int | None,
     in_runtime: bool,
 ) -> OpenedOnnx:
     graph, model = normalise(content, in_runtime=in_runtime)
@@ -141,7 +144,7 @@ def _open(
     graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
     for node in graph.nodes:
         operation_of(node)  # refuses by name before anything is computed
-    size = size or working_size(graph)
+    size = size or working_size(graph, usual_side)
     _refuse_training(graph, size)
     own_batch = batch_of(graph) or 1
     shapes = input_shapes(graph, own_batch, size)

@@ -129,7 +129,13 @@ def _read(spec: ModelSpec) -> OpenedOnnx:
 
 def _opened(spec: ModelSpec, outputs: Sequence[str] | None) -> OpenedOnnx:
     size = None if spec.img_size is None else (spec.img_size, spec.img_size)
-    return open_onnx(read_file(Path(spec.checkpoint)), outputs=outputs, size=size, in_runtime=spec.in_runtime)
+    return open_onnx(
+        read_file(Path(spec.checkpoint)),
+        outputs=outputs,
+        size=size,
+        usual_side=task_named(spec.task).usual_side,
+        in_runtime=spec.in_runtime,
+    )
 
 
 def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:

@@ -197,6 +197,7 @@ DETECTION = Detection(
     output_title="Classes",
     label_words=("class", "classes"),
     label_places="COCO JSON, YOLO text files or Pascal VOC XML",
+    usual_side=640,  # of YOLOv5 to v11 and YOLOX
     label_help="A JSON file of boxes as COCO writes it, a text file for each picture as YOLO, or an XML file as Pascal "
     "VOC.",
     score_label="Highest score",

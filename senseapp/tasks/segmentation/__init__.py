@@ -234,6 +234,7 @@ SEGMENTATION = Segmentation(
     output_title="Classes per pixel",
     label_words=("class", "classes"),
     label_places="Masks beside the pictures",
+    usual_side=512,  # crops of Pascal VOC, ADE20K and Cityscapes in mmsegmentation's configurations
     label_help="A PNG of class numbers for each picture, with its name, in folders images and masks; or Pascal VOC, "
     "Cityscapes, or a COCO JSON file.",
     score_label="Highest score",
