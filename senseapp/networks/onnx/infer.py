@@ -180,7 +180,9 @@ def _channels(graph: Graph, name: str) -> int:
 def working_size(graph: Graph, usual_side: int | None = None) -> tuple[int, int]:
     """Return a (height, width) that the graph takes where it leaves lengths free: the first usual one that fits.
 
-    ``usual_side`` is tried before all others. Raises UnsupportedModel where none fits, with what the graph says of the most usual size; and as :func:`infer`.
+    ``usual_side`` is tried before all others.
+
+    Raises UnsupportedModel where none fits, with what the graph says of the most usual size; and as :func:`infer`.
     """
     if all(None not in each.shape[1:] for each in graph.inputs):
         return 1, 1  # is not used
