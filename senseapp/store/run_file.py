@@ -47,7 +47,7 @@ _EXTRAS: tuple[tuple[re.Pattern[str], type], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFileHead:
-    """Table of contents of a run file.
+    """Head of a run file: the title of the run and the version that wrote it.
 
     Attributes:
         title: of the run.

@@ -39,7 +39,7 @@ from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
-_TURNS = 15  # calls of each file; odd, so that the median is one of them
+_TURNS = 15  # calls of each file, of which a quick one counts, see quick_seconds
 _MEDIAN = 0.5  # of the runs are quicker
 
 

@@ -24,7 +24,7 @@ _BINS = 16  # of a distance, in YOLOv8 to v11
 _SOME_BINS = (8, 16)  # of a distance, in NanoDet and in YOLOv8
 _MOST_FINAL = 1000  # rows after suppression: files keep 100 to 1,000; grids have thousands of cells
 _SLACK = 1e-3  # of probabilities that were rounded
-_NEARLY_ALL = 0.99  # rows: boxes beyond a corner may be turned by rounding
+_NEARLY_ALL = 0.99  # share of rows: rounding may swap the corners of a box without area
 _LARGEST_SHARE = 4  # of an object, of the longer side of the image
 
 
