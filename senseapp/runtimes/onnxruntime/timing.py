@@ -22,7 +22,8 @@ import torch
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import RuntimeNetwork, quick_seconds, times
+from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.call_times import quick_seconds, times
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
     Kernel,
