@@ -16,8 +16,8 @@ TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
 COMPARING_TURNS = 21
 """Where only the ratio of two times counts."""
-_LEAST_TURNS, _LONG_SECONDS = 7, 4.0  # of a timing, which ends after the former where it has taken the latter
-_QUICK = 0.1  # the share of calls that are quicker than those that the interval of a ratio takes into account
+_LEAST_TURNS, _LONG_SECONDS = 7, 4.0  # a timing ends early after so many turns if all calls took so long
+_QUICK = 0.1  # share of calls that are quicker than the one that quick_seconds returns
 
 
 def times(networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
@@ -52,5 +52,5 @@ def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
 
 
 def quick_seconds(seconds: Sequence[float]) -> float:
-    """Return what one of the quickest calls took."""
+    """Return the seconds of a quick call: a tenth of the calls are quicker."""
     return sorted(seconds)[int(_QUICK * len(seconds))]
