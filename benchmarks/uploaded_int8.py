@@ -40,7 +40,7 @@ from senseapp.prove.proof_images import ProofImages
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runtimes.base import times
+from senseapp.runtimes.call_times import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors

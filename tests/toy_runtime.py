@@ -26,7 +26,8 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.reconstruct.write import exported_program
 from senseapp.records.deployment import Conversion, LayerTime, LayerTimes
-from senseapp.runtimes.base import Exporter, Int8Node, Quantizer, Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
+from senseapp.runtimes.quantizers import Int8Node, Quantizer
 
 TOY = RuntimeDescription(
     name="toyrt",

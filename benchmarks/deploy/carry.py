@@ -23,7 +23,7 @@ from senseapp.prove.proof_images import ProofImages
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runtimes.base import TURNS, ratio
+from senseapp.runtimes.call_times import TURNS, ratio
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import machine
 from senseapp.tasks import CLASSIFICATION

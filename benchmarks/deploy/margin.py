@@ -18,7 +18,7 @@ from senseapp.prove.file_times import FileTimes
 from senseapp.prove.float_nodes import mixed
 from senseapp.records.candidate import is_clearly_less
 from senseapp.records.deployment import Median
-from senseapp.runtimes.base import TURNS, ratio
+from senseapp.runtimes.call_times import TURNS, ratio
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import machine

@@ -21,7 +21,8 @@ from benchmarks.real.rows import Row
 from senseapp.core.process import quiet
 from senseapp.descriptions.levels import BitScale
 from senseapp.prove.file_times import FileTimes
-from senseapp.runtimes.base import RuntimeNetwork, ratio, times
+from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.call_times import ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO

@@ -14,7 +14,7 @@ from onnxruntime.quantization import QuantType
 
 from benchmarks.deploy.margin import network
 from benchmarks.real.rows import Row
-from senseapp.runtimes.base import TURNS, ratio
+from senseapp.runtimes.call_times import TURNS, ratio
 from senseapp.runtimes.onnxruntime.int8 import quantized
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import machine

@@ -19,7 +19,7 @@ from senseapp.prove.file_times import FileTimes
 from senseapp.prove.timed import TimedNetwork, measured_schedule
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
-from senseapp.runtimes.base import times
+from senseapp.runtimes.call_times import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine

@@ -209,7 +209,7 @@ def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[
 def _written(
     arguments: argparse.Namespace, candidate: Candidate, deployment: Deployment, folder: RunFolder, *, uploaded: bool
 ) -> tuple[list[Path], list[str]]:
-    """Write the file and its companions; return their paths and the facts of the report."""
+    """Write the file and its companions; return their paths, and a note if the kit does not apply."""
     from senseapp.runtimes.base import runtime_named  # torch loads here
 
     out: Path = arguments.out

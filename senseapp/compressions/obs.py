@@ -191,7 +191,7 @@ class _Rows:
         return torch.where(fits, above / below.clamp_min(torch.finfo(below.dtype).tiny), scale)
 
 
-_ADMM_STEPS = 24  # the last nine keep the number of zeros, while the choice of which settles
+_ADMM_STEPS = 24  # those after _LAST_TO_GO keep the number of zeros, while the choice of zeros settles
 _LAST_TO_GO = 15  # the step from which on all required zeros are set
 _MOST_SOLVER_STEPS = 40  # conjugate gradients mostly end before, at _SOLVED; each step is a product with the moments
 _SOLVED = 1e-5  # relative residual

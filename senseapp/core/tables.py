@@ -22,9 +22,9 @@ from typing import Final, TypeAlias
 
 from senseapp.core.texts import plural, printable
 
-MOST_BYTES: Final = 64_000_000  # 1.3 million rows of 50 bytes, as of the training files of ImageNet
+MOST_BYTES: Final = 64_000_000  # the 1.28 million training files of ImageNet in rows of 50 bytes
 _MOST_CELLS = 5_000_000  # Python objects, about 60 bytes each
-_MOST_COLUMNS = 20_000  # one for each label: Open Images has 19,957
+_MOST_COLUMNS = 20_000  # one for each label: Open Images V6 has 19,957
 _LONGEST_LINE = 1_000_000  # the csv module holds a whole line, and quotes can join all that follow
 _PROBE = 1000  # bytes for the detection of UTF-16 without a byte-order mark
 _SAMPLE = 500  # rows for the detection of the delimiter

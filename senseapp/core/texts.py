@@ -105,7 +105,7 @@ def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
 
 
 def part_of_name(wanted: str) -> str:
-    """Return the lower-case pattern of names that contain ``wanted``; a pattern is returned unchanged.
+    """Return the lower-case pattern of names that contain ``wanted``; to a pattern, nothing is added.
 
     >>> part_of_name(" Conv"), part_of_name("layer1.*")
     ('*conv*', 'layer1.*')

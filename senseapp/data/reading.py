@@ -37,7 +37,7 @@ _FILES_IN_FLIGHT = 16  # enough that no thread waits for the disk
 _MOST_THREADS = 4  # large pictures of more threads would wait for PIXELS_IN_FLIGHT
 _REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
 _MOST_UNREADABLE = 1000  # beyond the readable ones, after which the set is no set of pictures
-_MOST_TRIED = 200  # spread over a set, to see whether any can be decoded: some seconds
+_MOST_TRIED = 200  # spread over a set, to see whether any can be decoded
 _MOST_SLOW = 1  # one picture may meet a busy machine; two are hostile
 _NO_PICTURE = Image.new("L", (1, 1))  # in place of pixels that are cropped already
 

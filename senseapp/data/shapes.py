@@ -22,7 +22,7 @@ from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES, SHAPE_NAMES, 
 COLOURS = {1: (225, 50, 50), 2: (50, 205, 50), 3: (60, 80, 225)}  # red, green and blue, told apart on photographs
 _SIDES = (10, 30)  # of a rectangle
 _MOST = 4  # rectangles of a picture; more would cover each other
-_NOISE = 12  # standard deviation of a pixel, of 255, so that edges are not the only cue
+_NOISE = 12  # standard deviation of the pixels of a rectangle, of 255, so that flat areas do not tell it
 _NOTE = (
     "The pictures are coloured rectangles on crops of photographs, made by code with their boxes: figures tell of such "
     "pictures only."

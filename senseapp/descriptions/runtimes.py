@@ -59,7 +59,7 @@ class RuntimeDescription:
         return f"{self.label}'s own quantizer"
 
     def own_title(self, setting: str) -> str:
-        """Return the name of the file of its own quantizer in a setting; records of earlier versions name none."""
+        """Return the name of the file of its own quantizer in a setting; records of earlier versions have ""."""
         return f"{self.label}'s {setting or 'own default, per tensor'}"
 
 

@@ -51,7 +51,7 @@ def divergence_among(names: Collection[str]) -> str | None:
 
 
 def primary_among(names: Collection[str], *, labelled: bool = False) -> str | None:
-    """Return the first primary metric of ``names``, optionally of those with labels; None if there is none."""
+    """Return the first primary metric of ``names``, with ``labelled`` of those that need labels; None without one."""
     primary = (metric for metric in METRICS.values() if metric.primary and metric.name in names)
     return next((metric.name for metric in primary if metric.needs_labels or not labelled), None)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-GROUPS = 32  # degrees of freedom of the interval, less one; each holds sums over all classes
+GROUPS = 32  # the interval has one degree of freedom less; each group holds sums over all classes
 _SUMS = 5  # true pixels; then of both networks the pixels found and those found rightly
 _COUNTED_TOGETHER = 2**22  # pixels, which bounds the memory
 _MULTIPLIER = 2654435761  # Knuth, The Art of Computer Programming, volume 3, section 6.4

@@ -1,4 +1,4 @@
-"""Predictions of segmentation networks: the class of each pixel, and class probabilities on a grid of pixels.
+"""Predictions of segmentation networks, classes of pixels and probabilities on a grid of pixels, and their metrics.
 
 Predictions have two columns. ``classes`` are uint8 (N, H, W), the class with the highest score; 255 where a score is
 not a number. ``log_probabilities`` are float32 (N, P, C), at P positions that are the same for all images and networks.

@@ -110,7 +110,7 @@ def abilities_of(module: nn.Module) -> Abilities:
 
 
 def images_per_pass(module: nn.Module) -> int | None:
-    """Return the number of images that ``module`` computes in each pass, whatever its input; None for its input's.
+    """Return the number of images that each pass of ``module`` computes; None if it is that of its input.
 
     It is a number for a network from a file with a fixed batch: it takes any number of images, in several passes.
     """

@@ -17,7 +17,7 @@ from senseapp.solve.gamma import gamma_levels
 if TYPE_CHECKING:
     from torch import nn
 
-_PIXELS_PER_INCH = 72  # as matplotlib saves inline figures, whose figsize this takes
+_PIXELS_PER_INCH = 72  # as inline figures of older versions of matplotlib, whose figsize this takes
 
 
 def _json_value(value: Any) -> Any:

@@ -24,7 +24,7 @@ from senseapp.metrics.predictions import Predictions
 from senseapp.records.answers import UNKNOWN, ChangedAnswers, ChangedPicture, ClassDrop, FileAnswers
 from senseapp.tasks import AnswerDrop, Task
 
-_MOST_PICTURES = 12  # stored with a proof: each is up to some tens of kB
+_MOST_PICTURES = 12  # stored with a proof, each with its thumbnail
 _MOST_CLASSES = 20  # that lose most, stored with a proof; the number of all stands beside them
 _DIGITS = 3  # of a probability
 Counts = npt.NDArray[np.int64]

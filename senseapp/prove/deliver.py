@@ -19,7 +19,7 @@ from senseapp.records.deployment import CHECKPOINT, DeploySettings, Median, Runt
 from senseapp.records.measurement import change_in
 from senseapp.records.promise import refusal, verdict_of
 from senseapp.records.schedule import ValidationResult
-from senseapp.runtimes.base import ratio
+from senseapp.runtimes.call_times import ratio
 
 
 def weights_candidates(

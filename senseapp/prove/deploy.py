@@ -38,7 +38,8 @@ from senseapp.records.deployment import (
     operator_shares,
 )
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import COMPARING_TURNS, TURNS, Runtime, RuntimeNetwork, ratio
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
+from senseapp.runtimes.call_times import COMPARING_TURNS, TURNS, ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ def _alone(
 
 
 def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tuple[Finding, ...]:
-    """Return the outliers in ``layer`` of ``model`` and in its inputs from ``batches``, the largest first."""
+    """Return outliers in the weights of ``layer``, its inputs and the norm after it, the largest first."""
     profile = next(each for each in profile_model(model, batches[0]).layers if each.name == layer)
     weights, _ = find_weights(model, (profile,))
     if layer not in weights:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from senseapp.records.deployment import Median
-from senseapp.runtimes.base import Runtime, quick_seconds, ratio
+from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.call_times import quick_seconds, ratio
 
 _TURNS = 15  # of a timing
 _MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much

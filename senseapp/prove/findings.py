@@ -14,7 +14,7 @@ from senseapp.records.measurement import change_in
 def findings(
     figures: Mapping[str, RuntimeFigures], settings: DeploySettings, *, images: int, own_setting: str = ""
 ) -> tuple[str, ...]:
-    """Return the quality of the file in one sentence, and a sentence for each objection.
+    """Return what was measured of the file in one sentence, and a sentence for each objection.
 
     ``figures`` and ``own_setting`` are those of :class:`~senseapp.records.deployment.Deployment`.
     """

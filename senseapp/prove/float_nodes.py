@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from senseapp.core.texts import plural
 from senseapp.prove.float_screening import Screening
 from senseapp.prove.whole_weights import with_whole_weights
-from senseapp.runtimes.base import Int8Node, Quantizer
+from senseapp.runtimes.quantizers import Int8Node, Quantizer
 
 _TRIED = 40  # files that all judging images run through, before the search takes what it has
 _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth its time

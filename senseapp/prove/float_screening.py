@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from senseapp.core.texts import plural
-from senseapp.runtimes.base import Int8Node
+from senseapp.runtimes.quantizers import Int8Node
 
 _BEST = 8  # nodes, that are also measured with what reads them
 _SHARE = 0.4  # of the time of a search: where nodes one by one would take longer, neighbours are measured together

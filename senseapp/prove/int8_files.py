@@ -23,7 +23,8 @@ from senseapp.prove.float_nodes import Mixed, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Fitting, OwnInt8, Quantizer, Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
+from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
 
 _BITS = BitScale(noun="rounding", axis="Bits")
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to

@@ -22,7 +22,8 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.quantized_nodes import NodeDamage, QuantizedNodesReport
 from senseapp.records.spec import RunSpec
-from senseapp.runtimes.base import QuantizedFile, runtime_for
+from senseapp.runtimes.base import runtime_for
+from senseapp.runtimes.quantizers import QuantizedFile
 from senseapp.tasks import task_named
 
 _USUAL_IMAGES = 64  # where the run sets none; each node costs a pass over them

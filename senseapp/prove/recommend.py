@@ -48,7 +48,7 @@ def usual_limits(result: RunResult) -> Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """A recommendation with the compressed model; None without one."""
+    """A recommendation, and the compressed model; None where nothing is recommended."""
 
     record: Recommendation
     proven: Proof | None
@@ -96,7 +96,7 @@ def recommend(
 
 
 def judged_by(evaluator: ScheduleEvaluator) -> str:
-    """Return the primary metric of the run's model, among those that its images allow."""
+    """Return the primary metric that the run's images allow; else its divergence, else the run's own metric."""
     images, task = evaluator.images.curves, evaluator.task
     names = task.metrics(has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes)
     return primary_among(names) or divergence_among(names) or evaluator.result.metric

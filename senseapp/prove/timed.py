@@ -22,7 +22,8 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
 from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.records.schedule import Limits, Schedule
-from senseapp.runtimes.base import Quantizer, Runtime
+from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.problem import assemble
 from senseapp.solve.time_budget import any_problem, schedule_within
 

@@ -65,7 +65,7 @@ class Reconstructor:
 
     @contextmanager
     def network(self, applied: AppliedModel) -> Iterator[Network]:
-        """Install ``applied`` in the block; its inputs of layers are rounded if the schedule includes them."""
+        """Yield the network of ``applied``; in the block its layers' inputs are rounded if the schedule says so."""
         with applied.active():
             yield replace(self.dense, model=applied.model)
 

@@ -15,7 +15,7 @@ from senseapp.networks.profile import acting_zero_share
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.solve.curves import weight_bytes
 
-_PASSES = 21  # of each model: of five of them, the lower quartile, no other program must take time
+_PASSES = 21  # of each model; the lower quartile counts, so up to 15 of them may be slowed by other programs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

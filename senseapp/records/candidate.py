@@ -29,7 +29,7 @@ Form = Literal["weights", "small", "onnx", "int8", "mixed"]
 
 _WIDEST = 1 - CONFIDENCE
 """Error of the first of :attr:`Candidate.bounds`."""
-MOST_BOUNDS = 12  # by halving the error each time: certain of 2,048 alternatives at once
+MOST_BOUNDS = 12  # each with half the error of the one before: enough for 2,048 alternatives (Bonferroni)
 _MOST_TRIED = 14  # schedules of a recommendation, with and without repair: what earlier versions compared at the most
 _SAME_TIME = 0.03
 """Relative difference of median times that repeated measurements on one machine do not tell apart."""

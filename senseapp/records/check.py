@@ -163,7 +163,7 @@ class PartedTensor:
 
 APART, SHARP = 0.1, 4.0
 """Difference from which two tensors are apart, and the factor over all before that makes it a sudden one."""
-_ALIKE = 1e-3  # relative difference that kernels in another order of sums leave in float32
+_ALIKE = 1e-3  # relative; float32 kernels that add in another order differ by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

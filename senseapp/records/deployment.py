@@ -281,7 +281,7 @@ def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """Times of the same files in another runtime on the same machine, in turns with their own.
+    """Times of the same files in another runtime on the same machine, in turns with the runtime that they are for.
 
     Attributes:
         runtime: the name of the other runtime.

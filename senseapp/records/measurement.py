@@ -189,7 +189,7 @@ class RunResult:
 
     @property
     def compression(self) -> CompressionConfig:
-        """Compression of each layer."""
+        """Settings of the compression that was measured."""
         return self.spec.sensitivity.compression
 
     @property
@@ -219,7 +219,7 @@ class RunResult:
         return primary_among(names) or divergence_among(names) or self.metric
 
     def without_folders(self) -> RunResult:
-        """Return a copy with file names in place of paths, for the run file."""
+        """Return a copy with file names in place of paths, for readers who may not know the paths."""
         return replace(self, spec=self.spec.without_folders())
 
     def at(self, level: float) -> tuple[LayerMeasurement, ...]:

@@ -1,4 +1,4 @@
-"""Times of int8 measured by a short probe on this machine, and the prediction for a network."""
+"""Times of operations in float and int8 from a short probe of this machine, and the prediction for a network."""
 
 from __future__ import annotations
 

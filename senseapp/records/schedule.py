@@ -219,7 +219,7 @@ class ValidationResult:
 
     @property
     def repair_words(self) -> tuple[str, str]:
-        """Repair of the model that :attr:`repaired` was measured on, in words."""
+        """Noun and participle for how the model of :attr:`repaired` was made: ``repair``, ``repaired``."""
         return ("repair", "repaired") if self.adapting == "off" else ("adapting", "adapted")
 
     @property

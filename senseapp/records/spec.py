@@ -33,7 +33,7 @@ NUM_PHOTOGRAPHS = 160
 NUM_MEASURED_PHOTOGRAPHS = 48  # the crops to measure on; the rest prove
 NUM_SHAPES = 224
 """Pictures of the detection demo; the first :data:`NUM_MEASURED_SHAPES` lie on other photographs than the rest."""
-NUM_MEASURED_SHAPES = 96  # as above
+NUM_MEASURED_SHAPES = 96  # the pictures to measure on; the rest prove
 SHAPE_SIDE = 64
 """Height and width of such a picture, in pixels."""
 SHAPE_NAMES = ("background", "red", "green", "blue")

@@ -1,16 +1,15 @@
-"""Interface of runtimes: write a network as a file, open it, time it, and quantize with a precision per node.
+"""Interface of runtimes: write a network as a file, open it, time it, and make a quantizer of it.
 
-The search for nodes to keep in float, times as a budget and the proof on the file know runtimes only from here. A new
-one is a :class:`~senseapp.descriptions.runtimes.RuntimeDescription` that names a :class:`Runtime`.
+The search for nodes to keep in float, times as a budget and the proof on the file know runtimes only from here and
+from :mod:`~senseapp.runtimes.quantizers`. A new one is a :class:`~senseapp.descriptions.runtimes.RuntimeDescription`
+that names a :class:`Runtime`.
 """
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,28 +17,21 @@ from torch import Tensor, nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.process import quiet
-from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Abilities, Network, in_calls
+from senseapp.networks.network import Abilities, Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
-from senseapp.records.deployment import LayerTimes, Median, OperatorTime
+from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
+from senseapp.runtimes.call_times import TURNS, times
+from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
 if TYPE_CHECKING:
     from senseapp.runtimes.foreign import ForeignFile
-
-TURNS = 41
-"""How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
-COMPARING_TURNS = 21
-"""Where only the ratio of two times counts."""
-_LEAST_TURNS, _LONG_SECONDS = 7, 4.0  # of a timing, which ends after the former where it has taken the latter
-_QUICK = 0.1  # the share of calls that are quicker than those that the interval of a ratio takes into account
 
 
 class RuntimeNetwork(ABC):
@@ -87,134 +79,6 @@ class Exporter(ABC):
     @abstractmethod
     def write(self, model: nn.Module) -> bytes:
         """Return ``model``, the network or a compressed copy of it; raises InvalidSpec where it cannot be written."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Int8Node:
-    """A node of a file that computes in int8.
-
-    Attributes:
-        name: of the node.
-        elementwise: whether it adds or multiplies tensors, without weights.
-        has_weights: whether it multiplies with weights.
-        readers: the nodes in int8 that read what it computes, with which it shares a border.
-    """
-
-    name: str
-    elementwise: bool = False
-    has_weights: bool = False
-    readers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundingCause:
-    """Why 8 bits of a tensor do harm.
-
-    Attributes:
-        node: that makes the tensor, or joins or reads it.
-        tensor: as the float network calls it.
-        lost: how much is lost, from 0 for nothing to 1 for all values.
-        sentence: for people.
-    """
-
-    node: str
-    tensor: str
-    lost: float
-    sentence: str
-
-
-class Quantizer(ABC):
-    """Writes one float network in int8, any of its nodes in float.
-
-    Attributes:
-        network: the float file that it writes; the same in float as the one it was given.
-        notes: sentences on how its files were made.
-    """
-
-    network: bytes
-    notes: tuple[str, ...] = ()
-
-    @abstractmethod
-    def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
-        """Return the network with every node in int8 that can be, ``but`` not these, which stay in float.
-
-        Of ``weights_only`` the weights are those of the int8 file, stored in 8 bits, and all else is computed in float.
-        """
-
-    @abstractmethod
-    def nodes(self, content: bytes) -> list[Int8Node]:
-        """Return the nodes of a file of this quantizer that compute in int8, in order."""
-
-    def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
-        """Return why int8 harms what ``nodes``, or all, compute: what loses most first; empty where that is unknown."""
-        return ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedNode:
-    """A node of somebody's quantized file that computes; ``weights_known``: its float weights were found."""
-
-    name: str
-    op: str
-    weights_known: bool = True
-
-
-class QuantizedFile(ABC):
-    """A quantized file of any quantizer, whose nodes can be put back in float one by one."""
-
-    @property
-    @abstractmethod
-    def nodes(self) -> tuple[QuantizedNode, ...]:
-        """The nodes that are quantized, in order."""
-
-    @abstractmethod
-    def restored(self, names: Collection[str]) -> bytes:
-        """Return the file with the nodes ``names`` in float."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedWeights:
-    """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
-
-    content: bytes
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
-    """Images that a quantizer is fitted to, and the judge of its files.
-
-    Attributes:
-        batches: images (N, C, H, W) that ranges and weights are fitted to.
-        damage_of: how far a network is from the float one, on other images.
-        damages_of: the same on parts of these images, by which a gain is told from chance.
-        reduce_range: whether weights get 7 bits.
-        weights_are_free: whether they may be changed before they are rounded; not where they lie on a grid.
-        integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
-        steps: are told, and take the errors of what is optional.
-    """
-
-    batches: Sequence[Tensor]
-    damage_of: Callable[[Network], float]
-    damages_of: Callable[[Network], Sequence[float]]
-    reduce_range: bool = False
-    weights_are_free: bool = True
-    integers: Mapping[str, IntegerWeight] = field(default_factory=dict)
-    steps: OptionalSteps = field(default_factory=OptionalSteps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnInt8:
-    """The file of a runtime's own quantizer in the best of its usual settings.
-
-    Attributes:
-        setting: in words, after the runtime's name: ``quantize_static, per channel, unsigned activations, min-max``.
-        notes: sentences on how it was found.
-    """
-
-    content: bytes
-    setting: str
-    notes: tuple[str, ...] = ()
 
 
 class Runtime(ABC):
@@ -380,7 +244,7 @@ class Runtime(ABC):
     # ---- times
 
     def times(self, networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
-        """Return, for each network, the seconds of ``turns`` calls on ``images``; see :func:`times`."""
+        """Return, for each network, the seconds of ``turns`` calls on ``images``, as ``call_times`` takes them."""
         return times(networks, images, turns=turns)
 
     def time_layers(
@@ -430,39 +294,3 @@ def runtime_for(name: str, uploaded: OpenedOnnx | None) -> Runtime:
     """Return the runtime of that name for a network, from an ``uploaded`` ONNX file or none."""
     runtime = runtime_named(name)
     return runtime if uploaded is None else runtime.for_file(uploaded)
-
-
-def times(networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
-    """Return, for each network, the seconds of ``turns`` calls on ``images``.
-
-    The networks take turns, so that turn *i* of one was made beside turn *i* of the others, and whatever else the
-    machine does meets them alike. Long calls, whose times vary less, have fewer turns.
-    """
-    seconds: list[list[float]] = [[] for _ in networks]
-    with quiet():
-        for turn in range(turns + 1):
-            if turn > _LEAST_TURNS and sum(map(sum, seconds)) > _LONG_SECONDS:
-                break
-            for network, spent in zip(networks, seconds, strict=True):
-                started = time.perf_counter()
-                for part in in_calls(network, images):
-                    network.run(part)
-                if turn:  # the first call prepares kernels
-                    spent.append(time.perf_counter() - started)
-    return seconds
-
-
-def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
-    """Return the median of the ratios, turn by turn, of ``seconds`` to those of another of :meth:`Runtime.times`.
-
-    On a busy machine both wait alike, which brings ratios closer to 1 than when nothing else runs. The quickest calls
-    wait least, so the interval includes their ratio.
-    """
-    found = Median.of([one / other for one, other in zip(seconds, to, strict=True)])
-    quick = quick_seconds(seconds) / quick_seconds(to)
-    return replace(found, low=min(found.low, quick), high=max(found.high, quick))
-
-
-def quick_seconds(seconds: Sequence[float]) -> float:
-    """Return what one of the quickest calls took."""
-    return sorted(seconds)[int(_QUICK * len(seconds))]

@@ -47,7 +47,7 @@ _EXTRAS: tuple[tuple[re.Pattern[str], type], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFileHead:
-    """Table of contents of a run file.
+    """Head of a run file: the title of the run and the version that wrote it.
 
     Attributes:
         title: of the run.
@@ -80,7 +80,7 @@ _MOST_MEMBERS_IN_ALL = 100_000  # of all measurements together, five for each
 _MOST_NODES, _MOST_EDGES = 10_000, 40_000  # of the data flow
 _MOST_FACTS = 200  # runs have about 20, on versions and the machine
 _LONGEST_NAME, _MOST_PARTS = 500, 50  # of a layer: modules in modules
-_MOST_NOTES = 1_000  # sentences on a page; runs have up to some tens
+_MOST_NOTES = 1_000  # sentences that a page shows
 _MOST_TRIED = 1_000  # points of the curves of a recommendation
 _MOST_OF_ANYTHING = 10**18  # parameters, multiply-accumulates, images: below 2**63, so that sums stay exact
 _LARGEST_FIGURE = 1e9  # of a metric, in its unit: larger ones are damage, and break axes

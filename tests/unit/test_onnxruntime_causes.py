@@ -10,9 +10,9 @@ import pytest
 import torch
 from onnx import NodeProto
 
-from senseapp.runtimes.base import RoundingCause
 from senseapp.runtimes.onnxruntime.inserted import plain_copy
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
+from senseapp.runtimes.quantizers import RoundingCause
 from tests.onnx_graphs import file_of, node, weights
 
 SHAPE = (2, 3, 8, 8)

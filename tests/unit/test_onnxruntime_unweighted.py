@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from senseapp.networks.network import Network
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.base import Fitting
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.quantizers import Fitting
 
 WIDTH, LOUD = 16, 60.0
 IMAGES = torch.randn(24, 3, 4, 4, generator=torch.Generator().manual_seed(0))

@@ -22,7 +22,7 @@ from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, install
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import FLOAT
-from senseapp.runtimes.base import Fitting, runtime_named
+from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.uploaded import UploadedModel
@@ -31,6 +31,7 @@ from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino
 from senseapp.runtimes.openvino.profile import PROFILER, undisturbed
 from senseapp.runtimes.openvino.runtime import compiled, read
 from senseapp.runtimes.openvino.timing import as_in_a_call, border_costs, by_layer
+from senseapp.runtimes.quantizers import Fitting
 
 pytestmark = pytest.mark.slow  # exports networks
 

@@ -18,7 +18,8 @@ from senseapp.prove.prove import prove
 from senseapp.reconstruct.write import onnx_model, write_compressed
 from senseapp.records.deployment import DeploySettings, Median
 from senseapp.records.schedule import Adapting
-from senseapp.runtimes.base import Runtime, ratio, times
+from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.call_times import ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNX
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel

@@ -12,7 +12,7 @@ from torch import Tensor
 from senseapp.networks.network import Network
 from senseapp.prove.file_times import FileTimes
 from senseapp.records.deployment import Median
-from senseapp.runtimes.base import ratio
+from senseapp.runtimes.call_times import ratio
 from tests.toy_runtime import ToyRuntime
 
 CALM, BUSY = (1.1, 1.0), (1.5, 1.5)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from senseapp.prove.float_nodes import mixed
-from senseapp.runtimes.base import Int8Node, Quantizer
+from senseapp.runtimes.quantizers import Int8Node, Quantizer
 
 NODES = tuple("abcdefgh")
 

@@ -18,7 +18,7 @@ from senseapp.networks.onnx.preparation import UsualPreparation
 from senseapp.tasks.base import UsualInput
 from senseapp.tasks.detection import DETECTION
 from senseapp.tasks.detection.heads import DetectorRows, HeadReader, read_heads
-from senseapp.tasks.detection.heads_layouts import decode, recognise
+from senseapp.tasks.detection.heads.recognition import decode, recognise
 
 SIDE, CLASSES = 64, 3
 CELLS = 8 * 8 + 4 * 4 + 2 * 2

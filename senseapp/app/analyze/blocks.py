@@ -79,7 +79,7 @@ class Block:
         return self._title in session().unfolded
 
     def summarise(self, line: str) -> None:
-        """Show the settings of a block in one line; without settings, the block stays open as something is missing."""
+        """Show ``line``, the settings of the block; an empty one keeps the block open, as something is missing."""
         is_open = self._is_open
         if not (line or is_open):
             self._open()
@@ -106,7 +106,7 @@ class Block:
 
 
 def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
-    """Return the settings of the model block in one line; empty if they are incomplete."""
+    """Return the settings of the model block in one line; empty without a model."""
     if model is None:
         return ""
     name = model.checkpoint.rsplit("/", 1)[-1] or _DEMO_NETWORKS.get(model.title, model.title)
@@ -116,14 +116,14 @@ def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
 
 
 def images_line(images: DataSpec | None, samples: int | None) -> str:
-    """Return the settings of the images block in one line; empty if they are incomplete."""
+    """Return the settings of the images block in one line; empty without images."""
     if images is None:
         return ""
     return _DATA.get(images.kind, images.title) + (f", {samples} of them" if samples else "")
 
 
 def compression_line(sensitivity: SensitivitySpec | None) -> str:
-    """Return the settings of the compression block in one line; empty if they are incomplete."""
+    """Return the settings of the compression block in one line; empty without a compression."""
     if sensitivity is None:
         return ""
     return compression_text(sensitivity) + (", quick estimate only" if sensitivity.mode == "quick" else "")
@@ -133,7 +133,7 @@ SCOPE = "analyze"
 _PARTS = ("model.", "data.", "sensitivity.", "goal")
 _FILES = ("model.checkpoint", "data.path")
 _UPLOAD = "upload:"
-_LONGEST = 6000  # characters: web servers take request lines of 8,192, of which the rest of the address needs some
+_LONGEST = 6000  # characters: proxies usually take request lines of 8 KB, of which the rest of the address is a part
 
 
 def follow_address() -> None:

@@ -167,7 +167,7 @@ def _option(item: ArchitectureMatch) -> str:
 
 
 def _read_off(item: ArchitectureMatch, report: CheckpointReport) -> Markdown:
-    """Return what shapes imply: classes, channels, image size, and the wrappers removed from the names of weights."""
+    """Return the facts read from the file: tensors, classes, channels, image size, and the network's place in it."""
     parts = [fmt.plural(report.num_tensors, "tensor")]
     if item.num_classes is not None:
         parts.append(f"{item.num_classes:,} class{'' if item.num_classes == 1 else 'es'}{_usual_classes(item)}")

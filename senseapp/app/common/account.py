@@ -134,7 +134,7 @@ _OPEN_BY_LINK = ("results", "schedule", "present")
 def admit(page: str) -> None:
     """Return if the visitor may see the page at this path; else show the login or the server's error, and stop.
 
-    Somebody who is not known is let in as far as the link to a shared run goes that they have.
+    A visitor who is not logged in may see the pages of a shared run whose link they have.
     """
     came = visitor()
     try:

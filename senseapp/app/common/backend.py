@@ -77,7 +77,7 @@ def login_providers() -> list[str]:
 T = TypeVar("T")
 
 _AFTER_PAINT_SECONDS = 0.7  # in which a first page is sent; a longer pause would delay the engine
-_KEPT_RESULTS = 8  # results in memory, up to some tens of MB each; a ninth run is read from disk again
+_KEPT_RESULTS = 8  # results in memory, of all sessions; a ninth run is read from disk again
 _KEPT_ANSWERS = 128  # answers of all sessions, small ones; older ones are computed again
 _RELOAD_SECONDS = 3.0  # a page that is reloaded has connected again by then
 
@@ -311,9 +311,9 @@ def _let_the_page_paint() -> None:
         time.sleep(_AFTER_PAINT_SECONDS)
 
 
-_LOOKS_PER_SECOND = 5.0  # of all pages together: each look costs some milliseconds of the processor that measures
+_LOOKS_PER_SECOND = 5.0  # of all pages together: each look takes time of the processor that measures
 _SHORTEST_SECONDS = 1.0  # of one page: people see no more of progress with more looks
-_GONE_SECONDS = 15.0  # without a look, after which a page is closed: three times the interval of many watchers
+_GONE_SECONDS = 15.0  # without a look, after which a page is closed: three times the interval of 25 watchers
 
 
 class Watchers:

@@ -174,7 +174,7 @@ def picked_layer(run_id: str) -> str:
 
 
 def layer_edits(run_id: str) -> LayerEdits:
-    """Return the edits of single layers of the run's schedule; a mutable view of the session."""
+    """Return the edits of single layers of the run's schedule: the session's own object, which callers may change."""
     found: LayerEdits = st.session_state.setdefault(edits_key(run_id), LayerEdits())
     return found
 
@@ -190,7 +190,7 @@ def forget_typed() -> None:
 
 
 def open_blocks(run_id: str) -> OpenBlocks:
-    """Return the open blocks of the run's module tree; a mutable view of the session."""
+    """Return the open blocks of the run's module tree: the session's own object, which callers may change."""
     return session().blocks.setdefault(run_id, OpenBlocks())
 
 

@@ -249,7 +249,7 @@ def histograms_tab(view: RunView) -> None:
 
 
 def make(task: HistogramTask | HistogramWall, question: str, label: str, advice: str) -> None:
-    """Show a button that starts ``task``, or its progress; ``question`` is the heading until it is finished."""
+    """Show the progress of ``task``, or a button that starts it, below the heading ``question``."""
     run_id, spec = task.run_id, task.spec
     snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:

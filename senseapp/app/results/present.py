@@ -30,7 +30,7 @@ from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import provenance_line
 
-# pixels: a telephone reads the code across a room, and pictures are seen from its end
+# pixels: larger than on other pages, as a projected page is seen from far away
 _CODE_WIDTH, _PICTURE_WIDTH = 260, 190
 _MOST_ROWS = 14  # of bars with names that are read from the last row
 _TO_COME = "Results finds the smallest good model by itself, or offers to; once it has, {what} stands here."

@@ -24,7 +24,7 @@ from senseapp.server.leaderboard import shown_metric
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.views.words.wording import compression_text, provenance_text
 
-_KEPT_FRAMES = 32  # tables of runs and metrics for all sessions, some hundred kB each
+_KEPT_FRAMES = 32  # tables of runs and metrics, of all sessions
 _Part = tuple[st.delta_generator.DeltaGenerator, Callable[[], None]]
 _MOST_BUTTONS = 7  # more levels are slid through
 
@@ -112,9 +112,9 @@ class RunView:
 
 
 def answer_first(view: RunView, *, chart: _Part, side: _Part) -> None:
-    """Draw the chosen view before the rest, so that browsers show it while the rest is drawn.
+    """Draw the part that the last click changed before the other, so that browsers show it while that is drawn.
 
-    That is the chart of a tab that was just opened; afterwards it is what stands beside it, for a click in a chart.
+    It is the chart of a tab that was just opened, and else the column beside it, which shows the picked layer.
     """
     for column, draw in (chart, side) if view.opened else (side, chart):
         with column:

@@ -40,7 +40,7 @@ _BUDGET_HELP = (
     "layers take, and what changes between int8 and float cost."
 )
 _PERCENTS = (1, 99)  # of a slider: 0 asks for nothing, and 100 leaves no network
-_USUAL_PERCENT = 50  # the middle, where no recommendation and no weaker measurement says otherwise
+_USUAL_PERCENT = 50  # the first target of a run without a recommendation: the middle of the slider
 _ROOM_LEFT = 2 / 3
 """Of the strongest level measured; at all of it, every layer would be taken to its end."""
 

@@ -45,7 +45,7 @@ def proof_figures(validation: ValidationResult, result: RunResult) -> None:
 
 
 def _judged_by(result: RunResult, validation: ValidationResult) -> str:
-    """Return the primary metric besides the schedule's own; the schedule's own if there is no other."""
+    """Return the run's metric or a primary one, other than the schedule's own; that one if there is no other."""
     name = validation.schedule.metric
     asked = (result.metric, *(metric.name for metric in METRICS.values() if metric.primary))
     return next((one for one in asked if one != name and change_in(validation.changes, one)), name)

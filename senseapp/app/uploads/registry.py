@@ -206,7 +206,7 @@ class IncomingFile:
             self._path = None
 
     def _reserve(self, path: Path) -> None:
-        """Double the reserved space; if that exceeds the limit, reserve the bytes received.
+        """Reserve as many bytes again as were received, at least and at most a step; only those if a quota forbids it.
 
         Raises:
             QuotaExceeded: that is too much as well.

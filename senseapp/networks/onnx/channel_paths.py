@@ -1,4 +1,4 @@
-"""Paths of channels in a graph, followed by tensors of channel numbers in place of activations.
+"""Paths of channels in a graph, found by running its steps on tensors of channel numbers in place of activations.
 
 Only steps that move elements, or compute each by itself, are followed. What they hold that depends on the number of
 heads (lengths of a shape, stored tensors with numbers of each head) is noted on the way.

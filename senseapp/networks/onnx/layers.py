@@ -39,7 +39,7 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Module for a node: of ``kind`` with ``settings``, on tensors of the graph.
+    """Description of the module for a node: of ``kind`` with ``settings``, on tensors of the graph.
 
     Attributes:
         weight: its main tensor, by which it is known: all nodes that use that share one module.

@@ -170,7 +170,7 @@ class OnnxNetwork(Scope):
 
     @property
     def images_per_pass(self) -> int | None:
-        """Number of images that a pass computes, whatever its input; None for its input's."""
+        """Number of images that each pass computes; None if it is that of its input."""
         return None if self.images is None else self.images.batch
 
     def forward(self, *inputs: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Other changes in a file whose network lost channels: groups of convolutions, targets of shapes, declarations."""
+"""Changes besides weights in a file whose network lost channels: groups of convolutions, shapes, declarations."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runtimes.base import ratio, runtime_named, times
+from senseapp.runtimes.base import runtime_named
+from senseapp.runtimes.call_times import ratio, times
 from senseapp.tasks import Task, task_named
 
 _BATCH = 16  # images of a call, where a file takes any number

@@ -1,4 +1,4 @@
-"""The first layer at which two networks of one architecture differ, by outputs of equal names on a few images."""
+"""Differences between two networks of one architecture: the outputs of layers of equal names, on a few images."""
 
 from __future__ import annotations
 

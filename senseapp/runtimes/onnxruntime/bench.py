@@ -1,4 +1,4 @@
-"""Benchmark files of single layers, and their times from a runtime's own profile."""
+"""Benchmark files of single layers, and times of the kernels of a file from a runtime's own profile."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
-from senseapp.runtimes.base import Int8Node, Quantizer, RoundingCause
 from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8, unpacked_weights
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
 from senseapp.runtimes.onnxruntime.rounding.causes import causes
+from senseapp.runtimes.quantizers import Int8Node, Quantizer, RoundingCause
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""

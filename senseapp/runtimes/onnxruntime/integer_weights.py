@@ -17,7 +17,7 @@ from torch import Tensor
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
-NARROW_BITS = 4  # of INT4, the only type below 8 bits that runtimes fold
+NARROW_BITS = 4  # of INT4, the signed type below 8 bits of opset 21
 _NARROW_OPSET, _NARROW_IR = 21, 10  # that know 4-bit integers
 _CHANGED_IN_21 = frozenset({"GroupNormalization"})  # other meaning of its scale since opset 21
 _TOLERANCE = 2.0**-22  # relative, two binary digits of float32: a folded norm rounds the product again

@@ -24,18 +24,8 @@ from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
-from senseapp.runtimes.base import (
-    COMPARING_TURNS,
-    Exporter,
-    Fitting,
-    OwnInt8,
-    QuantizedFile,
-    QuantizedWeights,
-    Quantizer,
-    Runtime,
-    RuntimeNetwork,
-    ratio,
-)
+from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
+from senseapp.runtimes.call_times import COMPARING_TURNS, ratio
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
@@ -54,6 +44,7 @@ from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
 _EQUALISED = (
     "Channels of activations are scaled to more equal ranges, and the weights around them inversely: measured, "

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from senseapp.core.steps import Trying
 from senseapp.core.texts import plural
-from senseapp.runtimes.base import OwnInt8
 from senseapp.runtimes.onnxruntime.int8 import quantized
 from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, has_dot_products
+from senseapp.runtimes.quantizers import OwnInt8
 
 Method = Literal["minmax", "entropy", "percentile"]
 _METHODS: dict[Method, tuple[CalibrationMethod, str]] = {

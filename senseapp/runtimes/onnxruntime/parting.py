@@ -1,4 +1,4 @@
-"""The first tensors at which two ONNX files differ: matched tensors inside of both, on a few images.
+"""Differences between two ONNX files: matched tensors inside of both, in order, on a few images.
 
 Tensors are matched by name, which quantizers, converters and simplifiers keep for most; where they are not kept, the
 results of products (convolutions and matrix products) are matched in their order, by operator and shape of the weight.

@@ -128,7 +128,7 @@ class _ProbeGraph:
         return self._real(self._rounded(output)) if rounds else output
 
     def conv(self, value: str) -> str:
-        """Return the output of a convolution of 1 × 1 of each channel."""
+        """Add a depthwise convolution of 1 × 1 to ``value``; return the name of its output."""
         weight = self.constant(np.ones((_IMAGE[1], 1, 1, 1), np.float32))
         return self.node("Conv", value, weight, group=_IMAGE[1])
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.runtimes.base import QuantizedFile, QuantizedNode
+from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
 
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _KEEPS_NUMBERS = frozenset(
@@ -60,7 +60,7 @@ class _Stored:
 
 
 class QdqFile(QuantizedFile):
-    """See :class:`~senseapp.runtimes.base.QuantizedFile`.
+    """See :class:`~senseapp.runtimes.quantizers.QuantizedFile`.
 
     Args:
         content: the QDQ file.

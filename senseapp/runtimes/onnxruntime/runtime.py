@@ -1,4 +1,4 @@
-"""An ONNX file that is open in onnxruntime, with default settings as a user would open it."""
+"""An ONNX file that is open in onnxruntime, with the optimisations that users get by default."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ import torch
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import RuntimeNetwork, quick_seconds, times
+from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.call_times import quick_seconds, times
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
     Kernel,
@@ -39,7 +40,7 @@ from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
-_TURNS = 15  # calls of each file; odd, so that the median is one of them
+_TURNS = 15  # calls of each file, of which a quick one counts, see quick_seconds
 _MEDIAN = 0.5  # of the runs are quicker
 
 

@@ -25,11 +25,12 @@ from senseapp.networks.onnx.read import opset_of
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Exporter, Fitting, OwnInt8, QuantizedWeights, Quantizer, RuntimeNetwork
+from senseapp.runtimes.base import Exporter, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
+from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedWeights, Quantizer
 
 _AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
-from senseapp.runtimes.base import Fitting, OwnInt8, Quantizer, Runtime
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
@@ -23,6 +23,7 @@ from senseapp.runtimes.openvino import OPENVINO, timing
 from senseapp.runtimes.openvino.arithmetic import computed_as_in_openvino
 from senseapp.runtimes.openvino.profile import PROFILER
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
+from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
 
 _PRODUCTS_IN_FLOAT = (
     "In float: {count} of two activations, as of attention. On processors without VNNI OpenVINO's int8 kernels for "

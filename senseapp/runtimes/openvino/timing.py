@@ -24,14 +24,15 @@ from senseapp.compat.openvino_internals import ExecutedNode
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.records.deployment import INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
-from senseapp.runtimes.base import Quantizer, quick_seconds, ratio, times
+from senseapp.runtimes.call_times import quick_seconds, ratio, times
 from senseapp.runtimes.onnxruntime.bench import OPSET
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.timing import crossings, shapes_of
 from senseapp.runtimes.openvino.profile import executed_seconds
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
+from senseapp.runtimes.quantizers import Quantizer
 
-_OPENINGS, _TURNS = 3, 15  # of each file; calls of it for each opening, odd so that the median is one of them
+_OPENINGS, _TURNS = 3, 15  # of each file; calls for each opening
 _DIVISIONS = 2  # of the layers into two halves, each of which is in int8 in one file
 _CUT_OFF = 2e-6  # seconds of a node at most: of each run the part of a microsecond, and of their mean
 _COMPUTE_NOTHING = ("Input", "Output")

@@ -216,7 +216,7 @@ class Classification(Task):
         return f"Uncompressed, the model gets {100 * value:.1f} % of {images} right."
 
     def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:
-        """Return a warning if that share is no better than chance; empty if too few images were scored to tell."""
+        """Return a warning if ``value``, the share of right answers, may be chance; empty for too few images."""
         correct = round(value * num_images)
         if not near_chance(correct, num_images, num_outputs):
             return ""

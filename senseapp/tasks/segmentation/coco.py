@@ -19,9 +19,9 @@ from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PictureGeometry
 from senseapp.tasks.coco import CocoFile, find_coco
 
-_MOST_OBJECTS = 5_000  # of one picture, as the next three
-_MOST_POLYGONS, _MOST_CORNERS = 20_000, 200_000  # of one picture; see above
-_MOST_PIXELS = 1_000_000_000  # that are drawn; each of the three takes up to ten seconds of processor time
+_MOST_OBJECTS = 5_000  # of one picture
+_MOST_POLYGONS, _MOST_CORNERS = 20_000, 200_000  # of one picture
+_MOST_PIXELS = 1_000_000_000  # drawn for one picture; each of these limits takes up to ten seconds of processor time
 _FINER = 4  # in each direction, polygons are filled on a finer grid than that of the network's input
 _FIRST = ("instances", "stuff", "coco", "annotations", "segmentation", "masks")
 

@@ -14,7 +14,7 @@ from senseapp.metrics.segmentation import VOID
 Colour = tuple[int, int, int]
 _SHARE = 0.55  # of the mask in what is seen
 _LINE, _SQUARE, _WIDTH = 18, 12, 640  # pixels of a line, of its square and of the whole legend
-_MOST_NAMES = 24  # classes: about four lines
+_MOST_NAMES = 24  # classes in the legend, which stays a few lines high
 _LONGEST_NAME = 24  # characters
 
 

@@ -27,7 +27,7 @@ SENSITIVITY_TITLES = {
     "loss": "|gradient| of the loss",
     "mean": "|gradient| of the mean output",
 }
-_FINEST_BITS = 5  # 512 bins: more than a chart has pixels
+_FINEST_BITS = 5  # 512 bins: finer ones would be about a pixel wide
 _MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
 
 

@@ -133,7 +133,7 @@ _LOOK = {
 _CURVES = 8  # as many as there are colours that are told apart
 _DEPTH = 3  # levels of the tree: stages, blocks and their layers
 _MOST_NODES = 120  # rows of a drawing of the tree: three screens
-# drawings of levels, however large the network, and at most; bars of all of them, some MB
+# drawings of levels at least and at most; bars of all of them together, to keep the file small
 _FEWEST_LEVELS, _MOST_LEVELS, _MOST_BARS = 3, 20, 10_000
 
 

@@ -32,7 +32,7 @@ from senseapp.views.report.figures import ChartData, Drawing, Figure, drawn
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
 
-_MOST_CELLS = 12_000  # of all tables together: about a MB of the file
+_MOST_CELLS = 12_000  # of all tables together, to keep the file small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import onnx
 from onnx import NodeProto, numpy_helper
 from torch import Tensor
 
-from senseapp.runtimes.base import RoundingCause
 from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
+from senseapp.runtimes.quantizers import RoundingCause
 
 _IMAGES = 2  # enough to see whole parts lost; all tensors of both are held
 _JOINED = "Concat"

@@ -1,4 +1,4 @@
-"""Share of a network's tensors on some images that lies beyond their ranges on others."""
+"""Share of the values of each tensor on some images that lie beyond its range on others."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from senseapp.core.errors import UnsupportedModel
 from senseapp.metrics.detection.rows import RowKind, assembled
 from senseapp.tasks.base import UsualInput
-from senseapp.tasks.detection.heads_layouts import HeadLayout, decode, recognise
+from senseapp.tasks.detection.heads.layout import HeadLayout
+from senseapp.tasks.detection.heads.recognition import decode, recognise
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Boxes and logits from the raw tensors of known layouts; shapes as :mod:`senseapp.tasks.detection.heads_layouts`."""
+"""Boxes and logits from the raw tensors of known layouts; shapes as :mod:`senseapp.tasks.detection.heads.layout`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""Times of calls of networks that take turns, and ratios of such times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from senseapp.core.process import quiet
+from senseapp.networks.network import Network, in_calls
+from senseapp.records.deployment import Median
+
+TURNS = 41
+"""How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
+COMPARING_TURNS = 21
+"""Where only the ratio of two times counts."""
+_LEAST_TURNS, _LONG_SECONDS = 7, 4.0  # a timing ends early after so many turns if all calls took so long
+_QUICK = 0.1  # share of calls that are quicker than the one that quick_seconds returns
+
+
+def times(networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
+    """Return, for each network, the seconds of ``turns`` calls on ``images``.
+
+    The networks take turns, so that turn *i* of one was made beside turn *i* of the others, and whatever else the
+    machine does meets them alike. Long calls, whose times vary less, have fewer turns.
+    """
+    seconds: list[list[float]] = [[] for _ in networks]
+    with quiet():
+        for turn in range(turns + 1):
+            if turn > _LEAST_TURNS and sum(map(sum, seconds)) > _LONG_SECONDS:
+                break
+            for network, spent in zip(networks, seconds, strict=True):
+                started = time.perf_counter()
+                for part in in_calls(network, images):
+                    network.run(part)
+                if turn:  # the first call prepares kernels
+                    spent.append(time.perf_counter() - started)
+    return seconds
+
+
+def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
+    """Return the median of the ratios, turn by turn, of ``seconds`` to those of another of :func:`times`.
+
+    On a busy machine both wait alike, which brings ratios closer to 1 than when nothing else runs. The quickest calls
+    wait least, so the interval includes their ratio.
+    """
+    found = Median.of([one / other for one, other in zip(seconds, to, strict=True)])
+    quick = quick_seconds(seconds) / quick_seconds(to)
+    return replace(found, low=min(found.low, quick), high=max(found.high, quick))
+
+
+def quick_seconds(seconds: Sequence[float]) -> float:
+    """Return the seconds of a quick call: a tenth of the calls are quicker."""
+    return sorted(seconds)[int(_QUICK * len(seconds))]

@@ -1,0 +1,141 @@
+"""Interface of quantizers: write a float file in int8 with a precision per node, and put nodes back in float."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.core.steps import OptionalSteps
+from senseapp.networks.network import Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int8Node:
+    """A node of a file that computes in int8.
+
+    Attributes:
+        name: of the node.
+        elementwise: whether it adds or multiplies tensors, without weights.
+        has_weights: whether it multiplies with weights.
+        readers: the nodes in int8 that read what it computes, with which it shares a border.
+    """
+
+    name: str
+    elementwise: bool = False
+    has_weights: bool = False
+    readers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundingCause:
+    """Why 8 bits of a tensor do harm.
+
+    Attributes:
+        node: that makes the tensor, or joins or reads it.
+        tensor: as the float network calls it.
+        lost: how much is lost, from 0 for nothing to 1 for all values.
+        sentence: for people.
+    """
+
+    node: str
+    tensor: str
+    lost: float
+    sentence: str
+
+
+class Quantizer(ABC):
+    """Writes one float network in int8, any of its nodes in float.
+
+    Attributes:
+        network: the float file that it writes; the same in float as the one it was given.
+        notes: sentences on how its files were made.
+    """
+
+    network: bytes
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        """Return the network with every node in int8 that can be, ``but`` not these, which stay in float.
+
+        Of ``weights_only`` the weights are those of the int8 file, stored in 8 bits, and all else is computed in float.
+        """
+
+    @abstractmethod
+    def nodes(self, content: bytes) -> list[Int8Node]:
+        """Return the nodes of a file of this quantizer that compute in int8, in order."""
+
+    def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
+        """Return why int8 harms what ``nodes``, or all, compute: what loses most first; empty where that is unknown."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedNode:
+    """A node of somebody's quantized file that computes; ``weights_known``: its float weights were found."""
+
+    name: str
+    op: str
+    weights_known: bool = True
+
+
+class QuantizedFile(ABC):
+    """A quantized file of any quantizer, whose nodes can be put back in float one by one."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> tuple[QuantizedNode, ...]:
+        """The nodes that are quantized, in order."""
+
+    @abstractmethod
+    def restored(self, names: Collection[str]) -> bytes:
+        """Return the file with the nodes ``names`` in float."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedWeights:
+    """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
+
+    content: bytes
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """Images that a quantizer is fitted to, and the judge of its files.
+
+    Attributes:
+        batches: images (N, C, H, W) that ranges and weights are fitted to.
+        damage_of: how far a network is from the float one, on other images.
+        damages_of: the same on parts of these images, by which a gain is told from chance.
+        reduce_range: whether weights get 7 bits.
+        weights_are_free: whether they may be changed before they are rounded; not where they lie on a grid.
+        integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
+        steps: are told, and take the errors of what is optional.
+    """
+
+    batches: Sequence[Tensor]
+    damage_of: Callable[[Network], float]
+    damages_of: Callable[[Network], Sequence[float]]
+    reduce_range: bool = False
+    weights_are_free: bool = True
+    integers: Mapping[str, IntegerWeight] = field(default_factory=dict)
+    steps: OptionalSteps = field(default_factory=OptionalSteps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnInt8:
+    """The file of a runtime's own quantizer in the best of its usual settings.
+
+    Attributes:
+        setting: in words, after the runtime's name: ``quantize_static, per channel, unsigned activations, min-max``.
+        notes: sentences on how it was found.
+    """
+
+    content: bytes
+    setting: str
+    notes: tuple[str, ...] = ()
