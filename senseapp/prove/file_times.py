@@ -11,7 +11,7 @@ from senseapp.runtimes.call_times import quick_seconds, ratio
 _TURNS = 15  # of a timing
 _MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
 _OPENINGS, _MORE_OPENINGS = 5, 5  # of a file, for a timing that is to hold; the latter wait for a calm moment
-_LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # of it, where it has taken as long
+_LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where its calls took so long together
 _CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-_BYTES = ((1.1, 0.05), (1.5, 0.2))  # times those of the file: for weights in 32 bits that take so much damage away
+_BYTES = (
+    (1.1, 0.05),
+    (1.5, 0.2),
+)  # times as many as before, for weights in 32 bits, where that share of the damage goes
 
 
 def with_whole_weights(
