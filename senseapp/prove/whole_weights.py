@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 _BYTES = (
     (1.1, 0.05),
     (1.5, 0.2),
-)  # times as many as before, for weights in 32 bits, where that share of the damage goes
+)  # times as many, where weights in 32 bits take that share of the damage away
 
 
 def with_whole_weights(

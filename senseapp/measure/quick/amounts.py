@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 DIRECTIONS = 2  # random signs at the output: each is one backward pass
-_MOST_MACS = 4e12  # of a scan: 1,024 images of small networks, and 64 of large ones whatever they cost
+_MOST_MACS = 4e12  # of a scan, between the fewest and the most images: some minutes on two cores at most
 # whatever they cost, and however little: the error of a mean falls with the root of their number
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
 _DRAWN = 512  # directions in all, where images are few and cost little
