@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-_BYTES = (
-    (1.1, 0.05),
-    (1.5, 0.2),
-)  # times as many, where weights in 32 bits take that share of the damage away
+# times the bytes of the file, and the share of the damage that weights in 32 bits must take away for them
+_BYTES = ((1.1, 0.05), (1.5, 0.2))
 
 
 def with_whole_weights(

@@ -158,18 +158,24 @@ def test_few_lost_objects_on_few_images_are_covered() -> None:
     assert hits / 300 > 0.93  # percentiles of the draws: 0.80
 
 
+def precisions_of_right(found: int, objects: int) -> tuple[float, float]:
+    """Return average precision rounded to 101 recalls, and smooth, of ``found`` right detections of ``objects``."""
+    table = ClassTable(
+        num_objects=np.array([float(objects)]),
+        images=np.zeros(found, dtype=np.int64),
+        right=np.ones((1, found), dtype=bool),
+        wrong=np.zeros((1, found), dtype=bool),
+    )
+    rounded, smooth = (float(average_precisions(table, np.ones((1, 1)), smooth=each)[0, 0]) for each in (False, True))
+    return rounded, smooth
+
+
 def test_the_variance_of_rounding_is_that_of_101_recalls() -> None:
     """Of detections that are all right, average precision is the recall, and that at 101 recalls is rounded."""
     generator, differences = np.random.default_rng(0), []
     for objects in generator.integers(150, 900, 400):
         found = int(objects * generator.uniform(0.5, 0.95))
-        table = ClassTable(
-            num_objects=np.array([float(objects)]),
-            images=np.zeros(found, dtype=np.int64),
-            right=np.ones((1, found), dtype=bool),
-            wrong=np.zeros((1, found), dtype=bool),
-        )
-        rounded, smooth = (average_precisions(table, np.ones((1, 1)), smooth=each)[0, 0] for each in (False, True))
+        rounded, smooth = precisions_of_right(found, objects)
         assert smooth == pytest.approx(found / objects, abs=1e-12)
         differences.append(rounded - smooth * 100 / 101)  # the recall 0 is always reached
     rounding = np.var(differences)
@@ -184,13 +190,7 @@ def test_a_recall_of_1_is_rounded_down_as_soon_as_an_object_is_lost() -> None:
     generator, beyond = np.random.default_rng(0), []
     for objects in generator.integers(150, 900, 400):
         found = int(objects * generator.uniform(0.97, 1))
-        table = ClassTable(
-            num_objects=np.array([float(objects)]),
-            images=np.zeros(found, dtype=np.int64),
-            right=np.ones((1, found), dtype=bool),
-            wrong=np.zeros((1, found), dtype=bool),
-        )
-        rounded, smooth = (average_precisions(table, np.ones((1, 1)), smooth=each)[0, 0] for each in (False, True))
+        rounded, smooth = precisions_of_right(found, objects)
         beyond.append(smooth - rounded)
     record = AGREEMENT_50.image_record(ROWS, Objects.of(ROWS[:, 2:], ROWS[:, 1]))
     assert AGREEMENT_50.drop([record], [record]).unrounded == pytest.approx(np.mean(beyond), rel=0.1)
