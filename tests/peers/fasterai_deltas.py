@@ -1,6 +1,6 @@
 """Runs in fasterai's own environment: prints its deltas for a saved network and saved images as JSON.
 
-Usage: ``python fasterai_deltas.py FILE``, where FILE holds the network's name, its weights, images and labels.
+Usage: ``python fasterai_deltas.py FILE``, where FILE holds a network, images and what is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.peers import fasterai_notebook
 
 
 def main() -> None:
-    """Measure sparsity at 50 % and quantization to 4 bits, and sparsity of each granularity on some layers."""
+    """Measure compressions at a level on all layers, and sparsity of each granularity on some."""
     torch.set_num_threads(1)
     case = torch.load(sys.argv[1], weights_only=True)
     model = timm.create_model(case["model"], num_classes=case["num_classes"]).eval()
@@ -35,7 +35,7 @@ def main() -> None:
             return float(F.cross_entropy(network(case["images"]), case["labels"]))
 
     found = {}
-    for compression, level in (("sparsity", 50), ("quantization", 4)):
+    for compression, level in case["compressions"]:
         analyzer = SensitivityAnalyzer(model, case["images"][:1], loss, higher_is_better=False, metric_name="loss")
         result = analyzer.analyze(compression, level, verbose=False)
         found[compression] = {layer.name: layer.delta for layer in result.layers}

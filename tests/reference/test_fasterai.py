@@ -49,7 +49,11 @@ GRANULARITIES = (
     "vertical_slice",
     "horizontal_slice",
 )
+COMPRESSIONS = (("sparsity", 50), ("quantization", 4))
 SCRIPT = Path(__file__).parent.parent / "peers" / "fasterai_deltas.py"
+
+Deltas = dict[str, dict[str, float]]
+"""What is lost, by compression or granularity, and by layer."""
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +74,20 @@ def case() -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def theirs(case: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    file = tmp_path_factory.mktemp("fasterai") / "case.pt"
+def theirs(case: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Deltas:
+    """What fasterai finds on some layers."""
+    return their_deltas({**case, "compressions": []}, tmp_path_factory.mktemp("some"))
+
+
+@pytest.fixture(scope="module")
+def theirs_everywhere(case: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Deltas:
+    """What fasterai finds on all layers."""
+    everywhere = {**case, "compressions": COMPRESSIONS, "granularities": []}
+    return their_deltas(everywhere, tmp_path_factory.mktemp("all"))
+
+
+def their_deltas(case: dict[str, object], folder: Path) -> Deltas:
+    file = folder / "case.pt"
     torch.save({name: value for name, value in case.items() if name != "network"}, file)
     done = subprocess.run([ensure("fasterai"), SCRIPT, file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,10 +100,8 @@ def _loss(model: nn.Module, case: dict[str, object]) -> float:
 
 @pytest.mark.wide
 @pytest.mark.peer
-@pytest.mark.parametrize(("compression", "level"), [("sparsity", 50), ("quantization", 4)])
-def test_deltas_agree(
-    compression: str, level: float, case: dict[str, object], theirs: dict[str, dict[str, float]]
-) -> None:
+@pytest.mark.parametrize(("compression", "level"), COMPRESSIONS)
+def test_deltas_agree(compression: str, level: float, case: dict[str, object], theirs_everywhere: Deltas) -> None:
     model, images = case["network"], case["images"]
     result = analyze_sensitivity(
         model,
@@ -100,8 +114,8 @@ def test_deltas_agree(
         verbose=False,
     )
     ours = {layer.name: layer.delta for layer in result.layers}
-    assert ours.keys() == theirs[compression].keys()
-    reference = [theirs[compression][name] for name in ours]
+    assert ours.keys() == theirs_everywhere[compression].keys()
+    reference = [theirs_everywhere[compression][name] for name in ours]
     span = max(reference) - min(reference)
     assert span > 1e-3
     assert max(abs(a - b) for a, b in zip(ours.values(), reference, strict=True)) <= 0.02 * span
@@ -109,9 +123,7 @@ def test_deltas_agree(
 
 
 @pytest.mark.peer
-def test_each_granularity_zeroes_what_fasterai_zeroes(
-    case: dict[str, object], theirs: dict[str, dict[str, float]]
-) -> None:
+def test_each_granularity_zeroes_what_fasterai_zeroes(case: dict[str, object], theirs: Deltas) -> None:
     for granularity in GRANULARITIES:
         result = analyze_sensitivity(
             case["network"],

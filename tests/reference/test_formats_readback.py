@@ -26,7 +26,7 @@ from tests.cases import first_of, seldom
 from tests.peers.export_readers import LAYERS, a_network, some_images
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"
-NETWORKS = [seldom("chain"), "lite0"]
+NETWORKS = ["chain", seldom("lite0")]
 NNI2 = pytest.param("nni2", marks=pytest.mark.wide)  # an environment of its own, as has the next
 SPARSEML = pytest.param("sparseml", marks=pytest.mark.wide)
 LEVELS = {
