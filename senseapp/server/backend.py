@@ -226,6 +226,7 @@ class Backend:
         if self.processes:
             self.processes.close()
         self._run_logs.close()
+        self.store.close()
 
     def _warm_up(self, also: Callable[[], None]) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -100,6 +101,9 @@ def _version(connection: sqlite3.Connection) -> int:
 class Database:
     """The database file of one senseapp home, in write-ahead mode so that readers never wait for a writer.
 
+    A connection stays open without use: closing the last one writes the log back into the file and removes it, which
+    takes longer than most operations.
+
     Args:
         path: the file; it and its folder are made if they are missing.
         busy_seconds: how long an operation waits for another process's write before it gives up.
@@ -117,6 +121,13 @@ class Database:
         with self.connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             migrate(connection)
+            idle = sqlite3.connect(path, check_same_thread=False)
+            self._close = weakref.finalize(self, idle.close)
+            _version(idle)  # opens the log
+
+    def close(self) -> None:
+        """Close what stays open between operations; further operations still work."""
+        self._close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -64,6 +64,10 @@ class RunStore:
         with storage_errors(f"the folder {self.folder_of_runs.name}"):
             self.folder_of_runs.mkdir(exist_ok=True)
 
+    def close(self) -> None:
+        """Close what the database keeps open between operations."""
+        self._database.close()
+
     def create(self, spec: RunSpec, *, owner: str, title: str = "") -> RunRecord:
         """Enter a new queued run and make its folder; the id cannot be guessed."""
         run_id = uuid.uuid4().hex

@@ -59,6 +59,18 @@ def test_an_error_rolls_back(tmp_path):
         assert connection.execute("SELECT MAX(version) FROM schema_version").fetchone()[0] == len(MIGRATIONS)
 
 
+def test_the_log_is_written_back_when_the_database_is_closed_and_not_after_each_operation(tmp_path):
+    database, log = Database(tmp_path / "runs.sqlite3"), tmp_path / "runs.sqlite3-wal"
+    for version in (1000, 1001):
+        with database.transaction() as connection:
+            connection.execute("INSERT INTO schema_version VALUES (?, 0)", (version,))
+        assert log.stat().st_size
+    database.close()
+    assert not log.exists()
+    with database.connection() as connection:
+        assert connection.execute("SELECT MAX(version) FROM schema_version").fetchone()[0] == 1001
+
+
 def test_a_locked_database_is_one_sentence_and_works_again_afterwards(tmp_path):
     database = Database(tmp_path / "runs.sqlite3", busy_seconds=0.05)
     other = sqlite3.connect(tmp_path / "runs.sqlite3", isolation_level=None)
