@@ -202,6 +202,14 @@ class ScanDirections(Protocol):
         ...
 
 
+class PartedDirections(ScanDirections, Protocol):
+    """Directions that predict a change better where it is known which parts of the output it reaches."""
+
+    def reaching(self, places: Tensor) -> ScanDirections:
+        """Return those of changes that reach only these ``places``, bool, shaped as the output of one image."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """One kind of model. A new one subclasses this in a file of its own, and is registered in one line.
@@ -359,6 +367,13 @@ class Task(ABC):
         ``output`` is that of the uncompressed model, on the CPU, and ``signs`` ±1 at random, alike in shape.
         """
         raise NotImplementedError
+
+    def output_parts(self, output: Tensor) -> Sequence[Tensor]:
+        """Return one direction for each part of the output that may depend on other layers than the rest, like it.
+
+        ``output`` is that of one image. Where there are parts, :meth:`directions` returns :class:`PartedDirections`.
+        """
+        return ()
 
     def largest_divergence(self, output: Any) -> Tensor:
         """Return how large the divergence from each of N predictions can be, (N,), float64; estimates are cut there."""

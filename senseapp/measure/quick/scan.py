@@ -22,7 +22,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -40,6 +39,7 @@ from senseapp.measure.quick.amounts import (
     num_images,
     passes,
 )
+from senseapp.measure.quick.reach import Reach, inner_products
 from senseapp.measure.quick.recorder import Recorder
 from senseapp.measure.quick.responses import ChannelResponses, Key, Responses, WeightResponses
 from senseapp.measure.quick.true_passes import correct_by_true_passes
@@ -47,7 +47,7 @@ from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.tasks import Task
+from senseapp.tasks import PartedDirections, ScanDirections, Task
 
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
@@ -193,14 +193,14 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     # Each draws image by image in order, so that the batch size, which depends on timing, has no effect.
     generators = _generators(sweep.spec.seed, num_draws(sweep, stop, shape))
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
-    outputs = Gathered(stop)
+    outputs, reach = Gathered(stop), Reach.find(sweep, responses, recorder)
     together = len(generators) if draws_share(sweep, recorder.norms, responses.watched, len(generators)) else 1
     num_batches = -(-stop // graph_batch(sweep, recorder.norms, responses.watched, together))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         drawn: list[dict[Key, Changes]] = []
         for first in range(0, len(generators), together):
             signs = [_signs((high - low, *shape), each) for each in generators[first : first + together]]
-            output, changes = _scan_batch(sweep, responses, recorder, signs, low)
+            output, changes = _scan_batch(sweep, responses, recorder, signs, low, reach)
             if not drawn:
                 outputs.add(output)
             drawn += changes
@@ -244,7 +244,7 @@ def _generators(seed: int, count: int) -> list[torch.Generator]:
 
 
 def _scan_batch(
-    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Sequence[Tensor], low: int
+    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Sequence[Tensor], low: int, reach: Reach
 ) -> tuple[Predictions, list[dict[Key, Changes]]]:
     """Return the uncompressed model's predictions, and the changes of each key with observed calls, for each draw.
 
@@ -257,17 +257,18 @@ def _scan_batch(
     output = task.output(raw)
     seen_output = output.detach().float().cpu()
     truth = None if targets is None else targets[low:high]
-    draws = [task.directions(seen_output, truth, each, DIRECTIONS) for each in signs]
-
-    def observe(name: str, num_directions: int, again: bool) -> None:
-        with torch.inference_mode(), precision_context(sweep.context.layout.precision, sweep.context.device):
-            responses.observe(name, calls[name], high - low, num_directions, again=again)
-
     changes = []
-    for place, draw in enumerate(draws, start=1):
-        again, vectors = place < len(draws), [vector.to(output.device) for vector in draw.vectors]
-        seen = partial(observe, num_directions=len(vectors), again=again)
-        with precision_context("fp32", sweep.context.device):  # autocast is for forward passes only
-            recorder.backward(output, vectors, calls, seen, again=again)
-        changes.append({key: dict(draw.changes(products)) for key, products in responses.collect().items()})
+    for left, each in zip(range(len(signs) - 1, -1, -1), signs, strict=True):
+        draw = task.directions(seen_output, truth, each, DIRECTIONS)
+        products = inner_products(sweep, responses, recorder, output, calls, draw.vectors, again=left > 0)
+        changes.append(_changes(draw, products, reach))
     return stored(sweep.context.read(raw)), changes
+
+
+def _changes(draw: ScanDirections, products: Mapping[Key, Tensor], reach: Reach) -> dict[Key, Changes]:
+    """Return the changes of each key; within its reach, where that is known."""
+    within = [cast(PartedDirections, draw).reaching(each) for each in reach.places]
+    return {
+        key: dict((within[reach.of_layer[key[0]]] if key[0] in reach.of_layer else draw).changes(each))
+        for key, each in products.items()
+    }

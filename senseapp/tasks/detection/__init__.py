@@ -90,6 +90,12 @@ class Detection(Task):
 
         return choose_directions(output, signs)
 
+    def output_parts(self, output: Tensor) -> Sequence[Tensor]:
+        """Return a direction of the boxes of each feature map."""
+        from senseapp.tasks.detection.directions import directions_of_maps
+
+        return directions_of_maps(output)
+
     def check_targets(self, targets: PerImage, num_images: int, num_outputs: int) -> None:
         """Refuse annotations of other images, or of classes that the model does not know."""
         if len(targets) != num_images:
