@@ -18,39 +18,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from senseapp.metrics.jackknife import Drop
     from senseapp.metrics.predictions import Predictions
 
 _DRAWS = 400  # of a bootstrap: a quantile of 5 % rests on twenty of them; more take proportionally longer
-_GROUPS = 256  # of images, of which the jackknife leaves out one at a time
 _SEED = 0  # so that the same records give the same bounds on every machine
-_ROUNDING = 1e-12  # a difference below it is float64 cancellation
 
 Record = Sequence[float]
 """What one image adds, as numbers."""
 _Value = TypeVar("_Value", "float", "NDArray[np.float64]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
-    """What images say about how much worse a metric is after compression.
-
-    Attributes:
-        estimate: of the drop.
-        without: the drop of all images but each group, (groups,); NaN where it has no value.
-        smallest: mean, mean square and mean cube of what one more loss of the smallest kind would take.
-        shares: what each image would take if all were lost there, (N,).
-        rounding: variance of ``estimate`` by rounding that ``without`` lacks.
-        unrounded: by how much more ``estimate`` would be rounded up on average after one more loss.
-        number: of the images that say something.
-    """
-
-    estimate: float
-    without: NDArray[np.float64]
-    smallest: tuple[float, float, float]
-    shares: NDArray[np.float64]
-    rounding: float = 0.0
-    unrounded: float = 0.0
-    number: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,28 +95,36 @@ class RecordMetric(Metric):
 
         return np.full(len(records), value / len(records) if self.is_share else 0.0)
 
+    def losing(self, before: Sequence[Record], after: Sequence[Record]) -> NDArray[np.bool_]:
+        """Return whether something was lost on each image, (N,): whether the metric is worse there."""
+        import numpy as np
+
+        pairs = zip(before, after, strict=True)
+        return np.array([self._worsening(self.value_of([old]), self.value_of([new])) > 0 for old, new in pairs])
+
     def drop(self, before: Sequence[Record], after: Sequence[Record]) -> Drop:
         """Return what images, whose records come before and after compression, say about the drop."""
+        from senseapp.metrics.jackknife import Drop, jackknife_weights
+
         value, left_out = self.value_of(before), jackknife_weights(len(before))
-        smallest = self.smallest_loss(before, value or 1.0)
+        smallest, estimate = self.smallest_loss(before, value or 1.0), self._worsening(value, self.value_of(after))
         return Drop(
-            estimate=self._worsening(value, self.value_of(after)),
+            estimate=estimate,
+            smooth=estimate,
             without=self._worsening(self.values_of(before, left_out), self.values_of(after, left_out)),
             smallest=(smallest, smallest**2, smallest**3),
             shares=self.shares(before, value or 1.0),
+            losing=self.losing(before, after),
             number=len(before),
         )
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a Poisson number from a jackknife over images, as if one more loss were seen.
+        """Return the interval of :func:`~senseapp.metrics.jackknife.jackknife_interval`, as if one more loss were seen.
 
         Without that loss, images on which none was seen would exclude all of them: where 2 of 90 objects are lost on
-        average, one set of images in seven has none lost. It is one of the smallest kind, or as large a share of an
-        image as was lost on others, since losses of one image come together. With labels, there may be one more gain
-        as well. Samples for which the metric has no value are left out.
-
-        Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 11, the jackknife; for the rest
-        :func:`~senseapp.metrics.intervals.gamma_interval`.
+        average, one set of images in seven has none lost. It is as large a share of an image as was lost on others,
+        since losses of one image come together; few of those say little about that, none nothing. With labels, there
+        may be one more gain as well. Samples for which the metric has no value are left out.
         """
         if not moments[0]:
             raise InvalidInput("An interval needs at least one image.")
@@ -148,7 +132,9 @@ class RecordMetric(Metric):
 
     def interval_of(self, drop: Drop, confidence: float) -> Interval:
         """Return the interval of a drop; nothing lies below 0 where the original model is the truth."""
-        low, high = _jackknife_interval(drop, confidence, gains=self.needs_labels)
+        from senseapp.metrics.jackknife import jackknife_interval
+
+        low, high = jackknife_interval(drop, confidence, gains=self.needs_labels)
         if not self.is_share or math.isnan(low):
             return low, high
         return max(-1.0 if self.needs_labels else 0.0, low), min(1.0, high)
@@ -193,71 +179,6 @@ def drawn_counts(number: int, draws: int) -> NDArray[np.float64]:
 
     counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=draws)
     return counts.astype(np.float64)
-
-
-def jackknife_weights(number: int) -> NDArray[np.float64]:
-    """Return how often each of ``number`` images counts where each group is left out, (groups, number).
-
-    Groups are single images up to ``_GROUPS``, and random ones of like sizes beyond.
-    """
-    import numpy as np
-
-    groups = min(number, _GROUPS)
-    group_of = np.arange(number) % groups
-    if groups < number:
-        np.random.default_rng(_SEED).shuffle(group_of)
-    weights: NDArray[np.float64] = (group_of != np.arange(groups)[:, None]).astype(np.float64)
-    return weights
-
-
-def _jackknife_interval(drop: Drop, confidence: float, *, gains: bool) -> Interval:
-    """Return the interval of a drop from what it is without each group of images, and one more loss."""
-    import numpy as np
-
-    from senseapp.metrics.intervals import gamma_interval
-
-    finite = np.isfinite(drop.without)
-    known, groups = drop.without[finite], int(finite.sum())
-    number = min(groups, drop.number)
-    if math.isnan(drop.estimate):
-        return math.nan, math.nan
-    if number < 2:
-        return drop.estimate - 1, drop.estimate + 1
-    influences = (known.mean() - known) * (groups - 1)
-    influences[abs(influences) < _ROUNDING] = 0
-    variance = float((influences**2).sum()) / (groups * (groups - 1))
-    third = float((influences**3).sum()) / groups**3
-    rounded = variance + drop.rounding if variance else 0.0  # what no image changes is rounded alike before and after
-    like_others = _loss_of_an_image(influences / groups, drop.shares, finite)
-    mean, square, cube = map(max, drop.smallest, like_others)
-    return gamma_interval(
-        drop.estimate,
-        rounded,
-        third,
-        number,
-        confidence,
-        loss=(mean + drop.unrounded, square, cube),
-        gain=drop.smallest if gains else (0.0, 0.0, 0.0),
-    )
-
-
-def _loss_of_an_image(
-    influences: NDArray[np.float64], shares: NDArray[np.float64], finite: NDArray[np.bool_]
-) -> tuple[float, float, float]:
-    """Return mean, mean square and mean cube of what an image takes where as much of it is lost as of others.
-
-    ``influences`` are what groups of images, those that are ``finite``, add to the drop; ``shares`` what each image
-    would add if all were lost there. Groups count by what they add.
-    """
-    import numpy as np
-
-    added = influences.clip(0)
-    if not added.any():
-        return 0.0, 0.0, 0.0
-    whole = ((1 - jackknife_weights(len(shares))) @ shares)[finite]
-    lost = np.divide(added, whole, out=(added > 0).astype(np.float64), where=whole > 0).clip(0, 1)
-    mean, square, cube = (float(added @ lost**power / added.sum() * (shares**power).mean()) for power in (1, 2, 3))
-    return mean, square, cube
 
 
 def percentiles(

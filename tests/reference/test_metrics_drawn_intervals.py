@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import moment, norm, pearson3, poisson, t
+from scipy.optimize import brentq
+from scipy.stats import binom, moment, norm, pearson3, poisson, t
 
-from senseapp.metrics.detection import AGREEMENT, AGREEMENT_50, MAP_50, OBJECTS, DetectionRecordMetric
-from senseapp.metrics.detection.average_precision import ClassTable, average_precisions
+from senseapp.metrics.detection import AGREEMENT_50, OBJECTS, DetectionRecordMetric
+from senseapp.metrics.detection.average_precision import ClassTable, average_precisions, precision_drop
 from senseapp.metrics.detection.matching import Objects
-from senseapp.metrics.intervals import gamma_interval
-from senseapp.metrics.records import Drop, Record, RecordMetric, jackknife_weights
+from senseapp.metrics.intervals import gamma_interval, proportion_interval
+from senseapp.metrics.jackknife import Drop, jackknife_weights
+from senseapp.metrics.records import Record, RecordMetric
 from tests.reference.test_metrics_detection_coverage import packed_moments
 
 
@@ -47,17 +49,19 @@ def _all_but_the_last_found(metric: DetectionRecordMetric) -> Drop:
 
 
 def gamma_ends(losses: np.ndarray, smallest: float, confidence: float) -> tuple[float, float]:
-    """Quantiles of Pearson's third distribution with the moments of a mean, after one more gain and one more loss."""
+    """Quantiles of two Pearson's third distributions, half each, with the moments of a mean: a gain or loss more."""
     mean, count = float(losses.mean()), len(losses)
-    variance, third = losses.var(ddof=1) / count, moment(losses, 3) / count**2
+    variance, third = losses.var(ddof=1) / count + smallest**2, moment(losses, 3) / count**2
+    parts = [
+        pearson3(2 * (third + each * smallest**3) / variance**1.5, mean + each * smallest, math.sqrt(variance))
+        for each in (-1, 1)
+    ]
+
+    def quantile(share: float) -> float:
+        return float(brentq(lambda x: np.mean([each.cdf(x) for each in parts]) - share, -1, 2, xtol=1e-14))
+
     level = norm.cdf(t.ppf((1 + confidence) / 2, count - 1))
-
-    def quantile(share: float, direction: int) -> float:
-        spread = variance + smallest**2
-        skewness = 2 * (third + direction * smallest**3) / spread**1.5
-        return float(pearson3.ppf(share, skewness, mean + direction * smallest, math.sqrt(spread)))
-
-    return quantile(1 - level, -1), quantile(level, 1)
+    return quantile(1 - level), quantile(level)
 
 
 @pytest.mark.parametrize("number", [30, 200])
@@ -71,12 +75,22 @@ def test_the_interval_of_a_mean_has_the_ends_of_a_gamma_distribution(number: int
 
 
 @pytest.mark.parametrize("lost", [0, 1, 4, 40])
-def test_of_a_count_it_is_the_exact_interval_of_poisson(lost: int) -> None:
-    """Garwood (1936): the means at which so few or so many are seen with a probability of 2.5 %."""
-    low, high = gamma_interval(lost, lost, lost, 10**7, loss=(1, 1, 1))
-    assert poisson.cdf(lost, high) == pytest.approx(0.025, rel=1e-5)
-    assert (poisson.sf(lost - 1, low) if lost else 0.025) == pytest.approx(0.025, rel=1e-5)
+def test_of_a_count_it_is_the_mid_p_interval_of_poisson(lost: int) -> None:
+    """Means at which fewer and half of as many, or more and half of as many, are seen with a probability of 2.5 %."""
+    low, high = gamma_interval(lost, lost, lost, 10**7, losses=[(1, (1, 1, 1))])
+    assert poisson.cdf(lost, high) - poisson.pmf(lost, high) / 2 == pytest.approx(0.025, rel=1e-5)
+    if lost:
+        assert poisson.sf(lost, low) + poisson.pmf(lost, low) / 2 == pytest.approx(0.025, rel=1e-5)
+    else:
+        assert low == 0
     assert gamma_interval(-lost, lost, -lost, 10**7, gain=(1, 1, 1)) == pytest.approx((-high, -low))
+
+
+def test_of_two_kinds_of_next_loss_each_counts_by_its_probability() -> None:
+    """After 4 losses of one, half of 4 or fewer seen, and of 5 with a share .9 of 1 more and .1 of 3 more losses."""
+    _, high = gamma_interval(4, 4, 4, 10**7, losses=[(0.9, (1, 1, 1)), (0.1, (3, 3, 3))])
+    seen, one, three = (poisson.cdf(count, high) for count in (3, 4, 6))  # of so many or fewer losses
+    assert 0.5 * seen + 0.45 * one + 0.05 * three == pytest.approx(0.025, rel=1e-5)
 
 
 def test_without_skewness_it_is_that_of_student() -> None:
@@ -114,6 +128,7 @@ def test_the_smallest_loss_is_that_of_one_object() -> None:
         drop = metric.drop([before] * 25, [before] * 25)
         assert drop.smallest[0] == pytest.approx(change.delta, abs=0.006)  # 1/101: recalls
         assert drop.shares == pytest.approx(4 * drop.smallest[0])  # of all four objects of an image
+        assert metric.drop([before] * 25, [before] * 24 + [after]).losing.tolist() == [False] * 24 + [True]
 
 
 def test_an_object_lost_at_random_takes_its_share_of_its_class() -> None:
@@ -127,22 +142,52 @@ def test_an_object_lost_at_random_takes_its_share_of_its_class() -> None:
     assert drop.shares == pytest.approx([5 / 6, 1 / 6])
 
 
+def coverage_of_counts(number: int, objects: int, lost: int) -> list[tuple[float, float]]:
+    """Return (images that lose, expected; exact coverage) where an image loses ``lost`` of its ``objects``, or none."""
+    kept, less = (float(objects),) * 3, (float(objects), float(objects - lost), float(objects - lost))
+    ends = np.array(
+        [
+            OBJECTS.interval(
+                packed_moments([kept] * number, [less] * k + [kept] * (number - k), np.arange(number)), 0.95
+            )
+            for k in range(number + 1)
+        ]
+    )
+    found = []
+    for share in np.arange(0.005, 0.5, 0.005):
+        left = 1 - share * lost / objects
+        covers = (ends[:, 0] <= 1 - 2 * left / (1 + left)) & (1 - 2 * left / (1 + left) <= ends[:, 1])
+        found.append((share * number, float(binom.pmf(np.arange(number + 1), number, share) @ covers)))
+    return found
+
+
+@pytest.mark.parametrize("number", [30, 100])
+@pytest.mark.parametrize(("objects", "lost"), [(3, 3), (3, 1), (1, 1)])
+def test_images_that_lose_alike_are_covered_exactly(number: int, objects: int, lost: int) -> None:
+    """By the binomial distribution, without a simulation; of 30 images a third of which lose, a number is coarser."""
+    covered = coverage_of_counts(number, objects, lost)
+    assert min(share for _, share in covered) > 0.93
+    if number == 100:
+        assert round(max(share for expected, share in covered if expected > 11.3), 3) <= 0.97
+
+
 def test_losses_of_one_image_come_together() -> None:
     """Where all is lost on 3 of 40 images, the next loss is that of another whole image, not that of one object."""
     kept, gone = (5.0, 5.0, 5.0), (5.0, 0.0, 0.0)
     apart = [(5.0, 4.0, 4.0)] * 15 + [kept] * 25  # as many objects
     together = [gone] * 3 + [kept] * 37
     ends = [OBJECTS.interval(packed_moments([kept] * 40, after, np.arange(40)), 0.95)[1] for after in (together, apart)]
-    lost = 1 / (2 * 40)
-    loss = (lost, lost**2, lost**3)
-    deltas = OBJECTS.drop([kept] * 40, together).without
-    influences = (deltas.mean() - deltas) * 39
-    moments = (influences**2).sum() / (40 * 39), (influences**3).sum() / 40**3
-    estimate = OBJECTS.drop([kept] * 40, together).estimate
-    object_lost = (lost / 5, (lost / 5) ** 2, (lost / 5) ** 3)
-    assert ends[0] > 1.1 * gamma_interval(estimate, *moments, 40, loss=object_lost)[1]
-    assert ends[0] == pytest.approx(gamma_interval(estimate, *moments, 40, loss=loss)[1], rel=0.005)
+    lost = proportion_interval(3, 40)[1]  # of whole images, mid-P
+    assert ends[0] == pytest.approx(lost / (2 - lost), rel=0.15)  # F1
     assert ends[1] < 0.6 * ends[0]
+
+
+def test_where_nothing_is_lost_an_image_may_lose_all() -> None:
+    kept = (5.0, 5.0, 5.0)
+    _, high = OBJECTS.interval(packed_moments([kept] * 60, [kept] * 60, np.arange(60)), 0.95)
+    lost = -math.log(0.05) / 60  # mid-P of no event: the rule of three
+    assert high == pytest.approx(lost / 2, rel=0.05)
+    assert proportion_interval(0, 60)[1] == pytest.approx(lost, rel=0.05)
 
 
 def test_few_lost_objects_on_few_images_are_covered() -> None:
@@ -158,31 +203,52 @@ def test_few_lost_objects_on_few_images_are_covered() -> None:
     assert hits / 300 > 0.93  # percentiles of the draws: 0.80
 
 
-def precisions_of_right(found: int, objects: int) -> tuple[float, float]:
-    """Return average precision rounded to 101 recalls, and smooth, of ``found`` right detections of ``objects``."""
-    table = ClassTable(
-        num_objects=np.array([float(objects)]),
-        images=np.zeros(found, dtype=np.int64),
+def table_of_right(found: int, objects: int, images: int) -> ClassTable:
+    """Return the table of ``found`` right detections of ``objects``, both spread over ``images``."""
+    return ClassTable(
+        num_objects=np.bincount(np.arange(objects) % images, minlength=images).astype(float),
+        images=np.arange(found) % images,
         right=np.ones((1, found), dtype=bool),
         wrong=np.zeros((1, found), dtype=bool),
     )
+
+
+def precisions_of_right(found: int, objects: int) -> tuple[float, float]:
+    """Return average precision rounded to 101 recalls, and smooth, of ``found`` right detections of ``objects``."""
+    table = table_of_right(found, objects, 1)
     rounded, smooth = (float(average_precisions(table, np.ones((1, 1)), smooth=each)[0, 0]) for each in (False, True))
     return rounded, smooth
 
 
-def test_the_variance_of_rounding_is_that_of_101_recalls() -> None:
+def test_the_variance_of_rounding_is_that_of_what_a_thousand_images_round_to() -> None:
     """Of detections that are all right, average precision is the recall, and that at 101 recalls is rounded."""
-    generator, differences = np.random.default_rng(0), []
+    for objects in (500, 5_000):  # of 100 images
+        many, beyond = 10 * objects, []
+        for recall in np.linspace(0.9, 0.91, 24, endpoint=False) + 1e-6:  # where it lies between two of 101 recalls
+            found = np.arange(many + 1)
+            rounded = (np.floor(100 * found / many + 1e-9) + 1) / 101
+            beyond.append(float(binom.pmf(found, many, recall) @ rounded) - recall * 100 / 101)
+        table = table_of_right(int(0.905 * objects), objects, 100)
+        full = table_of_right(objects, objects, 100)
+        drop = precision_drop({1: full}, {1: table}, 100, own=True)
+        assert drop.rounding == pytest.approx(np.var(beyond), rel=0.1, abs=1e-8)
+        assert precision_drop({1: table}, {1: table}, 100, own=False).rounding == pytest.approx(2 * drop.rounding)
+        alike = replace(table, right=np.repeat(table.right, 10, 0), wrong=np.repeat(table.wrong, 10, 0))
+        assert precision_drop({1: full}, {1: alike}, 100, own=True).rounding == pytest.approx(drop.rounding)
+
+
+def test_without_rounding_the_drop_is_that_of_all_recalls_and_rounding_is_known_on_average() -> None:
+    generator, beyond = np.random.default_rng(0), []
     for objects in generator.integers(150, 900, 400):
         found = int(objects * generator.uniform(0.5, 0.95))
         rounded, smooth = precisions_of_right(found, objects)
         assert smooth == pytest.approx(found / objects, abs=1e-12)
-        differences.append(rounded - smooth * 100 / 101)  # the recall 0 is always reached
-    rounding = np.var(differences)
-    agreement, precision = (_all_but_the_last_found(metric).rounding for metric in (AGREEMENT_50, MAP_50))
-    assert agreement == pytest.approx(rounding, rel=0.15)
-    assert precision == pytest.approx(2 * rounding, rel=0.15)
-    assert _all_but_the_last_found(AGREEMENT).rounding == pytest.approx(agreement)  # all thresholds are rounded alike
+        table, full = (table_of_right(each, int(objects), 10) for each in (found, int(objects)))
+        drop = precision_drop({1: full}, {1: table}, 10, own=True)
+        assert drop.smooth == pytest.approx(1 - smooth)
+        assert drop.estimate == pytest.approx(1 - rounded)
+        beyond.append(drop.estimate - drop.smooth - drop.rounded)
+    assert np.mean(beyond) == pytest.approx(0, abs=3 * np.std(beyond) / 20)
 
 
 def test_a_recall_of_1_is_rounded_down_as_soon_as_an_object_is_lost() -> None:

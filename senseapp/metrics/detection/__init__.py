@@ -16,13 +16,16 @@ from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
 from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, SURE_SCORE, THRESHOLDS
-from senseapp.metrics.records import Drop, Record, RecordMetric, sides_of
+from senseapp.metrics.records import Record, RecordMetric, sides_of
 from senseapp.metrics.rows import unbounded
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.metrics.detection.matching import Floats, Objects
+    from senseapp.metrics.jackknife import Drop
     from senseapp.metrics.predictions import Predictions
 
 TASK = "detection"
@@ -202,6 +205,12 @@ class ObjectsKept(DetectionRecordMetric):
         import numpy as np
 
         return np.array([float(objects) for objects, _, _ in records]) * self.smallest_loss(records, value)
+
+    def losing(self, before: Sequence[Record], after: Sequence[Record]) -> NDArray[np.bool_]:
+        """Return whether an object of each image is not found, (N,)."""
+        import numpy as np
+
+        return np.array([same < objects for objects, _, same in after], dtype=np.bool_)
 
     def kept_text(self, change: MetricChange) -> str:
         """Return how many of the original's objects are found as before."""

@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from senseapp.metrics.detection.matching import ClassRecord, Floats, unpacked
 from senseapp.metrics.detection.rules import NUM_RECALLS, THRESHOLDS
-from senseapp.metrics.records import Drop, Record, jackknife_weights
+from senseapp.metrics.jackknife import Drop, jackknife_weights
+from senseapp.metrics.records import Record
 
 RECALLS: Floats = np.linspace(0.0, 1.0, NUM_RECALLS)
+EXPECTED_IMAGES = 1_000
+"""Intervals are of the figure that is expected of so many images: one of all images would be rounded by chance."""
+_WAVES = np.arange(1, 100)  # of a Fourier series whose terms fall as 1 / n²
 _TINY = np.spacing(1)
 _DRAWS_AT_ONCE = 2**15  # numbers of one array over draws and detections: it stays in the cache
 
@@ -127,26 +131,43 @@ def precision_drop(before: dict[int, ClassTable], after: dict[int, ClassTable], 
     """Return what ``number`` images say about the drop of mean average precision.
 
     ``own`` says that the objects are the original model's boxes, of which it finds all: where there is none, it loses
-    none. The jackknife averages precision over all recalls.
+    none. What is smooth averages precision over all recalls.
     """
     ones, left_out = np.ones((1, number)), jackknife_weights(number)
     empty = 1.0 if own else math.nan
     value, compressed = (_or(empty, mean_average_precision(side, ones)) for side in (before, after))
-    kept, left = (_or(empty, mean_average_precision(side, left_out, smooth=True)) for side in (before, after))
+    kept, left = (
+        _or(empty, mean_average_precision(side, np.concatenate([ones, left_out]), smooth=True))
+        for side in (before, after)
+    )
     objects = {label: table.num_objects for label, table in after.items() if table.num_objects.any()}
     totals = {label: float(each.sum()) for label, each in objects.items()}
-    rounding = [_rounding(side, totals, full=not own) for side in ([after] if own else [before, after])]
+    rounding = [_rounding(side, totals, number, full=not own) for side in ([after] if own else [before, after])]
     whole = float(value[0]) or 1.0
     parts = [each * (whole / (len(objects) * totals[label])) for label, each in objects.items()]
     return Drop(
         estimate=float(value[0] - compressed[0]),
-        without=kept - left,
+        smooth=float(kept[0] - left[0]),
+        rounded=_rounded_up(before, totals, float(kept[0])) - _rounded_up(after, totals, float(left[0])),
+        without=(kept - left)[1:],
         smallest=_one_more_loss(np.array(list(totals.values())), whole, number),
         shares=np.sum(parts, axis=0) if parts else np.full(number, whole / number),
+        losing=_losing(before, after, number),
         rounding=sum(rounding),
-        unrounded=_unrounded(after, totals) if own else 0.0,
+        unrounded=_all_found(after, totals) / (2 * NUM_RECALLS) if own else 0.0,
         number=number,
     )
+
+
+def _losing(before: dict[int, ClassTable], after: dict[int, ClassTable], number: int) -> NDArray[np.bool_]:
+    """Return whether fewer objects of a class are found on each image at the least overlap, (images,)."""
+    found = np.zeros(number, dtype=np.bool_)
+    for label in before.keys() & after.keys():
+        first, second = (
+            np.bincount(each.images[each.right[0]], minlength=number) for each in (before[label], after[label])
+        )
+        found |= second < first
+    return found
 
 
 def _or(value: float, values: Floats) -> Floats:
@@ -167,24 +188,37 @@ def _one_more_loss(objects: Floats, value: float, number: int) -> tuple[float, f
     return mean, square, cube
 
 
-def _rounding(tables: dict[int, ClassTable], objects: dict[int, float], *, full: bool) -> float:
-    """Return the variance by which 101 recalls round the mean average precision of one side.
+def _rounding(tables: dict[int, ClassTable], objects: dict[int, float], number: int, *, full: bool) -> float:
+    """Return the variance that 101 recalls add to the mean average precision expected of ``EXPECTED_IMAGES``.
 
-    A class and threshold is rounded by up to half a recall; thresholds at which as many objects are found are rounded
-    alike. A recall of 1 is not rounded where the other side reaches it as well, unless ``full`` counts it.
+    A class and threshold is rounded by up to half a recall, whose mean over sets of images is the nearer to 0 the more
+    recalls differ between them; they differ at least as those of objects that are lost apart. Thresholds at which as
+    many objects are found are rounded alike. A recall of 1 is not rounded where the other side reaches it as well,
+    unless ``full`` counts it.
+
+    Source: Widrow and Kollár (2008), Quantization Noise, for the Fourier series of a rounding error.
     """
-    variance = 0.0
+    variance, more = 0.0, max(1.0, EXPECTED_IMAGES / number)
     for label, total in objects.items():
         found, alike = np.unique(tables[label].right.sum(axis=1), return_counts=True)
-        shares = alike / alike.sum()
-        variance += float((shares[full | (found < total)] ** 2).sum())
-    return variance / (12 * NUM_RECALLS**2 * max(1, len(objects)) ** 2)
+        shares, recalls = alike / alike.sum(), found / total
+        spread = (NUM_RECALLS - 1) ** 2 * recalls * (1 - recalls) / (total * more)
+        terms = np.exp(-((2 * np.pi * _WAVES) ** 2) * spread[:, None]) / (2 * (np.pi * _WAVES) ** 2)
+        variance += float((shares**2 * terms.sum(axis=1))[full | (found < total)].sum())
+    return variance / (NUM_RECALLS * max(1, len(objects))) ** 2
 
 
-def _unrounded(tables: dict[int, ClassTable], objects: dict[int, float]) -> float:
-    """Return what rounding takes on average as soon as each class loses an object, beyond what it takes already.
+def _rounded_up(tables: dict[int, ClassTable], objects: dict[int, float], value: float) -> float:
+    """Return by how much 101 recalls round up a mean average precision of ``value`` on average.
 
-    A recall of 1 reaches all of 101, another one on average half a recall less than its share.
+    Between two recalls precision is taken at the higher one, half of whose fall is lost; the recall 0 counts as well.
     """
+    if not objects:
+        return 0.0
+    return ((1 + _all_found(tables, objects)) / 2 - value) / NUM_RECALLS
+
+
+def _all_found(tables: dict[int, ClassTable], objects: dict[int, float]) -> float:
+    """Return the share of classes and thresholds at which all objects are found, whose recall of 1 is exact."""
     whole = [float((tables[label].right.sum(axis=1) == total).mean()) for label, total in objects.items()]
-    return sum(whole) / max(1, len(whole)) / (2 * NUM_RECALLS)
+    return sum(whole) / max(1, len(whole))
