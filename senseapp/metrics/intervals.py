@@ -199,7 +199,7 @@ def gamma_interval(
 
     >>> low, high = gamma_interval(5.0, 5.0, 5.0, 10**6, losses=[(1.0, (1.0, 1.0, 1.0))])
     >>> (round(low, 2), round(high, 2))
-    (1.83, 11.06)
+    (1.83, 11.08)
     """
     _check(num_samples, confidence)
     tail = float(ndtr(-_t_quantile(num_samples, confidence)))
