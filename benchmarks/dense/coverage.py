@@ -250,8 +250,8 @@ class Covered:
 
     @property
     def share(self) -> float:
-        """Of the intervals that hold the truth."""
-        return 1 - (self.below + self.above) / self.samples
+        """Of the intervals that hold the truth, to three digits, as it is shown."""
+        return round(1 - (self.below + self.above) / self.samples, 3)
 
     @property
     def most(self) -> float:
@@ -298,7 +298,7 @@ def summary() -> list[str]:
             if inside.count(";") > 1:
                 losing = float(inside[1:].split(";")[0])
                 place = np.searchsorted(_FROM, losing, side="right") - 1
-                counts[place, np.searchsorted((_LOW, _HIGH + 1e-4), float(share), side="right")] += 1
+                counts[place, np.searchsorted((_LOW, _HIGH + 1e-6), float(share), side="right")] += 1
                 counts[place, 3] += float(share) >= _LOW and (losing < FEW or float(share) <= _HIGH)
     names = [f"{low:.3g} to {high:.3g}" for low, high in itertools.pairwise(_FROM)] + [f"{_FROM[-1]:.3g} or more"]
     return [

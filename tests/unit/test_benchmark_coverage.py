@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.stats import poisson
 
+from benchmarks.dense.coverage import FEW, Covered
 from benchmarks.dense.few import least_expected
 
 
@@ -26,3 +29,13 @@ def test_where_the_next_loss_may_be_larger_more_are_needed_and_none_is_covered_l
     assert least_expected(0.93, 0.97, whole=True) > 1.5 * least_expected(0.93, 0.97, whole=False)
     assert least_expected(0.93, 1.0, whole=True) == 0
     assert least_expected(0.93, 1.0, whole=False) > 5  # mid-P alone falls short of 93 % after no loss or one
+
+
+def test_a_cell_of_few_losses_may_cover_more_and_one_near_an_end_gets_more_samples() -> None:
+    few, many = (Covered(losing=losing, samples=1_000, below=5, above=10) for losing in (FEW - 0.1, FEW + 0.1))  # .985
+    assert (few.holds, few.near) == (True, False)
+    assert (many.holds, many.near) == (False, True)
+    middle = replace(many, above=45)
+    assert (middle.holds, middle.near) == (True, False)
+    assert replace(middle, above=29).near  # .966, with a standard error of .008
+    assert not replace(few, above=70).holds
