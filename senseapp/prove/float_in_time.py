@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 
 _ROUNDS = 8  # files that are timed
 _CLOSE = 0.985  # of the time that is allowed: a file that takes as much uses it
-_STEP = 0.02  # of the time, by which another file is aimed at, at least
+_LEAST_STEP, _MOST_STEP = 0.002, 0.1  # of the time that is predicted, between files that are aimed at
 _MORE_HARM = 1.25  # times the least damage: as much may be chance
 
 Group = tuple[str, ...]
@@ -21,41 +22,44 @@ def in_time(
     time_of: Callable[[Group], float],
     progress: Callable[[str], None],
     *,
-    most: float = 1.0,
+    aim: float = 1.0,
+    timed: dict[Group, float] | None = None,
 ) -> list[Group]:
     """Return nodes in float of files that were found quick enough, what should do least damage first.
 
-    A file is solved for the time that is allowed (:func:`~senseapp.solve.node_precisions.least_damage`) and timed; then
-    predictions are corrected by all files so far (:meth:`.NodeTimes.corrected`), as that of single nodes and borders in
-    a network differ from those of the same alone, and it is solved again, until a file takes hardly less than allowed.
+    A file is solved for a time (:func:`~senseapp.solve.node_precisions.least_damage`) and timed; then predictions are
+    corrected by all files so far (:meth:`.NodeTimes.corrected`), as times of single nodes and borders in a network
+    differ from those of the same alone, and it is solved again, until a file takes hardly less than that.
 
     Args:
         damages: by node, alone in int8; they should add up.
         times: as predicted.
-        time_of: of the file with a group in float.
+        time_of: of the file with a group in float, as a multiple of what is allowed.
         progress: is told what is done.
-        most: the time that is allowed.
+        aim: the share of what is allowed that a file should take.
+        timed: what ``time_of`` is known to be, with that of no node; gets what is found.
     """
-    if not damages:
-        return []
-    at_first, wanted = time_of(()), most
-    measured: dict[Group, float] = {}
-    for _ in range(_ROUNDS):
+    timed = {(): time_of(())} if timed is None else timed
+    at_first, wanted, low, high = timed[()], aim, 0.0, math.inf
+    for _ in range(_ROUNDS if damages else 0):
         progress("Using the rest of the time for parts in float")
-        corrected = times.corrected({group: ratio / at_first for group, ratio in measured.items()})
+        corrected = times.corrected({group: ratio / at_first for group, ratio in timed.items() if group})
         solved = least_damage(damages, corrected, corrected(()) * wanted / at_first)
         group = _without_all(quickest(damages, corrected) if solved is None else solved, damages)
-        if not group or (solved is None and group in measured):
-            break
-        if group not in measured:
-            measured[group] = time_of(group)
-            if _CLOSE * most <= measured[group] <= most:
+        if group not in timed:
+            timed[group] = time_of(group)
+            if _CLOSE * aim <= timed[group] <= aim:
                 break
-        else:  # predicted to take what is wanted
-            missed = most / measured[group]
-            wanted *= max(missed, 1 + _STEP) if missed >= 1 else min(missed, 1 - _STEP)
+        if solved is not None and timed[group] > aim:
+            high = wanted
+        else:
+            low = wanted
+        missed = min(max(aim / timed[group], 1 - _MOST_STEP), 1 + _MOST_STEP)
+        wanted = (low + high) / 2 if low and high < math.inf else wanted * missed
+        if high - low < _LEAST_STEP:
+            break
     return sorted(
-        (group for group, ratio in measured.items() if ratio <= most), key=lambda group: _left(group, damages)
+        (group for group, ratio in timed.items() if group and ratio <= 1), key=lambda each: _left(each, damages)
     )
 
 

@@ -264,27 +264,29 @@ class Int8Search:
         """Yield for each file to compare with the one that does least damage of those that take no longer."""
         references = {"quick": (self._content, _AS_FLOAT)}
         if not self._by_answers:
-            references = {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
             whose = self._runtime.description.own_quantizer
-            references |= {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
+            references = {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
+            references |= {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
 
         def write(group: Collection[str], whole: Collection[str]) -> bytes:
             rest = [node for node in group if node not in whole]
             return quantizer.write(but=[*kept, *whole], weights_only=rest)
 
-        predicted = self._seconds(quantizer, quantizer.write())
-        for name, (reference, note) in references.items():
-            if not self._steps.left(_TIMES_SHARE):
+        predicted, relative = self._seconds(quantizer, quantizer.write()), dict[tuple[str, ...], float]()
+        for place, (name, (reference, note)) in enumerate(references.items()):
+            if not self._steps.left(_TIMES_SHARE if place else 1.0):
                 return
             closest = closest_in_time(
                 found,
                 predicted,
+                relative,
                 self._times(reference),
                 write=write,
                 placed=self._placed,
                 screen=self._typical_damage_of,
                 damage_of=self._damage_of,
                 progress=self._steps.progress,
+                has_time=lambda: self._steps.left() > 0,
             )
             if closest is not None:
                 group, content = closest

@@ -13,6 +13,7 @@ from senseapp.prove.closest_in_time import closest_in_time
 from senseapp.prove.file_times import FileTimes
 from senseapp.prove.float_nodes import Mixed
 from senseapp.prove.whole_weights import with_whole_weights
+from senseapp.records.deployment import Median
 from senseapp.solve.node_precisions import NodeTimes
 
 NODES = tuple("abcdef")
@@ -46,11 +47,13 @@ def closest(*, most: float = 1.0, holds=lambda _group: True, damage=damage_of):
 
     times = SimpleNamespace(
         seems=lambda content: true_seconds(name(content)) / most,
+        anew=lambda content: Median.of([true_seconds(name(content)) / most]),
         is_within=lambda content, _most: holds(name(content)),
     )
     return closest_in_time(
         Mixed(content=b"", in_float=(), gain=HARM),
         PREDICTED,
+        {},
         cast(FileTimes, times),
         write=write,
         placed=lambda content: content,
