@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,14 @@ from torch import Tensor
 from benchmarks.real.rows import Row
 from senseapp.prove.file_times import FileTimes
 from senseapp.prove.float_nodes import mixed
+from senseapp.prove.int8_files import ROUNDING_BITS
 from senseapp.records.candidate import is_clearly_less
 from senseapp.records.deployment import Median
 from senseapp.runtimes.call_times import TURNS, ratio
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import machine
+from senseapp.solve.node_precisions import NodeTimes, least_damage
 
 _CASES, _FILES, _AGAIN, _OPENINGS = 50, 2, 31, 5
 _SEED = 100  # of the first network: the rule of times was found on those of 0 to 49
@@ -149,20 +151,12 @@ def _made(seed: int) -> _Made:
         all_int8 = writer.write()
         nodes = [node.name for node in writer.nodes(all_int8)]
         owners = {node: node for node in nodes}
-        times = OPERATIONS.time_layers(content, writer, owners)
-        seconds: dict[str, dict[float, float]] = {each.layer: {} for each in times.times}
-        for each in times.times:
-            seconds[each.layer][each.level] = each.seconds
+        seconds_of = NodeTimes.of(OPERATIONS.time_layers(content, writer, owners), nodes, ROUNDING_BITS)
         gains = dict(zip(nodes, np.random.default_rng(seed).lognormal(0, 1, len(nodes)), strict=True))
 
         def damage_of(file: bytes) -> float:
             left = {node.name for node in writer.nodes(file)}
             return 1e-3 + sum(gain for node, gain in gains.items() if node in left)
-
-        def seconds_of(in_float: Collection[str]) -> float:
-            inside = set(nodes).difference(in_float)
-            own = sum(each[8.0 if name in inside else 32.0] for name, each in seconds.items())
-            return own + times.between(inside)
 
         kept = FileTimes(OPERATIONS, all_int8, image, threads=1)
         found = mixed(
@@ -170,12 +164,12 @@ def _made(seed: int) -> _Made:
             screen=damage_of,
             damage_of=damage_of,
             seconds_of=seconds_of,
-            is_quick_enough=lambda file: kept.seems_within(file, most),
+            time_of=lambda file: kept.seems(file) / most,
             holds_time=lambda file: kept.is_within(file, most),
             uses_time=True,
             progress=lambda _step: None,
         )
-        as_float = min(found.ladder, key=lambda group: abs(seconds_of(group) - seconds_of(nodes)), default=())
+        as_float = least_damage(gains, seconds_of, seconds_of(nodes[1:])) or ()
         return _Made(
             image=image,
             content=content,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from senseapp.records.deployment import Median
-from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import quick_seconds, ratio
 
-_TURNS = 15  # of a timing
-_MARGIN = 0.97  # of the time that is allowed: other timings of the same file differ by so much
+_TURNS, _MOST_TURNS = 15, 100  # of a timing: as many as take _SECONDS
+_SECONDS = 0.2  # medians of 15 calls of half a millisecond varied by 1.3 %, of 100 by 0.3 %
+_MARGIN = 0.98  # of the time that is allowed: other timings of the same file differ by so much
 _OPENINGS, _MORE_OPENINGS = 5, 5  # of a file, for a timing that is to hold; the latter wait for a calm moment
+_SEEMINGS = 3  # timings of a file in a busy moment
 _LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where its calls took so long together
 _CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
@@ -35,11 +37,17 @@ class FileTimes:
         """Seconds of a quick call of the reference; infinite before the first timing."""
         return self._least
 
-    def seems_within(self, file: bytes, most: float) -> bool:
-        """Return whether one timing finds that a file takes at most ``most`` times as long as the reference."""
+    def seems(self, file: bytes) -> float:
+        """Return the most that a file takes, as a multiple of the time of the reference, by one timing.
+
+        In a busy moment, it is timed again, a few times.
+        """
         opened = self._runtime.open(file, threads=self._threads)
-        seconds, reference = self._runtime.times((opened, self._opened), self._call, turns=_TURNS)
-        return ratio(seconds, reference).value <= (_MARGIN if self._is_calm(reference) else _BUSY_MARGIN) * most
+        for _ in range(_SEEMINGS):
+            seconds, reference = self._timed(opened, self._opened)
+            if calm := self._is_calm(reference):
+                break
+        return ratio(seconds, reference).value / (_MARGIN if calm else _BUSY_MARGIN)
 
     def is_within(self, file: bytes, most: float) -> bool:
         """Return whether a file takes at most ``most`` times as long, also when it is opened anew."""
@@ -59,7 +67,7 @@ class FileTimes:
             if count >= _LEAST_OPENINGS and sum(sum(side) for both in timings for side in both) > _LONG_SECONDS:
                 break
             opened = [self._runtime.open(content, threads=self._threads) for content in (file, self._reference)]
-            seconds, reference = self._runtime.times(opened, self._call, turns=_TURNS)
+            seconds, reference = self._timed(*opened)
             self._is_calm(reference)  # the least time may be of this one
             timings.append((seconds, reference))
         calm = [each for each in timings if self._is_calm(each[1])]
@@ -68,6 +76,11 @@ class FileTimes:
         wider = 1.0 if calm else _MARGIN / _BUSY_MARGIN
         low, high = min(found.low, *medians), max(found.high, *medians)
         return Median(value=found.value, low=low / wider, high=high * wider)
+
+    def _timed(self, opened: RuntimeNetwork, reference: RuntimeNetwork) -> list[list[float]]:
+        """Return the seconds of calls of both in turns: more of them where the reference is known to be quick."""
+        turns = max(_TURNS, min(_MOST_TURNS, int(_SECONDS / (2 * self._least))))
+        return self._runtime.times((opened, reference), self._call, turns=turns)
 
     def _is_calm(self, reference: list[float]) -> bool:
         """Return whether the reference takes hardly longer than it ever did."""

@@ -7,16 +7,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from senseapp.core.texts import plural
+from senseapp.prove.float_in_time import by_promise, in_time
 from senseapp.prove.float_screening import Screening
 from senseapp.prove.whole_weights import with_whole_weights
 from senseapp.runtimes.quantizers import Int8Node, Quantizer
+from senseapp.solve.node_precisions import NodeTimes
 
 _TRIED = 40  # files that all judging images run through, before the search takes what it has
 _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth its time
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
 _SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
-_INSTEAD = 4  # files, of each
-_HALVINGS = 5  # timings that find how many more nodes the time allows
+_INSTEAD = 4  # files, of each, and of those that use the time
 _LONGER = 6  # timings of the file in the end, each with one node less
 _SECONDS = 900.0  # after which the search takes what it has
 
@@ -31,11 +32,8 @@ class Mixed:
     Attributes:
         in_float: names of the nodes that do, in the order in which they were chosen.
         whole: those of them whose weights are in 32 bits nevertheless.
-        gain: by node, how much less damage the file does where this node alone is in float.
+        gain: by node, the damage of a file in which this node alone is in int8.
         in_time: whether a second, longer timing found it quick enough, too.
-        steps: nodes in float of the files that the search went through, each with more of them than the one before.
-        ladder: nodes in float of further files, from nearly all nodes to few: each is predicted to be quicker than the
-            one before, for the least damage.
         notes: sentences on a search that was cut short.
     """
 
@@ -44,8 +42,6 @@ class Mixed:
     gain: Mapping[str, float]
     whole: tuple[str, ...] = ()
     in_time: bool = True
-    steps: tuple[tuple[str, ...], ...] = ()
-    ladder: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -55,8 +51,8 @@ def mixed(
     always_float: Collection[str] = (),
     screen: Callable[[bytes], float],
     damage_of: Callable[[bytes], float],
-    seconds_of: Callable[[Collection[str]], float],
-    is_quick_enough: Callable[[bytes], bool],
+    seconds_of: NodeTimes,
+    time_of: Callable[[bytes], float],
     is_enough: Callable[[bytes, float], bool] = lambda _content, damage: damage <= 0,
     holds_time: Callable[[bytes], bool] = lambda _content: True,
     uses_time: bool = False,
@@ -70,18 +66,19 @@ def mixed(
     do in the end the smallest, where that takes enough damage away for the bytes.
 
     Groups are measured first, each as one step: all nodes without weights, those behind the last weights, these with
-    the last weights, and the first. Then each node is measured in float beside all others in int8, by ``screen``, and
-    so is what follows one of the best. The group that gains most for its time goes to float, where ``seconds_of``
-    predicts the time with given nodes in float, ``damage_of`` confirms the gain beside those chosen before, and the
-    file is quick enough; gains that have shrunk meanwhile are measured again first (Minoux 1978, "Accelerated greedy
-    algorithms for maximizing submodular set functions"). At last, nodes that gain nothing beside those chosen later go
-    back, and others are tried in place of those that cost most. The search ends at a file and its damage that are
-    ``is_enough``; what it is still enough without goes back to int8.
+    the last weights, and the first. Then each node is measured in int8 beside all others in float, by ``screen``, and
+    so are the most harmful with what follows them. The group that gains most for its time goes to float, where
+    ``seconds_of`` predicts the time with given nodes in float, ``damage_of`` confirms the gain beside those chosen
+    before, and ``time_of`` the file is at most 1, the time that is allowed; gains that have shrunk meanwhile are
+    measured again first (Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions"). At
+    last, nodes that gain nothing beside those chosen later go back, and others are tried in place of those that cost
+    most. The search ends at a file and its damage that are ``is_enough``; what it is still enough without goes back to
+    int8.
 
-    Where it is not enough and ``uses_time``, more nodes go to float together, as many as are quick enough, if that does
-    less damage: images that choose are too few to tell the small gain of each. Where float is nearly as quick, that is
-    the first quick one of a ladder from all nodes in float down to none. Of the many files that were timed one is
-    quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain for their time go back.
+    Where it is not enough and ``uses_time``, the nodes take its place that should do least harm in the time, by their
+    damages alone (:func:`.in_time`): images that choose are too few to tell the small gain of each. Of the many files
+    that were timed one is quick enough by chance, so ``holds_time`` decides in the end, and nodes of least gain for
+    their time go back.
 
     A search of a large graph is bounded by ``seconds`` of ``clock``: where nodes one by one would take too long,
     neighbours are measured together, and after that time the best file so far is taken.
@@ -89,9 +86,10 @@ def mixed(
     search = _NodeSearch(
         writer,
         tuple(always_float),
+        screen,
         damage_of,
         seconds_of,
-        is_quick_enough,
+        time_of,
         is_enough,
         holds_time,
         uses_time,
@@ -99,16 +97,17 @@ def mixed(
         seconds,
         clock,
     )
-    return search.found(screen)
+    return search.found()
 
 
 @dataclass
 class _NodeSearch:
     writer: Quantizer
     always_float: tuple[str, ...]
+    screen: Callable[[bytes], float]
     damage_of: Callable[[bytes], float]
-    seconds_of: Callable[[Collection[str]], float]
-    is_quick_enough: Callable[[bytes], bool]
+    seconds_of: NodeTimes
+    time_of: Callable[[bytes], float]
     is_enough: Callable[[bytes, float], bool]
     holds_time: Callable[[bytes], bool]
     uses_time: bool
@@ -121,11 +120,10 @@ class _NodeSearch:
     done: bool = False
     tried: int = 0
     nodes: list[str] = field(default_factory=list)
-    steps: list[_Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     started: float = 0.0
 
-    def found(self, screen: Callable[[bytes], float]) -> Mixed:
+    def found(self) -> Mixed:
         self.started, self.best = self.clock(), self._with(())
         nodes = self.writer.nodes(self.best)
         self.nodes = [node.name for node in nodes]
@@ -133,8 +131,8 @@ class _NodeSearch:
         if self.done or self._is_past():
             notes = () if self.done else ("There was no time to look for parts that are better left in float.",)
             return Mixed(content=self.best, in_float=(), gain={}, notes=notes)
-        alone, gains = self._screened(nodes, screen)
-        self._add(gains, self.steps)
+        alone, gains = self._screened(nodes)
+        self._add(gains)
         for _ in range(2):
             self._drop_idle()
             if self.done or self._is_past() or not self._swap(gains):
@@ -144,89 +142,40 @@ class _NodeSearch:
             self.notes.append(
                 f"The search for parts to leave in float ended after {plural(minutes, 'minute')} with what it had."
             )
-        ladder = self._ladder(nodes, alone)
         if self.uses_time and not self.done and not self._is_past():
-            self._fill(alone)
-            self._descend(ladder)
-        in_time = self._keep_time(alone)
+            self._use_time(alone)
+        holds_time = self._keep_time(alone)
         whole = () if self.done or self._is_past() else self._whole()
         return Mixed(
             content=self.best,
             in_float=self.in_float,
             whole=whole,
             gain=alone,
-            in_time=in_time,
-            steps=tuple(self.steps),
-            ladder=tuple(ladder),
+            in_time=holds_time,
             notes=tuple(self.notes),
         )
 
     def _is_past(self, share: float = 1.0) -> bool:
         return self.clock() - self.started > share * self.seconds
 
-    def _screened(
-        self, nodes: Sequence[Int8Node], screen: Callable[[bytes], float]
-    ) -> tuple[dict[str, float], dict[_Group, float]]:
-        screening = Screening(nodes, lambda group: screen(self._with(group)), self._is_past, self.progress)
+    def _screened(self, nodes: Sequence[Int8Node]) -> tuple[dict[str, float], dict[_Group, float]]:
+        def alone_in_int8(group: _Group) -> float:
+            others = [node.name for node in nodes if node.name not in group]
+            return self.screen(self.writer.write(but=[*self.always_float, *others]))
+
+        screening = Screening(nodes, alone_in_int8, self._is_past, self.progress)
         alone, gains = screening.gains(self.seconds, self.clock)
         self.notes += screening.notes
         return alone, gains
 
-    def _fill(self, alone: Mapping[str, float]) -> None:
-        """Leave in float what the rest of the time allows, the most gain for its time first."""
-        rest = [node for node in self.nodes if node not in self.in_float]
-        ranked = sorted(rest, key=lambda node: -self._worth((node,), alone[node]))[: len(rest) - 1]  # one stays in int8
-        few, many = 0, len(ranked) + 1  # of which the former are quick enough, the latter are not
-        for _ in range(_HALVINGS):
-            middle = (few + many) // 2
-            if middle == few:
-                break
-            self.progress("Using the rest of the time for parts in float")
-            quick = self.is_quick_enough(self._with((*self.in_float, *ranked[:middle])))
-            few, many = (middle, many) if quick else (few, middle)
-        tried = (*self.in_float, *ranked[:few])
-        candidate = self._with(tried)
-        if few and (damage := self.damage_of(candidate)) < self.least:
-            self._take(tried, candidate, damage)
-
-    def _ladder(self, nodes: Sequence[Int8Node], alone: Mapping[str, float]) -> list[_Group]:
-        """Return sets of nodes in float, from all to none: the node goes to int8 that saves most time for its gain.
-
-        Where a first node in int8 among others in float only adds borders, those beside it save time afterwards: such
-        sets are passed, and not returned.
-        """
-        beside: dict[str, set[str]] = {node.name: set() for node in nodes}
-        for node in nodes:
-            for reader in beside.keys() & set(node.readers):
-                beside[node.name].add(reader)
-                beside[reader].add(node.name)
-        rest, found = dict.fromkeys(self.nodes), list[_Group]()
-
-        def saved(node: str, now: float) -> float:
-            return now - self.seconds_of([each for each in rest if each != node])
-
-        now = quickest = self.seconds_of(rest)
-        saves = {node: saved(node, now) for node in rest}
-        least = _LEAST_GAIN * max((max(alone.values(), default=0.0), _TINY))
-        while rest:
-            worth = {each: saves[each] / max(alone[each], least) for each in rest if saves[each] > 0}
-            best = max(worth or rest, key=(worth or saves).__getitem__)
-            del rest[best]
-            now = self.seconds_of(rest)
-            if now < quickest or not found:
-                quickest = now
-                found.append(tuple(rest))
-            saves |= {each: saved(each, now) for each in beside[best] if each in rest}
-        return found
-
-    def _descend(self, ladder: Sequence[_Group]) -> None:
-        """Take the first file of a ladder that is quick enough, where it does less damage."""
-        place = first_quick(ladder, lambda group: self.is_quick_enough(self._with(group)), self.progress)
-        if place is None:
-            return
-        candidate = self._with(ladder[place])
-        if (damage := self.damage_of(candidate)) < self.least:
-            self._take(ladder[place], candidate, damage)
+    def _use_time(self, alone: Mapping[str, float]) -> None:
+        """Take the most promising of what was found and of nodes that use the time."""
+        groups = in_time(alone, self.seconds_of, lambda group: self.time_of(self._with(group)), self.progress)
+        candidates = dict.fromkeys((*groups[:_INSTEAD], self.in_float))
+        best = by_promise({group: self.screen(self._with(group)) for group in candidates}, alone)[0]
+        if best != self.in_float:
+            content = self._with(best)
+            self._take(best, content, self.damage_of(content))
 
     def _keep_time(self, alone: Mapping[str, float]) -> bool:
         """Put nodes back into int8 until the file is found quick enough again; return whether it is."""
@@ -264,8 +213,8 @@ class _NodeSearch:
         added = self.seconds_of({*self.in_float, *group}) - now
         return gain / max(added, _FREE * now)
 
-    def _add(self, gains: Mapping[_Group, float], steps: list[_Group] | None = None) -> None:
-        """Leave in float what gains most for its time, one group after the other; ``steps`` are told each."""
+    def _add(self, gains: Mapping[_Group, float]) -> None:
+        """Leave in float what gains most for its time, one group after the other."""
         waiting = {group: gain for group, gain in gains.items() if not set(group) <= set(self.in_float)}
         while waiting and self.tried < _TRIED and not self.done and not self._is_past():
             self.progress(f"Choosing what stays in float · {self.tried} of at most {_TRIED}")
@@ -286,10 +235,8 @@ class _NodeSearch:
                 waiting[group] = gain  # it may be the best again later
                 continue
             del waiting[group]
-            if gain >= _LEAST_GAIN * self.least and self.is_quick_enough(candidate):
+            if gain >= _LEAST_GAIN * self.least and self.time_of(candidate) <= 1:
                 self._take(tried, candidate, damage)
-                if steps is not None:
-                    steps.append(tried)
 
     def _measured(self, content: bytes) -> float:
         self.tried += 1
@@ -324,18 +271,3 @@ class _NodeSearch:
                 return True
             self.in_float, self.best, self.least = before, best, least
         return False
-
-
-def first_quick(
-    ladder: Sequence[_Group], is_quick_enough: Callable[[_Group], bool], progress: Callable[[str], None]
-) -> int | None:
-    """Return the place of the first group of a ladder that is quick enough, by halving; None where none was found."""
-    low, high, found = 0, len(ladder), None
-    while low < high:
-        progress("Using the rest of the time for parts in float")
-        middle = (low + high) // 2
-        if is_quick_enough(ladder[middle]):
-            high = found = middle
-        else:
-            low = middle + 1
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,11 +25,13 @@ from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
+from senseapp.solve.node_precisions import NodeTimes
 
-_BITS = BitScale(noun="rounding", axis="Bits")
+ROUNDING_BITS = BitScale(noun="rounding", axis="Bits")
+"""Levels of nodes: in int8, or as they are."""
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
-_SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
+_SCREENING_IMAGES = 96  # of all these, that tell which nodes are worth a look
 _SECONDS = 240.0  # of all that is tried; files are made of what was found by then
 _LEAST_SECONDS = 40.0  # of the choice of parts in float, whatever fitting took
 _FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the float file on these images, at most
@@ -163,6 +165,7 @@ class Int8Search:
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
         self._timing: dict[bytes, FileTimes] = {}  # by reference
+        self._node_times: NodeTimes | None = None
         self._most = settings.most_time  # times all-int8's, that the file may take
 
     @property
@@ -261,24 +264,29 @@ class Int8Search:
         """Yield for each file to compare with the one that does least damage of those that take no longer."""
         references = {"quick": (self._content, _AS_FLOAT)}
         if not self._by_answers:
-            references = {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
             whose = self._runtime.description.own_quantizer
-            references |= {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
+            references = {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
+            references |= {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
 
         def write(group: Collection[str], whole: Collection[str]) -> bytes:
             rest = [node for node in group if node not in whole]
             return quantizer.write(but=[*kept, *whole], weights_only=rest)
 
-        for name, (reference, note) in references.items():
-            if not self._steps.left(_TIMES_SHARE):
+        predicted, relative = self._seconds(quantizer, quantizer.write()), dict[tuple[str, ...], float]()
+        for place, (name, (reference, note)) in enumerate(references.items()):
+            if not self._steps.left(_TIMES_SHARE if place else 1.0):
                 return
             closest = closest_in_time(
                 found,
+                predicted,
+                relative,
                 self._times(reference),
                 write=write,
                 placed=self._placed,
+                screen=self._typical_damage_of,
                 damage_of=self._damage_of,
                 progress=self._steps.progress,
+                has_time=lambda: self._steps.left() > 0,
             )
             if closest is not None:
                 group, content = closest
@@ -335,7 +343,7 @@ class Int8Search:
             return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > _MUCH_LOST)
         metric = METRICS[self._judge.divergence]
         reasons = [
-            f"{cause.sentence} Alone in float, it takes {metric.change_text(found.gain[cause.node])} of damage away."
+            f"{cause.sentence} Alone in int8, it does {metric.change_text(found.gain[cause.node])} of damage."
             for cause in quantizer.causes(found.in_float)[:_REASONS]
             if found.gain.get(cause.node, 0) > 0
         ]
@@ -343,9 +351,7 @@ class Int8Search:
 
     def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
         """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
-        runtime, settings, all_int8 = self._runtime, self._settings, quantizer.write()
-        few = torch.cat(tuple(self._others))[: self._amounts.screening]
-        screen = _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
+        settings, all_int8 = self._settings, quantizer.write()
         times = self._times(original if self._by_answers else self._placed(all_int8))
         self._most = most_time = 1.0 if self._by_answers else self._most_time(all_int8)
 
@@ -357,10 +363,10 @@ class Int8Search:
         return mixed(
             quantizer,
             always_float=kept,
-            screen=lambda content: screen.judged(runtime.open(content)).damage,
+            screen=self._typical_damage_of,
             damage_of=self._damage_of,
             seconds_of=self._seconds(quantizer, all_int8),
-            is_quick_enough=lambda content: times.seems_within(self._placed(content), most_time),
+            time_of=lambda content: times.seems(self._placed(content)) / most_time,
             is_enough=is_enough,
             holds_time=lambda content: times.is_within(self._placed(content), most_time),
             uses_time=not self._by_answers,
@@ -376,25 +382,23 @@ class Int8Search:
         float_time = self._times(self._placed(all_int8)).anew(self._content).value
         return min(self._settings.most_time, max(1.0, float_time))
 
-    def _seconds(self, quantizer: Quantizer, int8: bytes) -> Callable[[Collection[str]], float]:
-        """Return a function from the nodes in float to the predicted seconds of a call."""
-        nodes, network = {node.name for node in quantizer.nodes(int8)}, self._content
-        batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
-        owners = {node: node for node in nodes}
-        found = self._runtime.time_layers(network, quantizer, owners, threads=threads, batch=batch)
+    def _seconds(self, quantizer: Quantizer, int8: bytes) -> NodeTimes:
+        """Return the predicted seconds of a call by the nodes in float."""
+        owners = {node.name: node.name for node in quantizer.nodes(int8)}
+        if self._node_times is None:
+            batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
+            found = self._runtime.time_layers(self._content, quantizer, owners, threads=threads, batch=batch)
+            self._node_times = NodeTimes.of(found, owners, ROUNDING_BITS)
+        return self._node_times
 
-        layers = found.layers()
-        in_int8, untouched = (
-            {layer: found.seconds(layer, bits, _BITS) for layer in layers}
-            for bits in (float(INT8_BITS), _BITS.untouched)
-        )
+    @cached_property
+    def _screen(self) -> Judge:
+        """What judges on a few images of all."""
+        few = _mixed_images(self._others, self._fitted, self._amounts.screening)
+        return _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
 
-        def seconds_of(in_float: Collection[str]) -> float:
-            inside = nodes.difference(in_float)
-            own = sum((in_int8 if layer in inside else untouched)[layer] for layer in layers)
-            return own + found.between(inside)
-
-        return seconds_of
+    def _typical_damage_of(self, content: bytes) -> float:
+        return self._screen.judged(self._runtime.open(content)).typical_damage
 
     def _damage_of(self, content: bytes) -> float:
         return self._judged(content).damage
@@ -427,6 +431,15 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime
             progress=evaluator.progress,
         )
     )
+
+
+def _mixed_images(first: Sequence[Tensor], second: Sequence[Tensor], count: int) -> Tensor:
+    """Return ``count`` images, half of them of each of two sets of batches where both have so many, all different."""
+    one, other = torch.cat(tuple(first)), torch.cat(tuple(second))
+    if torch.equal(one, other):
+        return one[:count]
+    of_other = min(count // 2, len(other))
+    return torch.cat((one[: count - of_other], other[:of_other]))
 
 
 def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: RuntimeNetwork) -> Judge:

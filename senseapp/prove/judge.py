@@ -6,6 +6,8 @@ what it returns.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -150,6 +152,17 @@ class Judgement:
         """The change of the divergence as a number; infinite where it is none."""
         delta = self.change(self.judge.divergence).delta
         return delta if delta == delta else float("inf")
+
+    @property
+    def typical_damage(self) -> float:
+        """The square of the mean square root of the damages of single images; :attr:`damage` where these have none.
+
+        Few images with much of it decide :attr:`damage`: that of single nodes of EfficientNet-Lite0 on 32 images
+        differed by 73 % from that on 280 others (weighted by damage), this one by 44 %, and on 96 by 22 %.
+        """
+        if not METRICS[self.judge.divergence].divergence:
+            return self.damage
+        return statistics.fmean(math.sqrt(max(each, 0.0)) for each in self.damages(self.stop - self.start)) ** 2
 
     def damages(self, parts: int) -> tuple[float, ...]:
         """Return the damage of each of so many parts of the images, one after the other; fewer of few images."""

@@ -62,7 +62,8 @@ class Quantizer(ABC):
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the network with every node in int8 that can be, ``but`` not these, which stay in float.
 
-        Of ``weights_only`` the weights are those of the int8 file, stored in 8 bits, and all else is computed in float.
+        Of ``weights_only`` the weights are those of the int8 file, stored in 8 bits, but for the smallest, and all else
+        is computed in float.
         """
 
     @abstractmethod

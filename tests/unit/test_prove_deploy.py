@@ -23,6 +23,7 @@ from senseapp.runtimes.call_times import ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNX
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.solve.node_precisions import NodeTimes
 from tests.cases import first_of
 from tests.small_evaluator import evaluator_of, schedule_of
 from tests.small_models import small_network
@@ -60,13 +61,15 @@ def damage_of(exported):
 
 def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
     with Int8Writer(exported, [IMAGES], rounding=Rounding()) as writer:
+        nodes = [node.name for node in writer.nodes(writer.write())]
+        seconds = NodeTimes(in_int8=dict.fromkeys(nodes, 0.0), in_float=dict.fromkeys(nodes, 1.0), borders={}, other=1)
         return writer.write(), mixed(
             writer,
             always_float=always_float,
             screen=damage_of,
             damage_of=damage_of,
-            seconds_of=lambda in_float: 1.0 + len(set(in_float)),
-            is_quick_enough=lambda _content: quick_enough,
+            seconds_of=seconds,
+            time_of=lambda _content: 1.0 if quick_enough else 1.1,
             progress=lambda _sentence: None,
         )
 

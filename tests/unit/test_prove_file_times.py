@@ -48,23 +48,23 @@ def test_a_ratio_to_rely_on_is_of_calm_moments() -> None:
 
 def test_a_calm_moment_is_waited_for_when_one_is_known_to_exist() -> None:
     known = times(CALM, *[BUSY] * 7, CALM)
-    assert known.seems_within(b"file", 1.2)
+    assert known.seems(b"file") <= 1.2
     assert known.anew(b"file").value == pytest.approx(1.1)
     assert known.reference_seconds == CALM[1] / 100
 
 
 def test_without_a_calm_moment_the_interval_is_wider() -> None:
     known = times(CALM, BUSY)
-    assert known.seems_within(b"file", 1.2)
-    assert known.anew(b"file").high == pytest.approx(0.97 / 0.91)
+    assert known.seems(b"file") <= 1.2
+    assert known.anew(b"file").high == pytest.approx(0.98 / 0.91)
 
 
 @pytest.mark.parametrize(("most", "seems", "holds"), [(1.2, True, True), (1.12, False, False), (1.05, False, False)])
 def test_a_busy_moment_hides_no_time(most: float, seems: bool, holds: bool) -> None:
     """In the busy moment alone the file seems as quick as the reference."""
     known = times(CALM, BUSY, *[BUSY] * 4, CALM)
-    assert known.seems_within(b"file", most) is seems
-    assert known.seems_within(b"file", 1.05) is False
+    assert (known.seems(b"file") <= most) is seems
+    assert known.seems(b"file") > 1.05
     assert known.is_within(b"file", most) is holds
 
 
@@ -83,6 +83,22 @@ def test_the_interval_of_a_ratio_includes_that_of_the_quickest_calls() -> None:
     assert found.high == pytest.approx(1.5)
     assert ratio(other, file).low == pytest.approx(1 / 1.5)
     assert ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]) == Median(value=2, low=2, high=2)
+
+
+@pytest.mark.parametrize(("hundredths", "turns"), [(0.05, 100), (0.2, 50), (1.0, 15)])
+def test_short_calls_are_timed_more_often(hundredths: float, turns: int) -> None:
+    """As long as 0.2 s, once the reference's time is known."""
+    counts = list[int]()
+
+    class Counting(SharedMachine):
+        def times(self, networks: Sequence[Network], images: Tensor, *, turns: int = 41) -> list[list[float]]:
+            counts.append(turns)
+            return super().times(networks, images, turns=turns)
+
+    known = FileTimes(Counting([(hundredths, hundredths)]), b"reference", torch.zeros(1, 1))
+    known.seems(b"file")
+    known.anew(b"file")
+    assert counts == [15, *[turns] * 5]
 
 
 def test_a_file_of_long_calls_is_opened_fewer_times() -> None:

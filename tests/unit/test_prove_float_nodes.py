@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from senseapp.prove.float_nodes import mixed
 from senseapp.runtimes.quantizers import Int8Node, Quantizer
+from senseapp.solve.node_precisions import NodeTimes
 
 NODES = tuple("abcdefgh")
 
@@ -36,8 +38,7 @@ def harm_of(**harms: float):
     return lambda content: 1.0 + sum(harms.get(name, 0.0) for name in NODES if name not in content.decode())
 
 
-def seconds_of(nodes: Collection[str]) -> float:
-    return 1 + 0.1 * len(set(nodes))
+SECONDS = NodeTimes(in_int8=dict.fromkeys(NODES, 0.0), in_float=dict.fromkeys(NODES, 0.1), borders={}, other=1.0)
 
 
 def in_float(content: bytes) -> str:
@@ -45,9 +46,10 @@ def in_float(content: bytes) -> str:
 
 
 def found(damage, *, most: float, weighted: str = "", **parts):
-    usual = {"screen": damage, "damage_of": damage, "seconds_of": seconds_of, "progress": lambda _sentence: None}
-    quick = {"is_quick_enough": lambda content: seconds_of(in_float(content)) <= most}
-    return mixed(Written(weighted), **(usual | quick | parts))
+    seconds = parts.pop("seconds_of", SECONDS)
+    usual = {"screen": damage, "damage_of": damage, "progress": lambda _sentence: None}
+    timed = {"seconds_of": seconds, "time_of": lambda content: seconds(in_float(content)) / most}
+    return mixed(Written(weighted), **(usual | timed | parts))
 
 
 SMALL = dict.fromkeys(NODES, 0.001) | {"c": 1.0}
@@ -117,27 +119,24 @@ def test_what_stands_behind_the_last_weights_is_a_group():
     assert set(with_weights.in_float) == set("efgh")
 
 
-def faster_in_float(nodes: Collection[str]) -> float:
-    """A node in float saves time, but for the borders between float and int8: as without fast int8 arithmetic."""
-    computed = [name in nodes for name in NODES]
-    return 2.0 - 0.1 * sum(computed) + 0.3 * sum(one != other for one, other in pairwise(computed))
-
-
 def test_where_float_is_quicker_nearly_all_goes_to_float():
-    harms = dict.fromkeys(NODES, 0.0001)
-    quick = {
-        "seconds_of": faster_in_float,
-        "is_quick_enough": lambda content: faster_in_float(in_float(content)) <= 1.9,
-    }
-    result = found(harm_of(**harms), most=0, uses_time=True, **quick)
+    """A node in float saves time, but for the borders between float and int8: as without fast int8 arithmetic."""
+    faster = replace(
+        SECONDS, in_float=dict.fromkeys(NODES, -0.1), borders=dict.fromkeys(pairwise(NODES), 0.3), other=2.0
+    )
+    result = found(harm_of(**dict.fromkeys(NODES, 0.0001)), most=1.9, uses_time=True, seconds_of=faster)
     assert len(result.in_float) == 7
 
 
-def test_the_ladder_goes_from_nearly_all_in_float_to_little():
-    harms = {name: 0.1 * (1 + place) for place, name in enumerate(NODES)}
-    ladder = found(harm_of(**harms), most=0).ladder
-    assert [len(each) for each in ladder] == list(range(7, -1, -1))
-    assert ladder[3] == tuple("efgh")  # those that gain least go to int8 first
+def test_of_nodes_that_use_the_time_those_are_taken_that_do_most_harm_alone():
+    """Images that choose see no gain of "g" and "h" beside the others: it is too small for them."""
+    harms = dict.fromkeys(NODES, 0.01) | {"c": 1.0, "g": 0.04, "h": 0.04}
+
+    def blurred(content: bytes) -> float:
+        return round(harm_of(**harms)(content), 1)
+
+    result = found(blurred, most=1.35, uses_time=True, screen=harm_of(**harms))
+    assert set(result.in_float) == set("cgh")
 
 
 def test_a_search_of_a_large_graph_ends_in_time_and_says_so():
@@ -152,23 +151,6 @@ def test_a_search_of_a_large_graph_ends_in_time_and_says_so():
     assert now <= 2000
     assert any("neighbours were measured together" in note for note in result.notes)
     assert any("ended after 15 minutes" in note for note in result.notes)
-
-
-def test_the_ladder_goes_on_behind_borders_that_a_first_node_in_int8_adds():
-    def with_borders(nodes: Collection[str]) -> float:
-        changes = sum((one in nodes) != (other in nodes) for one, other in pairwise(NODES))
-        return 1 + 0.1 * len(set(nodes)) + 0.3 * changes
-
-    result = found(harm_of(**SMALL), most=1.0, weighted="a", seconds_of=with_borders)
-    spent = [with_borders(group) for group in result.ladder]
-    assert spent == sorted(spent, reverse=True)
-    assert result.ladder[-1] == ()
-    assert any(0 < len(group) <= 3 for group in result.ladder)
-
-
-def test_steps_are_the_files_that_the_search_went_through():
-    harms = dict.fromkeys(NODES, 0.0) | {"a": 1.0, "b": 0.5, "c": 0.2}
-    assert found(harm_of(**harms), most=1.35).steps == (("a",), ("a", "b"), ("a", "b", "c"))
 
 
 @pytest.mark.parametrize("budget", [0.0, 350.0, 1500.0])

@@ -120,6 +120,15 @@ def test_parts_of_equal_length_have_the_damage_on_average() -> None:
     assert len(judge.judged(changed, 0, 5).damages(8)) == 5
 
 
+def test_typical_damage_is_the_square_of_the_mean_root() -> None:
+    dense, changed = (a_context(Nesting(factor=factor)) for factor in (1.0, 0.5))
+    judge = Judge(PICKED, JudgingImages.of_set(dense.images, dense), dense, num_outputs=CLASSES)
+    judgement = judge.judged(changed)
+    single = [judge.judged(changed, place, place + 1).damage for place in range(len(IMAGES))]
+    assert judgement.typical_damage == pytest.approx((sum(each**0.5 for each in single) / len(single)) ** 2)
+    assert 0 < judgement.typical_damage < judgement.damage
+
+
 def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, 1))
     dense = MeasurementContext.prepare(network.eval(), TensorImages(IMAGES), task=REGRESSION)
@@ -127,6 +136,7 @@ def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
     judge = Judge(REGRESSION, images, dense, num_outputs=1, metrics=("sqnr",))
     with pytest.raises(InvalidSpec, match="A limit on changed answers is for networks that choose one of several"):
         _ = judge.original.share_changed
+    assert judge.original.typical_damage == judge.original.damage  # one that no single image has
 
 
 def test_what_a_network_can_do_is_stated() -> None:

@@ -1,0 +1,87 @@
+"""Nodes in float that leave least damage in a time: solved by predicted times, which files that are timed correct."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
+
+_ROUNDS = 8  # files that are timed
+_CLOSE = 0.985  # of the time that is allowed: a file that takes as much uses it
+_LEAST_STEP, _MOST_STEP = 0.002, 0.1  # of the time that is predicted, between files that are aimed at
+_MORE_HARM = 1.25  # times the least damage: as much may be chance
+
+Group = tuple[str, ...]
+"""Names of nodes."""
+
+
+def in_time(
+    damages: Mapping[str, float],
+    times: NodeTimes,
+    time_of: Callable[[Group], float],
+    progress: Callable[[str], None],
+    *,
+    aim: float = 1.0,
+    timed: dict[Group, float] | None = None,
+) -> list[Group]:
+    """Return nodes in float of files that were found quick enough, what should do least damage first.
+
+    A file is solved for a time (:func:`~senseapp.solve.node_precisions.least_damage`) and timed; then predictions are
+    corrected by all files so far (:meth:`.NodeTimes.corrected`), as times of single nodes and borders in a network
+    differ from those of the same alone, and it is solved again, until a file takes hardly less than that.
+
+    Args:
+        damages: by node, alone in int8; they should add up.
+        times: as predicted.
+        time_of: of the file with a group in float, as a multiple of what is allowed.
+        progress: is told what is done.
+        aim: the share of what is allowed that a file should take.
+        timed: what ``time_of`` is known to be, with that of no node; gets what is found.
+    """
+    timed = {(): time_of(())} if timed is None else timed
+    at_first, wanted, low, high = timed[()], aim, 0.0, math.inf
+    for _ in range(_ROUNDS if damages else 0):
+        progress("Using the rest of the time for parts in float")
+        corrected = times.corrected({group: ratio / at_first for group, ratio in timed.items() if group})
+        solved = least_damage(damages, corrected, corrected(()) * wanted / at_first)
+        group = _without_all(quickest(damages, corrected) if solved is None else solved, damages)
+        if group not in timed:
+            timed[group] = time_of(group)
+            if _CLOSE * aim <= timed[group] <= aim:
+                break
+        if solved is not None and timed[group] > aim:
+            high = wanted
+        else:
+            low = wanted
+        missed = min(max(aim / timed[group], 1 - _MOST_STEP), 1 + _MOST_STEP)
+        wanted = (low + high) / 2 if low and high < math.inf else wanted * missed
+        if high - low < _LEAST_STEP:
+            break
+    return sorted(
+        (group for group, ratio in timed.items() if group and ratio <= 1), key=lambda each: _left(each, damages)
+    )
+
+
+def by_promise(measured: Mapping[Group, float], damages: Mapping[str, float]) -> list[Group]:
+    """Return groups in float by what the other nodes do alone in int8, and after them those that do clearly more harm.
+
+    Args:
+        measured: by group, the damage of its file on few images, which tells less than these sums where it hardly
+            differs.
+        damages: by node, alone in int8.
+    """
+    most = _MORE_HARM * min(measured.values(), default=0.0)
+    return sorted(measured, key=lambda group: (max(measured[group] - most, 0.0), _left(group, damages)))
+
+
+def _left(group: Group, damages: Mapping[str, float]) -> float:
+    return sum(damage for node, damage in damages.items() if node not in group)
+
+
+def _without_all(group: Group, damages: Mapping[str, float]) -> Group:
+    """Return a group without the least harmful node where it is all nodes, as one stays in int8."""
+    if len(group) < len(damages):
+        return group
+    least = min(damages, key=damages.__getitem__)
+    return tuple(node for node in group if node != least)
