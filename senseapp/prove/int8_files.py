@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from senseapp.compressions.quantization.integers import IntegerWeight
@@ -15,12 +13,12 @@ from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
-from senseapp.networks.network import in_calls
 from senseapp.prove.closest_in_time import closest_in_time
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
 from senseapp.prove.float_nodes import Mixed, mixed
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
+from senseapp.prove.search_images import Amounts, fitted_and_others, half_of_each, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Runtime, RuntimeNetwork
@@ -29,16 +27,9 @@ from senseapp.solve.node_precisions import NodeTimes
 
 ROUNDING_BITS = BitScale(noun="rounding", axis="Bits")
 """Levels of nodes: in int8, or as they are."""
-_FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
-_JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
-_SCREENING_IMAGES = 96  # of all these, that tell which nodes are worth a look
 _SECONDS = 240.0  # of all that is tried; files are made of what was found by then
 _LEAST_SECONDS = 40.0  # of the choice of parts in float, whatever fitting took
-_FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the float file on these images, at most
-_FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
-_CALLS = 3  # whose quickest says how long
 _SEARCH_SHARE, _TIMES_SHARE = 0.75, 0.85  # of the time, by which parts in float are chosen, and others are timed
-_LEAST_IMAGES = 16  # of each; with fewer, all do both
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
@@ -92,40 +83,6 @@ class Int8Files:
     variants: tuple[Variant, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Amounts:
-    """How many images fit, judge and screen files: fewer where each takes long."""
-
-    fitted: int
-    judging: int
-    screening: int
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, network: RuntimeNetwork, evaluator: ScheduleEvaluator) -> _Amounts:
-        """Return amounts for a float file, by the quickest of a few calls on one image."""
-        (image,) = _in_calls(network, [evaluator.dense.arranged(evaluator.images.curves, 0, 1)[0].cpu()])[:1]
-        spent = []
-        for _ in range(_CALLS):
-            started = time.perf_counter()
-            network.run(image)
-            spent.append(time.perf_counter() - started)
-        each = min(spent) / len(image)
-        fitted, judging, screening = (
-            max(fewest, min(most, int(seconds / each)))
-            for seconds, fewest, most in (
-                (_FITTED_SECONDS, _FEWEST, _FITTED_IMAGES),
-                (_JUDGED_SECONDS, _FEWEST, _JUDGING_IMAGES),
-                (_SCREENED_SECONDS, _FEWEST_SCREENING, _SCREENING_IMAGES),
-            )
-        )
-        few = (
-            f"An image takes {each:.2g} s in float, so ranges are fitted to at most {fitted} images and files compared "
-            f"on at most {judging}."
-        )
-        return cls(fitted=fitted, judging=judging, screening=screening, notes=(few,) if judging == _FEWEST else ())
-
-
 class Int8Search:
     """Makes a network's files in int8, and looks for the parts that are better left in float.
 
@@ -159,9 +116,9 @@ class Int8Search:
         self._by_answers = settings.kind == "quickest"
         self._network = runtime.open(content)
         steps.start(_SECONDS)
-        self._amounts = _Amounts.of(self._network, evaluator)
-        images = _fitted_and_others(evaluator, fitted=self._amounts.fitted, judging=self._amounts.judging)
-        self._fitted, self._others = (_in_calls(self._network, each) for each in images)
+        self._amounts = Amounts.of(self._network, evaluator)
+        images = fitted_and_others(evaluator, fitted=self._amounts.fitted, judging=self._amounts.judging)
+        self._fitted, self._others = (in_calls_of(self._network, each) for each in images)
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
         self._timing: dict[bytes, FileTimes] = {}  # by reference
@@ -394,8 +351,8 @@ class Int8Search:
     @cached_property
     def _screen(self) -> Judge:
         """What judges on a few images of all."""
-        few = _mixed_images(self._others, self._fitted, self._amounts.screening)
-        return _judge_of(self._evaluator, _in_calls(self._network, [few]), self._network)
+        few = half_of_each(self._others, self._fitted, self._amounts.screening)
+        return _judge_of(self._evaluator, in_calls_of(self._network, [few]), self._network)
 
     def _typical_damage_of(self, content: bytes) -> float:
         return self._screen.judged(self._runtime.open(content)).typical_damage
@@ -419,7 +376,7 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime
     """
     content = evaluator.original_file(runtime)
     network = runtime.open(content)
-    fitted, others = (_in_calls(network, each) for each in _fitted_and_others(evaluator))
+    fitted, others = (in_calls_of(network, each) for each in fitted_and_others(evaluator))
     judge = _judge_of(evaluator, others, network)
     return list(
         runtime.roundings(
@@ -433,34 +390,7 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime
     )
 
 
-def _mixed_images(first: Sequence[Tensor], second: Sequence[Tensor], count: int) -> Tensor:
-    """Return ``count`` images, half of them of each of two sets of batches where both have so many, all different."""
-    one, other = torch.cat(tuple(first)), torch.cat(tuple(second))
-    if torch.equal(one, other):
-        return one[:count]
-    of_other = min(count // 2, len(other))
-    return torch.cat((one[: count - of_other], other[:of_other]))
-
-
 def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: RuntimeNetwork) -> Judge:
     """Return what compares with ``network`` on ``batches``, without labels."""
     images, outputs = JudgingImages.of_batches(batches), evaluator.profile.num_classes
     return Judge(evaluator.task, images, network, num_outputs=outputs)
-
-
-def _fitted_and_others(
-    evaluator: ScheduleEvaluator, *, fitted: int = _FITTED_IMAGES, judging: int = _JUDGING_IMAGES
-) -> tuple[list[Tensor], ...]:
-    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
-    curves = evaluator.images.curves
-    generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
-    order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
-    judging = min(len(curves) // 2, judging) if len(curves) >= 2 * _LEAST_IMAGES else 0
-    fitting = curves.subset(order[judging:][:fitted])
-    others = curves.subset(order[:judging]) if judging else fitting
-    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitting, others))
-    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # runtimes run there
-
-
-def _in_calls(network: RuntimeNetwork, batches: Sequence[Tensor]) -> list[Tensor]:
-    return [part for batch in batches for part in in_calls(network, batch)]

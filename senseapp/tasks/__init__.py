@@ -17,21 +17,9 @@ from senseapp.tasks.annotations import (
     PictureGeometry,
     pairs_by_stem,
 )
-from senseapp.tasks.base import (
-    AnswerChanges,
-    AnswerDrop,
-    FittedAnnotations,
-    LabelMapProposal,
-    LabelTruth,
-    Layout,
-    PartedDirections,
-    ScanDirections,
-    Targets,
-    Task,
-    WrittenLabels,
-    refuse_output,
-)
+from senseapp.tasks.base import AnswerChanges, AnswerDrop, PartedDirections, ScanDirections, Task, refuse_output
 from senseapp.tasks.classification import CLASSIFICATION
+from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, LabelTruth, Layout, Targets, WrittenLabels
 from senseapp.tasks.multilabel import MULTILABEL
 from senseapp.tasks.segmentation import SEGMENTATION
 

@@ -10,11 +10,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
 from senseapp.tasks.annotations import AnnotationReader, PerImage
+from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,95 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
-
-Layout = Literal["class folders", "table", "image set", "annotations", "unlabelled"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelTruth:
-    """Labels that are ``true`` of a picture, and those that are unknown; all others are false."""
-
-    true: tuple[str, ...]
-    unknown: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenLabels:
-    """Labels of pictures from folders, a table ``file,label`` or an image set, and the known names of the outputs.
-
-    Attributes:
-        labels: of each picture, as written; empty where there are none.
-        several: of each picture, where several labels may be true of one; empty where each has one.
-        names: all labels, sorted, also of folders without pictures; those of an image set and of columns in their own
-            order.
-        num_outputs: numbers that the model gives for each image.
-        output_names: of these; empty where unknown.
-    """
-
-    layout: Layout
-    labels: Sequence[str]
-    names: Sequence[str]
-    num_outputs: int
-    output_names: Sequence[str] = ()
-    several: Sequence[LabelTruth] = ()
-
-    @property
-    def truths(self) -> Sequence[LabelTruth]:
-        """Return :attr:`several`, or for each picture its one label."""
-        return self.several or [LabelTruth(true=(label,)) for label in self.labels]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelMapProposal:
-    """A guess which of the model's outputs each written label means, to be shown, edited and confirmed.
-
-    Attributes:
-        pairs: (label as written, index of the output), for those that were matched.
-        how: what they were matched by.
-        unmatched: labels that mean none of the model's outputs.
-        words: how they were matched, as people read it: ``by number``.
-        num_orders: orders of the outputs that fit the labels, this one included; measuring decides between several.
-    """
-
-    pairs: tuple[tuple[str, int], ...]
-    how: str
-    unmatched: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    words: str = ""
-    num_orders: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """Meaning of the labels of pictures.
-
-    Attributes:
-        values: of the pictures kept, images first; None where the labels say nothing, so that all are unlabelled.
-        kept: positions of the pictures that have one.
-        names: of the model's outputs, as people read them; empty where unknown.
-        orders: where several orders of the outputs fit the labels, all of them, first the one that ``values`` follow.
-    """
-
-    values: Tensor | None
-    kept: Sequence[int] = ()
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    orders: tuple[LabelMapProposal, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedAnnotations:
-    """Annotations of images in the model's own classes.
-
-    Attributes:
-        values: of the images, images first.
-        names: of the model's outputs, as people read them; empty where unknown.
-        notes: sentences on what was matched and what was left out.
-    """
-
-    values: PerImage
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

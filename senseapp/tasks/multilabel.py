@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING
 
 from senseapp.core.texts import first_names, listed, plural
 from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
-from senseapp.tasks.base import (
-    AnswerChanges,
-    LabelMapProposal,
-    ScanDirections,
-    Targets,
-    Task,
-    WrittenLabels,
-    refuse_output,
-)
+from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor

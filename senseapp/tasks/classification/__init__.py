@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, cast
 from senseapp.core.texts import printable
 from senseapp.metrics import check_labels
 from senseapp.metrics.base import SIGNIFICANCE
-from senseapp.tasks.base import (
-    AnswerChanges,
-    LabelMapProposal,
-    ScanDirections,
-    Targets,
-    Task,
-    WrittenLabels,
-    refuse_output,
-)
+from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
-from senseapp.tasks.base import LabelMapProposal
+from senseapp.tasks.labels import LabelMapProposal
 
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
 _WORDNET_ID = re.compile(r"n\d{8}")

@@ -11,8 +11,9 @@ from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
 from senseapp.metrics.detection.rules import SURE_SCORE
 from senseapp.tasks.annotations import PerImage
-from senseapp.tasks.base import AnswerChanges, FittedAnnotations, OutputReader, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, OutputReader, ScanDirections, Task, refuse_output
 from senseapp.tasks.detection.annotations import BOXES
+from senseapp.tasks.labels import FittedAnnotations
 
 if TYPE_CHECKING:
     import numpy as np

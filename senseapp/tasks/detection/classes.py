@@ -10,7 +10,7 @@ import torch
 
 from senseapp.core.texts import first_names, plural, printable
 from senseapp.tasks.annotations import PerImage
-from senseapp.tasks.base import FittedAnnotations
+from senseapp.tasks.labels import FittedAnnotations
 
 _SEPARATORS = re.compile(r"[\s_-]+")
 

@@ -26,7 +26,8 @@ from senseapp.metrics.segmentation import (
     masks_like,
     predictions_of,
 )
-from senseapp.tasks.base import AnswerChanges, FittedAnnotations, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.segmentation.masks import MASKS
 
 if TYPE_CHECKING:

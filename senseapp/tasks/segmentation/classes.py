@@ -11,7 +11,7 @@ from torch import Tensor
 
 from senseapp.core.texts import first_names, printable
 from senseapp.metrics.segmentation import VOID
-from senseapp.tasks.base import FittedAnnotations
+from senseapp.tasks.labels import FittedAnnotations
 
 _SEPARATORS = re.compile(r"[\s_-]+")
 _BACKGROUND = "background"

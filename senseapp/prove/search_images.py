@@ -1,0 +1,91 @@
+"""Images that a search for int8 files uses: those that fit ranges and weights, and others that judge and screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from senseapp.networks.network import in_calls
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.runtimes.base import RuntimeNetwork
+
+_FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
+_JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
+_SCREENING_IMAGES = 96  # of all these, that tell which nodes are worth a look
+_FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the float file on these images, at most
+_FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
+_CALLS = 3  # whose quickest says how long
+_LEAST_IMAGES = 16  # of each; with fewer, all do both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """How many images fit, judge and screen files: fewer where each takes long.
+
+    Attributes:
+        fitted: images that ranges, weights and biases are fitted to.
+        judging: others, that choose ranges and the nodes in float.
+        screening: of all these, that tell which nodes are worth a look.
+        notes: sentences on small amounts.
+    """
+
+    fitted: int
+    judging: int
+    screening: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, network: RuntimeNetwork, evaluator: ScheduleEvaluator) -> Amounts:
+        """Return amounts for a float file, by the quickest of a few calls on one image."""
+        (image,) = in_calls_of(network, [evaluator.dense.arranged(evaluator.images.curves, 0, 1)[0].cpu()])[:1]
+        spent = []
+        for _ in range(_CALLS):
+            started = time.perf_counter()
+            network.run(image)
+            spent.append(time.perf_counter() - started)
+        each = min(spent) / len(image)
+        fitted, judging, screening = (
+            max(fewest, min(most, int(seconds / each)))
+            for seconds, fewest, most in (
+                (_FITTED_SECONDS, _FEWEST, _FITTED_IMAGES),
+                (_JUDGED_SECONDS, _FEWEST, _JUDGING_IMAGES),
+                (_SCREENED_SECONDS, _FEWEST_SCREENING, _SCREENING_IMAGES),
+            )
+        )
+        few = (
+            f"An image takes {each:.2g} s in float, so ranges are fitted to at most {fitted} images and files compared "
+            f"on at most {judging}."
+        )
+        return cls(fitted=fitted, judging=judging, screening=screening, notes=(few,) if judging == _FEWEST else ())
+
+
+def fitted_and_others(
+    evaluator: ScheduleEvaluator, *, fitted: int = _FITTED_IMAGES, judging: int = _JUDGING_IMAGES
+) -> tuple[list[Tensor], ...]:
+    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
+    curves = evaluator.images.curves
+    generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
+    order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
+    judging = min(len(curves) // 2, judging) if len(curves) >= 2 * _LEAST_IMAGES else 0
+    fitting = curves.subset(order[judging:][:fitted])
+    others = curves.subset(order[:judging]) if judging else fitting
+    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitting, others))
+    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # runtimes run there
+
+
+def in_calls_of(network: RuntimeNetwork, batches: Sequence[Tensor]) -> list[Tensor]:
+    """Return the images of batches in batches that the network runs at once."""
+    return [part for batch in batches for part in in_calls(network, batch)]
+
+
+def half_of_each(first: Sequence[Tensor], second: Sequence[Tensor], count: int) -> Tensor:
+    """Return ``count`` images, half of them of each of two sets of batches where both have so many, all different."""
+    one, other = torch.cat(tuple(first)), torch.cat(tuple(second))
+    if torch.equal(one, other):
+        return one[:count]
+    of_other = min(count // 2, len(other))
+    return torch.cat((one[: count - of_other], other[:of_other]))
