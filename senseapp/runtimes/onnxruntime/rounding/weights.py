@@ -15,6 +15,10 @@ MOST_OF_A_PAIR = int(torch.iinfo(torch.int16).max) // int(torch.iinfo(torch.uint
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
 _FEWER_BITS = tuple(2 ** (bits - 1) - 1 for bits in range(2, INT8_BITS))
 """The largest integers of 2 to 7 bits: weights that hold no more stay as they are."""
+_DAMPING = 0.5
+"""Of the mean diagonal of H: that of few images, whose pixels are alike, suits others worse than the weights themselves
+do. Beside 0.01, files of seven networks did .94 times the damage on other photographs, with activations in float .78
+times (1.0: .90 and .90; 0.2: .97 and .88)."""
 _ROUNDS = 2  # of coordinate descent over the columns; each takes as long as the first
 _LEAST_SCALE = torch.finfo(torch.float32).tiny ** 0.5  # of channels that hold next to nothing: it is divided by
 
@@ -40,7 +44,7 @@ def rounded(
     On processors with AVX2 or AVX-512 but without VNNI, onnxruntime adds two products of 8 bits in 16, with
     saturation; its depthwise kernels do not.
     """
-    moments, least_scale = obs.damped(second), least_scale.clamp_min(_LEAST_SCALE)
+    moments, least_scale = obs.damped(second, least=_DAMPING), least_scale.clamp_min(_LEAST_SCALE)
     highest = weight.abs().amax(2, keepdim=True)
     full = torch.maximum(highest / largest, _largest_pair(weight) / MOST_OF_A_PAIR) if paired else highest / largest
     steps, scale = torch.zeros_like(weight), torch.maximum(full, least_scale)
