@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,21 +25,13 @@ from torch import Tensor
 from benchmarks.real.photographs import MADE_FROM
 from benchmarks.real.scenes import characters, pages
 from benchmarks.results import machine, write_section
-from senseapp.compressions import QuantizationConfig
-from senseapp.core.steps import OptionalSteps, Progress
+from benchmarks.searches import Searching
 from senseapp.data.images import TensorImages
-from senseapp.descriptions.runtimes import usual_runtime
-from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.onnx.source import open_for_task
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.int8_files import Int8Search
 from senseapp.prove.judge import Judge, JudgingImages
-from senseapp.prove.proof_images import ProofImages
-from senseapp.records.deployment import DeploySettings
-from senseapp.records.measurement import RunResult
-from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.call_times import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
@@ -110,7 +102,7 @@ def main() -> None:
     model, opened = load_model(spec), open_for_task(spec)
     opened.network.images, opened.network.reader = model.module.images, model.module.reader
     files = _files(UploadedRuntime(opened), opened.content, calibration)
-    files |= _searched(spec, model, calibration, opened.content)
+    files |= _searched(spec, model, calibration)
     rows = _rows(UploadedRuntime(opened), files, held_out, case, model.num_classes)
     lines = [
         f"| {asked.file.name}, {asked.images} pictures | {' | '.join(case.metrics)} | time, float 1 |",
@@ -139,21 +131,11 @@ def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tenso
     }
 
 
-def _searched(spec: ModelSpec, model: LoadedModel, calibration: Sequence[Tensor], content: bytes) -> dict[str, bytes]:
+def _searched(spec: ModelSpec, model: LoadedModel, calibration: Sequence[Tensor]) -> dict[str, bytes]:
     """Return the files of a search by their first note, and the best of onnxruntime's own settings."""
-    images = TensorImages(torch.cat(tuple(calibration)))
-    task = task_named(spec.task)
-    profile = replace(MeasurementContext.prepare(model.module, images.subset([0]), task=task).profile, title="uploaded")
-    run = RunSpec(model=spec, sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8.0,)))
-    result = RunResult(spec=run, profile=profile, metric="", baseline={}, measurements=(), num_samples=len(images))
-    judged = ProofImages(curves=images, proof=images, note="")
-    evaluator = ScheduleEvaluator.open(result, model=model, images=judged)
-    runtime = evaluator.runtime(usual_runtime())
-    steps = OptionalSteps(Progress(lambda sentence: print(sentence, flush=True)))
-    layers = runtime.layers_of_nodes(content, {layer.name for layer in profile.layers})
-    search = Int8Search(evaluator, runtime, content, {}, DeploySettings(), steps)
-    found = search.found({"original": content, "file": content}, layers)
-    print(*found.notes, *steps.notes, sep="\n", flush=True)
+    searching = Searching.of(model, TensorImages(torch.cat(tuple(calibration))), spec, aloud=True)
+    found = searching.found
+    print(*found.notes, *searching.steps.notes, sep="\n", flush=True)
     return {
         f"onnxruntime's own: {found.own_setting}": found.files["default"],
         f"search, {len(found.in_float)} parts in float": found.files["file"],

@@ -18,7 +18,6 @@ china, flower          CC BY 2.0, danielbuechele and vultilion (shown by scikit-
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +28,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from benchmarks.real.packages import file_of
 from senseapp.data.photographs import random_crop
 
 
@@ -57,11 +57,7 @@ _LEAST_SHARE = 0.45  # of the shorter side of the half
 
 @cache
 def _picture(name: str) -> Image.Image:
-    package, _, rest = name.partition("/")
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        raise FileNotFoundError(f"{package}, which brings {name}, is not installed: make test installs it.")
-    with Image.open(Path(found.origin).parent / rest) as picture:
+    with Image.open(file_of(name)) as picture:
         return picture.convert("RGB")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,16 +100,22 @@ def load_efficientnet() -> LoadedModel:
         InvalidCheckpoint: its package is not installed, or no longer holds the weights of this architecture.
     """
     loaded = build_timm(ModelSpec(library="timm", name=EFFICIENTNET))
-    loaded.module.load_state_dict(_in_order(loaded.module.state_dict(), efficientnet_checkpoint()), strict=False)
+    loaded.module.load_state_dict(in_order(loaded.module.state_dict(), efficientnet_checkpoint()), strict=False)
     module = loaded.module.eval().requires_grad_(False)
     return replace(loaded, module=module, title="EfficientNet-Lite0", pretrained=True)
 
 
-def _in_order(own: dict[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
-    """Return the checkpoint's tensors under the names of ``own``, which has the same order and shapes."""
+def in_order(own: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
+    """Return the checkpoint's tensors under the names of ``own``, which has the same order and shapes.
+
+    Raises:
+        InvalidCheckpoint: it has others.
+    """
     published: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)
     values = [value for name, value in published.items() if not name.endswith(_TRAINING_ONLY)]
     wanted = [name for name in own if not name.endswith(_TRAINING_ONLY)]
     if [own[name].shape for name in wanted] != [value.shape for value in values]:
-        raise InvalidCheckpoint(f"{_PACKAGE} does not hold the weights of {EFFICIENTNET}: install version 0.1.")
+        raise InvalidCheckpoint(
+            f"{checkpoint.name} does not hold the weights of this network: install version 0.1 of its package."
+        )
     return dict(zip(wanted, values, strict=True))
