@@ -144,15 +144,6 @@ def test_channels_come_to_equal_ranges_where_a_depthwise_convolution_reads_them(
     torch.testing.assert_close(after, before.max().expand(8), rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_clipped_keeps_its_clipped_values_and_room_for_larger_ones():
-    network = built(Chain)
-    tensor = next(node.output[0] for node in onnx.load_from_string(network).graph.node if node.op_type == "Clip")
-    before, after = largest(network, tensor), largest(equalised(network, [FITTED], with_weights=True), tensor)
-    assert bool((after >= before - 1e-5).all())
-    assert bool((after <= before.clamp_min(3) + 1e-5).all())
-    assert bool((after > before + 1e-3).any())
-
-
 def test_what_is_not_linear_in_each_channel_is_left_alone():
     """A sum over channels, an output, a weight that two nodes share and a clip from below."""
     weight = np.eye(3, dtype=np.float32)[:, :, None, None] * np.array([1, 9, 81], np.float32)[:, None, None, None]
@@ -208,16 +199,10 @@ class Clipped(nn.Module):
         return self.second(self.first(images).clamp(0, 6)).mean((2, 3))
 
 
-def test_what_is_clipped_stays_where_other_images_would_be_clipped_earlier():
+@pytest.mark.parametrize("with_weights", [False, True])
+def test_what_is_clipped_stays_as_other_images_would_be_clipped_earlier(with_weights):
     torch.manual_seed(0)
     network = exported(Clipped())
-    brighter = 20 * OTHERS
-    reference = RuntimeModel(network).run(brighter)
-
-    def damage_of(content: bytes) -> float:
-        return float((RuntimeModel(content, simulated=True).run(brighter) - reference).square().mean())
-
-    for with_weights in (False, True):
-        assert damage_of(equalised(network, [FITTED], with_weights=with_weights)) > 1e-3
-        assert damage_of(equalised(network, [FITTED], with_weights=with_weights, clipped=False)) < 1e-6
-    assert damage_of(better_equalised(network, [FITTED], damage_of=damage_of)) < 1e-6
+    found, brighter = equalised(network, [FITTED], with_weights=with_weights), 20 * OTHERS
+    outputs = [RuntimeModel(each, simulated=True).run(brighter) for each in (network, found)]
+    torch.testing.assert_close(*outputs)

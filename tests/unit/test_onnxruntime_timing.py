@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from senseapp.cli.main import main
@@ -18,7 +21,7 @@ from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, LayerTime, La
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
 from senseapp.runtimes.onnxruntime.profile import PROFILER as ONNXRUNTIME_PROFILER
-from senseapp.runtimes.onnxruntime.timing import time_layers, wall_seconds
+from senseapp.runtimes.onnxruntime.timing import shapes_of, time_layers, wall_seconds
 from senseapp.runtimes.openvino.profile import PROFILER as OPENVINO_PROFILER
 from tests.schedule_cases import run_of
 
@@ -56,6 +59,34 @@ def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
     expected = [(FLOAT, "stem"), ("stem", "branch"), ("stem", INT8), ("branch", INT8), ("head", FLOAT)]
     assert {frozenset(pair) for pair in expected} == neighbours  # the mean before the head is always in float
     assert found.measured_here
+
+
+def test_sizes_that_a_network_computes_are_told_for_a_batch():
+    """As Paddle flattens: a length of the batch, which nodes take from the tensor itself, and the rest."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+        helper.make_node("Shape", ["pooled"], ["sizes"]),
+        helper.make_node("Slice", ["sizes", "zero", "one"], ["length"]),
+        helper.make_node("Concat", ["length", "rest"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["pooled", "wanted"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weight"], ["y"], name="head"),
+    ]
+    constants = {name: np.array([value]) for name, value in (("zero", 0), ("one", 1), ("rest", -1))}
+    constants["weight"] = np.ones((6, 4), np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "flatten",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = onnx.shape_inference.infer_shapes(made)
+    assert shapes_of(model, 2)["flat"] == (2, 6)
+    found = time_layers(
+        model.SerializeToString(), made.SerializeToString(), {"head": "head"}, profiler=ONNXRUNTIME_PROFILER
+    )
+    assert {each.layer for each in found.times} == {"head"}
 
 
 class Narrow(nn.Sequential):

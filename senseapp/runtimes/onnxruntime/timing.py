@@ -54,8 +54,8 @@ def time_layers(
     Raises:
         InvalidSpec: none of them is a product that onnxruntime computes in int8.
     """
-    graph = onnx.load_from_string(network).graph
-    shapes = shapes_of(graph, batch)
+    model = onnx.load_from_string(network)
+    graph, shapes = model.graph, shapes_of(model, batch)
     products = dict(_products(graph, owners, shapes))
     if not products:
         raise InvalidSpec("No layer of this network is one whose time in int8 can be taken.")
@@ -100,7 +100,7 @@ def time_products(
         InvalidSpec: none of ``owners``, layers by node, is a product.
     """
     model = onnx.load_from_string(network)
-    products = dict(_products(model.graph, owners, shapes_of(model.graph, batch)))
+    products = dict(_products(model.graph, owners, shapes_of(model, batch)))
     if not products:
         raise InvalidSpec("No layer of this network is one whose time can be taken.")
     names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
@@ -127,15 +127,38 @@ def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: in
     )
 
 
-def shapes_of(graph: onnx.GraphProto, batch: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor; a size that is no number is that of the batch."""
-    described = (*graph.input, *graph.value_info, *graph.output)
+def shapes_of(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor in a call on ``batch`` images; one that cannot be told is left out."""
+    described = _described(model.graph)
+    if all(dim.HasField("dim_value") for each in described for dim in _dims(each)[1:]):
+        return {each.name: tuple(_length(dim, batch) for dim in _dims(each)) for each in described}
+    fixed = onnx.ModelProto()  # with a known batch, sizes that nodes compute from others can be told
+    fixed.CopyFrom(model)
+    del fixed.graph.value_info[:]
+    for each in fixed.graph.output:
+        each.type.tensor_type.ClearField("shape")
+    for each in fixed.graph.input:
+        for dim in _dims(each)[:1]:
+            dim.dim_value = _length(dim, batch)
+    inferred = _described(onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph)
     return {
-        each.name: tuple(
-            dim.dim_value if dim.HasField("dim_value") else batch for dim in each.type.tensor_type.shape.dim
-        )
-        for each in described
+        each.name: tuple(dim.dim_value for dim in _dims(each))
+        for each in inferred
+        if each.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in _dims(each))
     }
+
+
+def _described(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    return [*graph.input, *graph.value_info, *graph.output]
+
+
+def _dims(each: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    dims: Sequence[onnx.TensorShapeProto.Dimension] = each.type.tensor_type.shape.dim
+    return dims
+
+
+def _length(dim: onnx.TensorShapeProto.Dimension, batch: int) -> int:
+    return int(dim.dim_value) if dim.HasField("dim_value") else batch
 
 
 def _products(

@@ -50,8 +50,8 @@ def time_layers(
     Raises:
         InvalidSpec: OpenVINO executes none of them.
     """
-    graph, int8 = onnx.load_from_string(network).graph, quantizer.write()
-    shapes = shapes_of(graph, batch)
+    model, int8 = onnx.load_from_string(network), quantizer.write()
+    graph, shapes = model.graph, shapes_of(model, batch)
     tensors = {name: owners[node.name] for node in graph.node if node.name in owners for name in node.output}
     own = {**tensors, **owners}
     executed = [executed_seconds(file, threads, batch) for file in (network, int8)]
