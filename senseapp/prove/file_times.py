@@ -10,7 +10,8 @@ from senseapp.runtimes.call_times import quick_seconds, ratio
 
 _TURNS, _MOST_TURNS = 15, 100  # of a timing: as many as take _SECONDS
 _SECONDS = 0.2  # medians of 15 calls of half a millisecond varied by 1.3 %, of 100 by 0.3 %
-_MARGIN = 0.98  # of the time that is allowed: other timings of the same file differ by so much
+MARGIN = 0.98
+"""Of the time that is allowed: other timings of the same file differ by so much."""
 _OPENINGS, _MORE_OPENINGS = 5, 5  # of a file, for a timing that is to hold; the latter wait for a calm moment
 _SEEMINGS = 3  # timings of a file in a busy moment
 _LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where its calls took so long together
@@ -47,12 +48,11 @@ class FileTimes:
             seconds, reference = self._timed(opened, self._opened)
             if calm := self._is_calm(reference):
                 break
-        return ratio(seconds, reference).value / (_MARGIN if calm else _BUSY_MARGIN)
+        return ratio(seconds, reference).value / (MARGIN if calm else _BUSY_MARGIN)
 
     def is_within(self, file: bytes, most: float) -> bool:
         """Return whether a file takes at most ``most`` times as long, also when it is opened anew."""
-        found = self.anew(file)
-        return found.value <= _MARGIN * most and found.high <= most
+        return keeps_to(self.anew(file), most)
 
     def anew(self, file: bytes) -> Median:
         """Return the time of a file as a multiple of the reference's, both opened anew several times.
@@ -73,7 +73,7 @@ class FileTimes:
         calm = [each for each in timings if self._is_calm(each[1])]
         pooled = [[second for each in calm or timings for second in each[side]] for side in (0, 1)]
         found, medians = ratio(*pooled), [ratio(*each).value for each in timings]
-        wider = 1.0 if calm else _MARGIN / _BUSY_MARGIN
+        wider = 1.0 if calm else MARGIN / _BUSY_MARGIN
         low, high = min(found.low, *medians), max(found.high, *medians)
         return Median(value=found.value, low=low / wider, high=high * wider)
 
@@ -87,3 +87,8 @@ class FileTimes:
         seconds = quick_seconds(reference)
         self._least = min(self._least, seconds)
         return seconds <= _CALM * self._least
+
+
+def keeps_to(time: Median, most: float) -> bool:
+    """Return whether a time of :meth:`FileTimes.anew` is at most ``most`` for certain."""
+    return time.value <= MARGIN * most and time.high <= most
