@@ -61,11 +61,18 @@ def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
     assert found.measured_here
 
 
-def test_sizes_that_a_network_computes_are_told_for_a_batch():
+@pytest.mark.parametrize("only_a_call_tells", [False, True])
+def test_sizes_that_a_network_computes_are_told_for_a_batch(only_a_call_tells):
     """As Paddle flattens: a length of the batch, which nodes take from the tensor itself, and the rest."""
+    kind = TensorProto.FLOAT if only_a_call_tells else TensorProto.INT64  # inference of shapes is for integers
     nodes = [
         helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        helper.make_node("Shape", ["pooled"], ["sizes"]),
+        helper.make_node("Shape", ["pooled"], ["counts"]),
+        helper.make_node("Cast", ["counts"], ["cast"], to=kind),
+        helper.make_node("Sqrt" if only_a_call_tells else "Identity", ["cast"], ["root"]),
+        helper.make_node("Mul", ["root", "root"] if only_a_call_tells else ["root", "one"], ["back"]),
+        helper.make_node("Round" if only_a_call_tells else "Identity", ["back"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["sizes"], to=TensorProto.INT64),
         helper.make_node("Slice", ["sizes", "zero", "one"], ["length"]),
         helper.make_node("Concat", ["length", "rest"], ["wanted"], axis=0),
         helper.make_node("Reshape", ["pooled", "wanted"], ["flat"]),

@@ -229,6 +229,16 @@ def test_bits_of_a_schedule_become_rounded_weights_of_the_same_type() -> None:
     assert isinstance(source, Source)
 
 
+def test_times_of_operators_are_those_of_images_of_the_measured_size() -> None:
+    """The file leaves the size free, and takes no images of one pixel."""
+    nodes = [node("Conv", "x kernel", "a"), node("GlobalAveragePool", "a", "b"), node("Flatten", "b", "y")]
+    model = model_of(nodes, {"kernel": weights(6, 3, 5, 5)}, shape=("n", 3, "h", "w"), opset=17)
+    opened = open_onnx(model.SerializeToString(), size=(12, 12))
+    runtime = evaluator_of(opened.network, SparsityConfig(), onnx=opened).runtime("onnxruntime")
+    found = {each.kind: each.calls for each in runtime.operators(opened.content)}
+    assert found["Conv"] == 1
+
+
 def channels_last(content: bytes, *, whole: bool) -> bytes:
     """Return the file with images (N, H, W, C) as its input, of bytes where they are ``whole``."""
     model = onnx.load_from_string(content)

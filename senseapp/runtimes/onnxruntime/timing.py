@@ -36,6 +36,7 @@ from senseapp.runtimes.onnxruntime.bench import (
 )
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
+from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
@@ -128,9 +129,9 @@ def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: in
 
 
 def shapes_of(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in a call on ``batch`` images; one that cannot be told is left out."""
+    """Return the shape of every tensor in a call on ``batch`` images; what the file does not tell, a call does."""
     described = _described(model.graph)
-    if all(dim.HasField("dim_value") for each in described for dim in _dims(each)[1:]):
+    if all(_is_told(each) for each in described):
         return {each.name: tuple(_length(dim, batch) for dim in _dims(each)) for each in described}
     fixed = onnx.ModelProto()  # with a known batch, sizes that nodes compute from others can be told
     fixed.CopyFrom(model)
@@ -141,15 +142,23 @@ def shapes_of(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
         for dim in _dims(each)[:1]:
             dim.dim_value = _length(dim, batch)
     inferred = _described(onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph)
-    return {
-        each.name: tuple(dim.dim_value for dim in _dims(each))
-        for each in inferred
-        if each.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in _dims(each))
-    }
+    found = {each.name: tuple(_length(dim, batch) for dim in _dims(each)) for each in inferred if _is_told(each)}
+    constants = {each.name for each in fixed.graph.initializer}
+    made = {name for node in fixed.graph.node for name in node.output if name} - found.keys() - constants
+    if made:
+        images = torch.zeros(found[fixed.graph.input[0].name])
+        values = next(iter(tensors_of(fixed.SerializeToString(), [images], sorted(made))))
+        found |= {name: tuple(value.shape) for name, value in values.items()}
+    return found
 
 
 def _described(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [*graph.input, *graph.value_info, *graph.output]
+
+
+def _is_told(each: onnx.ValueInfoProto) -> bool:
+    """Return whether the shape of a tensor is told but for its first length, which may be that of the batch."""
+    return each.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in _dims(each)[1:])
 
 
 def _dims(each: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:

@@ -23,7 +23,7 @@ from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import opset_of
 from senseapp.records.calibration import TensorCoverage
-from senseapp.records.deployment import LayerTimes
+from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
@@ -218,6 +218,15 @@ class UploadedRuntime(OnnxRuntime):
     ) -> tuple[dict[str, tuple[float, int]], float]:
         """Return the seconds of each layer's kernels in a copy."""
         return super().time_products(self._folded_of(content)[0], owners, threads=threads, batch=batch)
+
+    def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+        """Return where the time of a call on images of the size that is measured goes."""
+        model = onnx.load_from_string(content)
+        taken = next(each for each in model.graph.input if each.name == self._opened.input_name)
+        dims = taken.type.tensor_type.shape.dim
+        for dim, length in zip(dims[1:], self._opened.input_shape[1:], strict=True):
+            dim.dim_value = length
+        return super().operators(model.SerializeToString(), threads=threads, batch=batch)
 
     def _int8_copy(self, content: bytes) -> bytes:
         """Return the copy that is quantized; raises InvalidSpec where no int8 file can be made."""
