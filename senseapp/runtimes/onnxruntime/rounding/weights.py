@@ -15,7 +15,7 @@ MOST_OF_A_PAIR = int(torch.iinfo(torch.int16).max) // int(torch.iinfo(torch.uint
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
 _FEWER_BITS = tuple(2 ** (bits - 1) - 1 for bits in range(2, INT8_BITS))
 """The largest integers of 2 to 7 bits: weights that hold no more stay as they are."""
-_DAMPING = 0.5
+DAMPING = 0.5
 """Of the mean diagonal of H: that of few images, whose pixels are alike, suits others worse than the weights themselves
 do. Beside 0.01, files of seven networks did .94 times the damage on other photographs, with activations in float .78
 times (1.0: .90 and .90; 0.2: .97 and .88)."""
@@ -34,17 +34,18 @@ def rounded(
 ) -> tuple[Tensor, Tensor]:
     """Return integers (G, O, K) and their scale for each row (G, O, 1), for ``weight`` (G, O, K) of G groups.
 
-    Both make the squared error (w − q) H (w − q)ᵀ small, where H, ``second`` (G, K, K), is the second moment, or the
-    covariance where a bias takes up the mean, of what the rows are multiplied with. Of several scales the best is
-    taken, then columns are rounded in turn (:func:`~senseapp.compressions.obs.in_turn`). Integers are at most
-    ``largest``; with ``paired``, columns 2i and 2i + 1 of one sign add up to at most :data:`MOST_OF_A_PAIR`, in the
-    order that the runtime multiplies in. Scales are at least ``least_scale``, (G, O, 1). ``own`` are the integers and
-    the scale that the weight is made of, if it was rounded before; rows in which these are allowed keep them.
+    Both make the squared error (w − q) H (w − q)ᵀ small. H is ``second`` (G, K, K), the second moment, or the
+    covariance where a bias takes up the mean, of what the rows are multiplied with, with :data:`DAMPING` of its mean
+    diagonal added to the diagonal. Of several scales the best is taken, then columns are rounded in turn
+    (:func:`~senseapp.compressions.obs.in_turn`). Integers are at most ``largest``; with ``paired``, columns 2i and
+    2i + 1 of one sign add up to at most :data:`MOST_OF_A_PAIR`, in the order that the runtime multiplies in. Scales are
+    at least ``least_scale``, (G, O, 1). ``own`` are the integers and the scale that the weight is made of, if it was
+    rounded before; rows in which these are allowed keep them.
 
     On processors with AVX2 or AVX-512 but without VNNI, onnxruntime adds two products of 8 bits in 16, with
     saturation; its depthwise kernels do not.
     """
-    moments, least_scale = obs.damped(second, least=_DAMPING), least_scale.clamp_min(_LEAST_SCALE)
+    moments, least_scale = obs.damped(second, least=DAMPING), least_scale.clamp_min(_LEAST_SCALE)
     highest = weight.abs().amax(2, keepdim=True)
     full = torch.maximum(highest / largest, _largest_pair(weight) / MOST_OF_A_PAIR) if paired else highest / largest
     steps, scale = torch.zeros_like(weight), torch.maximum(full, least_scale)
