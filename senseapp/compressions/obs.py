@@ -88,9 +88,9 @@ def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | 
     rows = _Rows(weight.permute(2, 0, 1).gather(0, columns), grid, allowed)
     steps, scale = rows.with_best_scale(inverse_factor(second))
     for _ in range(_ROUNDS):
-        scale = rows.fitted_scale(second, steps, scale)
+        scale = fitted_scale(rows.wanted, second, steps, scale, shared=grid.shared)
         steps = in_turn(rows.wanted, second, steps, scale, rows.nearest)
-    scale = rows.fitted_scale(second, steps, scale)
+    scale = fitted_scale(rows.wanted, second, steps, scale, shared=grid.shared)
     gain = _times(rows.wanted - steps * scale, second) / (second.diagonal(dim1=1, dim2=2).T[..., None] * scale)
     unrounded = steps + gain.clamp(-_HALF, _HALF)
 
@@ -128,6 +128,19 @@ def in_turn(wanted: Tensor, second: Tensor, steps: Tensor, scale: Tensor, neares
             slope[column + 1 : high].addcmul_(changes[place], inner[place, place + 1 :], value=-1)
         slope[high:] -= _times(changes, second[:, low:high, high:])
     return steps
+
+
+def fitted_scale(wanted: Tensor, second: Tensor, steps: Tensor, scale: Tensor, *, shared: bool = False) -> Tensor:
+    """Return the scale (G, R) with which ``steps`` (K, G, R) have the least squared error.
+
+    It stays ``scale`` where they are all 0; if ``shared``, it is one for all rows.
+    """
+    product = _times(steps, second)
+    above, below = (product * wanted).sum(0), (product * steps).sum(0)
+    if shared:
+        above, below = above.sum().expand_as(scale), below.sum().expand_as(scale)
+    fits = (above > 0) & (below > 0)
+    return torch.where(fits, above / below.clamp_min(torch.finfo(below.dtype).tiny), scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +193,6 @@ class _Rows:
                 left[column + 1 : high].addcmul_(spread[place], inner[place, place + 1 :], value=-1)
             left[high:] -= _times(spread, factor[:, low:high, high:])
         return steps, error
-
-    def fitted_scale(self, second: Tensor, steps: Tensor, scale: Tensor) -> Tensor:
-        """Return the scale with which ``steps`` have the least squared error; unchanged where they are all 0."""
-        product = _times(steps, second)
-        above, below = (product * self.wanted).sum(0), (product * steps).sum(0)
-        if self.grid.shared:
-            above, below = above.sum().expand_as(scale), below.sum().expand_as(scale)
-        fits = (above > 0) & (below > 0)
-        return torch.where(fits, above / below.clamp_min(torch.finfo(below.dtype).tiny), scale)
 
 
 _ADMM_STEPS = 24  # those after _LAST_TO_GO keep the number of zeros, while the choice of zeros settles

@@ -22,7 +22,7 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.runtimes.onnxruntime.rounding import choice, weights
-from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
+from senseapp.runtimes.onnxruntime.rounding.calibration import range_of_pixels, ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.rounding.products import products
@@ -105,6 +105,28 @@ def test_weights_fitted_to_few_inputs_do_less_harm_to_others_than_by_these_alone
         return total
 
     assert harm_to_others(DAMPING) < harm_to_others(0.01)
+
+
+def test_a_scale_that_suits_a_row_of_few_columns_is_found(monkeypatch):
+    """Kernels of 3 × 3: of many scales there is one at which most of nine weights lie near integers."""
+    weight = torch.randn(64, 1, 9, generator=torch.Generator().manual_seed(0))
+    second, least = second_moments(64, 9, seed=0), torch.full((64, 1, 1), 1e-12)
+
+    def error() -> float:
+        steps, scale = rounded(weight, second, least_scale=least, paired=False)
+        return float(squared_error(weight - steps * scale, damped(second, least=DAMPING)).sum())
+
+    found = error()
+    monkeypatch.setattr(weights, "_NARROW", 0)
+    assert found < 0.7 * error()
+
+
+def test_the_scale_is_the_best_for_its_integers():
+    weight, second = torch.randn(1, 8, 100, generator=torch.Generator().manual_seed(0)), second_moments(1, 100, seed=0)
+    steps, scale = rounded(weight, second, least_scale=torch.full((1, 8, 1), 1e-12))
+    minimised = damped(second, least=DAMPING)
+    found, *others = (squared_error(weight - steps * scale * by, minimised) for by in (1, 0.999, 1.001))
+    assert all(bool((found <= other).all()) for other in others)
 
 
 def test_columns_in_turn_come_close_to_the_best_of_all_integers():
@@ -207,6 +229,22 @@ def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, 
     share = 1 / 4 if "without VNNI" in machine() else 0.9  # of what is lost where products of 8 bits saturate, or not
     assert error_of(content) < share * usual
     assert set(writer.rounding.products) == {each.node for each in products(onnx.load_from_string(network))}
+
+
+@pytest.mark.parametrize("brightest", [128, 255])
+def test_pixels_lie_near_steps_of_their_range_and_none_is_clipped(brightest):
+    """Pixels of 8 bits on a scale of -1 to 1 all lie on ties of a range of just that."""
+    pixels = torch.randint(brightest + 1, (8, 3, 64, 64), generator=torch.Generator().manual_seed(0))
+    pixels[0, 0, 0, :2] = torch.tensor([0, brightest])
+    images = pixels / 127.5 - 1
+    low, high = range_of_pixels([images[:5], images[5:]])
+    assert (low, images.max()) == (-1, pytest.approx(high, rel=0.02))
+    assert high >= images.max()
+
+    def error(*ends: float) -> float:
+        return float((fake_quantize_input(images, *ends, bits=8) - images).square().mean())
+
+    assert error(low, high) <= error(-1.0, float(images.max())) * (0.45 if brightest == 255 else 1)
 
 
 def test_ranges_are_of_least_error_unless_the_widest_are_clearly_better(network, monkeypatch):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.activations import OBSERVERS
-from senseapp.compressions.quantization.grid import fake_quantize_input
+from senseapp.compressions.quantization.grid import extremes_of, fake_quantize_input
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import Trying
 from senseapp.records.deployment import INT8_BITS
@@ -30,6 +30,8 @@ AT_ONCE = 8  # images whose tensors are held
 _ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
 _ROWS_OF_A_COLUMN = 16  # second moments of fewer rows than columns are singular; this is well beyond that
 _VALUES = 4096  # of a tensor for each image, that ranges are taken from
+_WIDER = tuple(1 + step / 1024 for step in range(17))  # upper ends of a range of pixels: up to 1.6 % farther
+_PIXELS = 2**18  # of all images, that they are compared on
 _BIAS_STEPS = 2.0**30  # half of what int32 holds, so that a bias and what is added to it fit
 
 
@@ -89,6 +91,22 @@ def ranges(
             ends = {tensor: observer.value_range(rounding) for tensor, observer in each.items()}
             found[name] = {tensor: both for tensor, both in ends.items() if both}
     return found
+
+
+def range_of_pixels(batches: Sequence[Tensor]) -> Range:
+    """Return the range of a network's input that rounds ``batches`` best of those that clip none of their values.
+
+    Clipping bright pixels would suit dark pictures only. Pixels have 256 values, and where these become -1 to 1, each
+    lies in the middle between two steps of that range: the squared error is three times that of a range .4 % wider.
+    """
+    values = torch.cat([batch.reshape(-1) for batch in batches])
+    low, high = extremes_of(values)
+    values = values[torch.randint(len(values), (_PIXELS,), generator=torch.Generator().manual_seed(0))]
+
+    def squared_error(upper: float) -> float:
+        return float((fake_quantize_input(values, low, upper, bits=INT8_BITS) - values).square().mean())
+
+    return low, min((high * wider for wider in _WIDER), key=squared_error)
 
 
 def rounded_products(

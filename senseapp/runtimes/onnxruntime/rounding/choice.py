@@ -13,7 +13,13 @@ from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import OptionalSteps
 from senseapp.metrics.paired_tests import clearly_less
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
-from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct, ranges, rounded_products
+from senseapp.runtimes.onnxruntime.rounding.calibration import (
+    Range,
+    RoundedProduct,
+    range_of_pixels,
+    ranges,
+    rounded_products,
+)
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST
 
@@ -47,9 +53,13 @@ def chosen_rounding(
     left out, and so are fitted weights.
     """
     network, largest = writer.network, _REDUCED_LARGEST if writer.reduce_range else LARGEST
-    nodes = products(onnx.load_from_string(network))
+    model = onnx.load_from_string(network)
+    nodes, pixels = products(model), model.graph.input[0].name
     steps.progress("Finding the ranges of activations")
     found = ranges(network, batches, rounded_tensors(writer.write()), _OBSERVERS, trying=steps.trying)
+    for each in found.values():
+        if pixels in each:
+            each[pixels] = range_of_pixels(batches)
 
     def with_products(inputs: Mapping[str, Range]) -> Rounding:
         fitted: Mapping[str, RoundedProduct] = {}
