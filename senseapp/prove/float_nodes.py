@@ -172,7 +172,8 @@ class _NodeSearch:
         """Take the most promising of what was found and of nodes that use the time."""
         groups = in_time(alone, self.seconds_of, lambda group: self.time_of(self._with(group)), self.progress)
         candidates = dict.fromkeys((*groups[:_INSTEAD], self.in_float))
-        best = by_promise({group: self.screen(self._with(group)) for group in candidates}, alone)[0]
+        harms = {group: self.screen(self.writer.finished(self._with(group))) for group in candidates}
+        best = by_promise(harms, alone)[0]
         if best != self.in_float:
             content = self._with(best)
             self._take(best, content, self.damage_of(content))

@@ -145,8 +145,8 @@ class Int8Search:
             steps=steps,
         )
         with runtime.fitted_quantizer(network, fitting) as quantizer:
-            all_int8 = quantizer.write()
-            found = Mixed(content=quantizer.write(but=kept), in_float=(), gain={})
+            all_int8 = quantizer.finished(quantizer.write())
+            found = Mixed(content=quantizer.finished(quantizer.write(but=kept)), in_float=(), gain={})
             if settings.kind != "int8":
                 steps.progress(f"Looking for parts that int8 harms, for at most {_SECONDS / 60:.0f} minutes")
                 with steps.trying("the search for parts that int8 harms"):
@@ -196,7 +196,7 @@ class Int8Search:
         self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], own: OwnInt8 | None
     ) -> tuple[Variant, ...]:
         """Return files beside the one that was asked for: smaller, quicker, or closer to float."""
-        all_int8, names = quantizer.write(but=kept), found.in_float
+        all_int8, names = quantizer.finished(quantizer.write(but=kept)), found.in_float
         every = tuple(node.name for node in quantizer.nodes(all_int8))
         known = [
             Variant(name="all", content=all_int8, notes=(_ALL_INT8,)),
@@ -209,7 +209,7 @@ class Int8Search:
             ),
         ]
         if names:
-            whole = quantizer.write(but=[*kept, *names])
+            whole = quantizer.finished(quantizer.write(but=[*kept, *names]))
             if self._damage_of(whole) < (1 - _WORTH_BYTES) * self._damage_of(found.content):
                 known.append(Variant(name="whole", content=whole, in_float=names, notes=(_WHOLE_WEIGHTS,)))
         known += self._as_quick(quantizer, found, kept, own)
@@ -240,14 +240,14 @@ class Int8Search:
                 self._times(reference),
                 write=write,
                 placed=self._placed,
-                screen=self._typical_damage_of,
-                damage_of=self._damage_of,
+                screen=lambda content: self._typical_damage_of(quantizer.finished(content)),
+                damage_of=lambda content: self._damage_of(quantizer.finished(content)),
                 progress=self._steps.progress,
                 has_time=lambda: self._steps.left() > 0,
             )
             if closest is not None:
                 group, content = closest
-                yield Variant(name=name, content=content, in_float=group, notes=(note,))
+                yield Variant(name=name, content=quantizer.finished(content), in_float=group, notes=(note,))
 
     def _times(self, reference: bytes) -> FileTimes:
         """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""
@@ -308,20 +308,20 @@ class Int8Search:
 
     def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
         """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
-        settings, all_int8 = self._settings, quantizer.write()
+        settings, all_int8 = self._settings, quantizer.finished(quantizer.write())
         times = self._times(original if self._by_answers else self._placed(all_int8))
         self._most = most_time = 1.0 if self._by_answers else self._most_time(all_int8)
 
         def is_enough(content: bytes, damage: float) -> bool:
             if self._by_answers:
-                return self._judged(content).share_changed <= settings.most_changed
+                return self._judged(quantizer.finished(content)).share_changed <= settings.most_changed
             return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
 
-        return mixed(
+        found = mixed(
             quantizer,
             always_float=kept,
             screen=self._typical_damage_of,
-            damage_of=self._damage_of,
+            damage_of=lambda content: self._damage_of(quantizer.finished(content)),
             seconds_of=self._seconds(quantizer, all_int8),
             time_of=lambda content: times.seems(self._placed(content)) / most_time,
             is_enough=is_enough,
@@ -330,6 +330,7 @@ class Int8Search:
             progress=self._steps.progress,
             seconds=max(self._steps.left(_SEARCH_SHARE), _LEAST_SECONDS),
         )
+        return replace(found, content=quantizer.finished(found.content))
 
     def _most_time(self, all_int8: bytes) -> float:
         """Return the time that a file may take, in times of all-int8: as settings allow, and no more than float's.

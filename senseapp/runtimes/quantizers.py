@@ -66,6 +66,13 @@ class Quantizer(ABC):
         is computed in float.
         """
 
+    def finished(self, content: bytes) -> bytes:
+        """Return a file of :meth:`write` as it is delivered: with what is fitted to all of it, where there is any.
+
+        It takes longer than to write the file, and changes neither its nodes nor its time.
+        """
+        return content
+
     @abstractmethod
     def nodes(self, content: bytes) -> list[Int8Node]:
         """Return the nodes of a file of this quantizer that compute in int8, in order."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8, unpacked_weights
+from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
 from senseapp.runtimes.onnxruntime.rounding.causes import causes
 from senseapp.runtimes.quantizers import Int8Node, Quantizer, RoundingCause
@@ -54,7 +55,8 @@ class Int8Writer(Quantizer):
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
     has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it. ``reduce_range`` gives
     weights without a rounding 7 bits; ``any_order`` asks of a rounding that its weights never saturate, in whichever
-    order a runtime multiplies. The nodes ``in_float`` stay so in every file.
+    order a runtime multiplies. The nodes ``in_float`` stay so in every file, and :meth:`finished` ones are corrected by
+    ``correction``, if any.
 
     Raises:
         InvalidSpec: onnxruntime cannot quantize it.
@@ -76,6 +78,8 @@ class Int8Writer(Quantizer):
         self._calibration = calibration
         self._rounding = rounding
         self._all: tuple[bytes, PartlyInt8] | None = None
+        self.correction: BiasCorrection | None = None
+        self._finished: dict[bytes, bytes] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +115,14 @@ class Int8Writer(Quantizer):
         int8, parts = self._all
         in_float = self.in_float.union(but)
         return parts.content(in_float, weights_only) if in_float or weights_only or self._rounding else int8
+
+    def finished(self, content: bytes) -> bytes:
+        """Return a file with corrected biases, where there is a :attr:`correction`."""
+        if self.correction is None:
+            return content
+        if content not in self._finished:
+            self._finished = {content: self.correction.corrected(content)}  # the last one is asked for several times
+        return self._finished[content]
 
     def nodes(self, content: bytes) -> list[Int8Node]:
         """Return the nodes of a file that compute on int8 values, in order, with those that read them."""

@@ -39,6 +39,7 @@ from senseapp.runtimes.onnxruntime.own import best_own
 from senseapp.runtimes.onnxruntime.parting import find_parting
 from senseapp.runtimes.onnxruntime.profile import PROFILER
 from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
+from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
 from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
@@ -56,10 +57,12 @@ _UNWEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
     "norms, softmax, GELU, additions) was measured to do more harm, and to take no less time."
 )
+_CORRECTED = "Biases are corrected, so that means are what they are in float: measured, all in int8 does less harm so."
 _NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})
 """Nodes that the quantizer rounds the inputs and outputs of, and that compute in float all the same."""
 _EQUALISING_SHARE = 0.1  # of the time of a search, by which channels are equalised
 _MUCH_LESS = 0.7  # of the damage
+_CORRECTING_GAIN = 0.01  # of the damage, below which corrected biases are not worth their time
 
 
 class OnnxRuntime(Runtime):
@@ -215,7 +218,10 @@ class OnnxRuntime(Runtime):
                     steps=steps,
                 )
             writer.rounding = rounding
-            applied = ((_EQUALISED, network != content), (_UNWEIGHTED, bool(unweighted)))
+            with steps.trying("corrected biases"):
+                writer.correction = self._better_corrected(writer, fitting)
+            corrected = writer.correction is not None
+            applied = ((_EQUALISED, network != content), (_UNWEIGHTED, bool(unweighted)), (_CORRECTED, corrected))
             writer.notes = (*writer.notes, *(note for note, holds in applied if holds))
             yield writer
 
@@ -239,6 +245,13 @@ class OnnxRuntime(Runtime):
         images = fitting.batches[0] if opened[0].fixed_batch else fitting.batches[0][:1]
         quicker = ratio(*self.times(opened, images, turns=COMPARING_TURNS)).value <= 1
         return rest if quicker else frozenset()
+
+    def _better_corrected(self, writer: Int8Writer, fitting: Fitting) -> BiasCorrection | None:
+        """Return the correction of biases where the file all in int8 does less harm with it."""
+        fitting.steps.progress("Trying corrected biases")
+        correction, file = BiasCorrection(writer.network, fitting.batches), writer.write()
+        corrected, plain = (fitting.damage_of(self._model(each)) for each in (correction.corrected(file), file))
+        return correction if corrected < (1 - _CORRECTING_GAIN) * plain else None
 
     def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
         """Return the best file of ``quantize_static``."""

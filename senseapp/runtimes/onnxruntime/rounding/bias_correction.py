@@ -1,0 +1,127 @@
+"""Biases of a QDQ file by which convolutions and matrix products keep the means that they have in float.
+
+Source: Nagel et al. 2019, "Data-free quantization through weight equalization and bias correction", appendix D
+(empirical bias correction). What is rounded and clipped before a product moves its mean, further with each layer, so
+products are corrected in order, each behind those that are corrected already.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from torch import Tensor
+
+from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.onnxruntime.stepwise import StepwiseNetwork
+
+_BIASED = ("Conv", "Gemm")
+_BIAS = 2  # its place among the inputs
+_IMAGES = (8, 24)  # fewest and most; more of them gained nothing (EfficientNet-Lite0 and 1)
+_VALUES = 2**27  # of the outputs of products, for all images together: bounds time and memory
+
+
+class BiasCorrection:
+    """Corrects biases of int8 files of ``network``, a float ONNX file, on some images of ``batches``, (N, C, H, W)."""
+
+    def __init__(self, network: bytes, batches: Sequence[Tensor]) -> None:
+        self._network, self._batches = network, batches
+        graph = onnx.load_from_string(network).graph
+        self._outputs = {node.name: node.output[0] for node in graph.node if node.op_type in _BIASED}
+
+    def corrected(self, file: bytes) -> bytes:
+        """Return a QDQ ``file`` whose biases keep the means of products; those that have no bias stay as they are.
+
+        Means over few images vary by chance, which :func:`shrunk` takes off.
+        """
+        model = onnx.load_from_string(file)
+        inputs, means = self._in_float
+        stepwise = StepwiseNetwork(model, inputs)
+        for bias in _biases(model.graph):
+            if bias.node.name in self._outputs:
+                output, wanted = bias.node.output[0], means[bias.node.name]
+                values = [torch.from_numpy(each) for each in stepwise.values(output)]
+                added = bias.add(-shrunk(torch.cat([_means(each) for each in values]) - wanted).numpy())
+                stepwise.add(output, added.reshape(-1, *[1] * (values[0].dim() - 2)))
+        return bytes(model.SerializeToString())
+
+    @cached_property
+    def _in_float(self) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
+        """Inputs of calls, and by product the mean of each channel in each image, (N, O)."""
+        opened = RuntimeModel(self._network)
+        parts = [part for batch in self._batches for part in torch.split(batch, opened.fixed_batch or AT_ONCE)]
+        inputs, found = [], defaultdict[str, list[Tensor]](list)
+        images, most = 0, _IMAGES[0]
+        for part, values in zip(parts, tensors_of(self._network, parts, list(self._outputs.values())), strict=True):
+            inputs.append(opened.as_input(part))
+            for node, output in self._outputs.items():
+                found[node].append(_means(values[output]))
+            images += len(part)
+            most = min(max(most, len(part) * _VALUES // sum(map(Tensor.numel, values.values()))), _IMAGES[1])
+            if images >= most:
+                break
+        return inputs, {node: torch.cat(each) for node, each in found.items()}
+
+
+def shrunk(differences: Tensor) -> Tensor:
+    """Return the mean (C,) of ``differences`` (N, C), shrunk by what chance is expected to add to it.
+
+    That is the estimate of James and Stein (1961), "Estimation with quadratic loss", section 2, for a variance that is
+    itself estimated, here of all channels together; not below 0. Fewer than three channels are not shrunk; of one
+    image, where the variance is unknown, the result is 0.
+    """
+    images, channels = differences.shape
+    mean, freedom = differences.mean(0), channels * (images - 1)
+    if not freedom:
+        return torch.zeros_like(mean)
+    chance, square = float(differences.var(0).sum()) / images, float(mean.square().sum())
+    chance *= max(0, channels - 2) / channels * freedom / (freedom + 2)
+    return mean * (max(0.0, 1 - chance / square) if square > 0 else 0.0)
+
+
+def _means(values: Tensor) -> Tensor:
+    """Return the mean of each channel: of (N, C, …) over positions; of (N, C) itself."""
+    return values.float().flatten(2).mean(2) if values.dim() > 2 else values.float()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bias:
+    """The bias of a node, which nothing else reads, in float or in integers with a scale."""
+
+    node: NodeProto
+    constant: TensorProto
+    scale: NDArray[np.float32] | None
+
+    def add(self, wanted: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Add to the bias, and return what that came to in its numbers."""
+        before = numpy_helper.to_array(self.constant)
+        if self.scale is None:
+            after = (before + wanted).astype(before.dtype)
+            added = after - before
+        else:
+            limits = np.iinfo(before.dtype)
+            after = (before + (wanted / self.scale).round()).clip(limits.min, limits.max).astype(before.dtype)
+            added = (after.astype(np.float64) - before) * self.scale
+        self.constant.CopyFrom(numpy_helper.from_array(after, self.constant.name))
+        return np.asarray(added, np.float32)
+
+
+def _biases(graph: GraphProto) -> Iterator[_Bias]:
+    constants = {each.name: each for each in graph.initializer}
+    dequantizing = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+    readers = Counter(name for node in graph.node for name in node.input)
+    for node in graph.node:
+        name = node.input[_BIAS] if node.op_type in _BIASED and len(node.input) > _BIAS else ""
+        scale, maker = None, dequantizing.get(name)
+        if maker is not None and readers[name] == 1:
+            name, scale = maker.input[0], numpy_helper.to_array(constants[maker.input[1]])
+        if name in constants and readers[name] == 1:
+            yield _Bias(node, constants[name], scale)

@@ -1,0 +1,91 @@
+"""An ONNX network that is computed from one tensor to the next, as what comes next depends on what was found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+
+Array: TypeAlias = NDArray[Any]
+
+
+class StepwiseNetwork:
+    """Computes tensors of a network with one input, each once; they may be changed before others are made of them.
+
+    QDQ pairs are computed in float as they stand. Each of ``inputs`` is what the network takes for a few images.
+    Tensors are held while nodes are left that read them.
+    """
+
+    def __init__(self, model: onnx.ModelProto, inputs: Sequence[Array]) -> None:
+        graph, (taken,) = model.graph, model.graph.input
+        self._model = model
+        self._constants: dict[str, TensorProto] = {each.name: each for each in graph.initializer}
+        self._left = list(graph.node)
+        self._readers = Counter(name for node in graph.node for name in set(_reads(node)))
+        self._held: list[dict[str, Array]] = [{taken.name: each} for each in inputs]
+
+    def values(self, tensor: str) -> list[Array]:
+        """Return ``tensor`` for each of the inputs; raises KeyError for one that is no longer held."""
+        if tensor not in self._held[0]:
+            self._compute(tensor)
+        return [held[tensor] for held in self._held]
+
+    def add(self, tensor: str, values: Array) -> None:
+        """Add ``values``, which broadcast, to what tensors that are computed from now on are made of."""
+        for held in self._held:
+            held[tensor] = held[tensor] + values
+
+    def _compute(self, tensor: str) -> None:
+        nodes, self._left = self._split(tensor)
+        for node in nodes:
+            self._readers.subtract(set(_reads(node)))
+        made = [name for node in nodes for name in node.output if name == tensor or self._readers[name] > 0]
+        read = dict.fromkeys(name for node in nodes for name in _reads(node))
+        taken = [name for name in read if name in self._held[0]]
+        session = self._session(nodes, taken, made, [self._constants[name] for name in read if name in self._constants])
+        for held in self._held:
+            found = session.run(made, {name: held[name] for name in taken})
+            held.update(zip(made, found, strict=True))
+            for name in [each for each in held if each != tensor and self._readers[each] <= 0]:
+                del held[name]
+
+    def _split(self, tensor: str) -> tuple[list[NodeProto], list[NodeProto]]:
+        """Return the nodes that ``tensor`` is still to be computed by, and the others; in order."""
+        wanted, nodes, others = {tensor}, list[NodeProto](), list[NodeProto]()
+        for node in reversed(self._left):
+            needed = not wanted.isdisjoint(node.output)
+            (nodes if needed else others).append(node)
+            wanted.update(_reads(node) if needed else ())
+        return nodes[::-1], others[::-1]
+
+    def _session(
+        self, nodes: Sequence[NodeProto], taken: Sequence[str], made: Sequence[str], constants: Sequence[TensorProto]
+    ) -> onnxruntime.InferenceSession:
+        types = {name: helper.np_dtype_to_tensor_dtype(self._held[0][name].dtype) for name in taken}
+        inputs = [helper.make_tensor_value_info(name, types[name], None) for name in taken]
+        graph = helper.make_graph(nodes, "step", inputs, [ValueInfoProto(name=name) for name in made], constants)
+        model = helper.make_model(
+            graph,
+            functions=self._model.functions,
+            opset_imports=self._model.opset_import,
+            ir_version=self._model.ir_version,
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3  # errors
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    """Yield the names that a node reads, those inside of its graphs included."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (name for inner in graph.node for name in _reads(inner))

@@ -1,0 +1,70 @@
+"""Files in int8 of a search: each as its quantizer delivers it, and judged so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.steps import OptionalSteps
+from senseapp.prove.int8_files import Int8Search
+from senseapp.records.deployment import DeploySettings
+from senseapp.runtimes.quantizers import Quantizer
+from tests.small_evaluator import evaluator_of
+from tests.small_models import small_network
+from tests.toy_runtime import ToyFile, ToyQuantizer, ToyRuntime, packed, unpacked
+
+pytestmark = pytest.mark.slow  # traces a network, which takes seconds
+
+FINISHED = "finished"
+
+
+class FinishingQuantizer(ToyQuantizer):
+    """Marks what it finished; weights of other files are off by a tenth, of finished ones by their rounding only."""
+
+    def write(self, **kept: Sequence[str]) -> bytes:
+        content = super().write(**kept)
+        program, weights, _ = unpacked(content)
+        in_int8 = {node.name for node in self.nodes(content)}
+        return packed(program, {name: each * (1.1 if name in in_int8 else 1.0) for name, each in weights.items()})
+
+    def finished(self, content: bytes) -> bytes:
+        program, weights, names = unpacked(content)
+        assert not names, "A file is finished once."
+        original = unpacked(self.network)[1]
+        weights = {
+            name: each / 1.1 if not torch.equal(each, original[name]) else each for name, each in weights.items()
+        }
+        return packed(program, weights, [FINISHED])
+
+
+class FinishingRuntime(ToyRuntime):
+    def __init__(self) -> None:
+        self.judged: list[tuple[str, ...]] = []
+
+    def open(self, content: bytes, *, threads: int | None = None) -> ToyFile:
+        self.judged.append(tuple(unpacked(content)[2]))
+        return super().open(content)
+
+    @contextmanager
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Iterator[Quantizer]:
+        yield FinishingQuantizer(content)
+
+
+@pytest.mark.parametrize("kind", ["int8", "mixed"])
+def test_files_are_delivered_finished(kind):
+    runtime, evaluator = FinishingRuntime(), evaluator_of(small_network(), QuantizationConfig())
+    content = evaluator.original_file(runtime)
+    search = Int8Search(evaluator, runtime, content, {}, DeploySettings(kind=kind), OptionalSteps())
+    layers = runtime.layers_of_nodes(content, {layer.name for layer in evaluator.profile.layers})
+    found = search.found({"original": content}, layers)
+    made = {name: each for name, each in found.files.items() if name != "original"}
+    made |= {each.name: each.content for each in found.variants if not each.computes_in_float}
+    assert set(made) >= {"file", "int8"}
+    for name, each in made.items():
+        assert runtime.class_names(each) == (FINISHED,), name
+    assert kind == "int8" or (FINISHED,) in runtime.judged
