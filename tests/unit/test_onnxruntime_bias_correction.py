@@ -179,30 +179,20 @@ def test_what_is_added_to_a_tensor_counts_for_all_that_is_made_of_it(network):
 
 def test_graphs_inside_of_nodes_read_tensors_outside():
     """Both branches of a condition read what nothing else does."""
-    branches = {
-        name: helper.make_graph(
-            [helper.make_node("Mul", ["doubled", factor], [f"{name}_out"])],
-            name,
-            [],
-            [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)],
-        )
-        for name, factor in (("then", "two"), ("else", "three"))
-    }
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+    scaled = helper.make_graph([helper.make_node("Mul", ["doubled", "two"], ["out"])], "then", [], [out])
+    same = helper.make_graph([helper.make_node("Identity", ["doubled"], ["out"])], "else", [], [out])
     nodes = [
         helper.make_node("Add", ["x", "x"], ["doubled"]),
         helper.make_node("Relu", ["x"], ["asked"]),
-        helper.make_node("If", ["yes"], ["out"], then_branch=branches["then"], else_branch=branches["else"]),
+        helper.make_node("If", ["asks"], ["out"], then_branch=scaled, else_branch=same),
     ]
-    constants = {"two": np.float32(2), "three": np.float32(3), "yes": np.array(True)}
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    stepwise = StepwiseNetwork(model, [np.array([1, -2], np.float32)])
-    assert stepwise.values("asked")[0].tolist() == [1, 0]
-    assert stepwise.values("doubled")[0].tolist() == [2, -4]
-    assert stepwise.values("out")[0].tolist() == [4, -8]
+    for asks, expected in ((True, [4, -8]), (False, [2, -4])):
+        constants = [numpy_helper.from_array(np.array(asks), "asks"), numpy_helper.from_array(np.float32([2]), "two")]
+        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+        graph = helper.make_graph(nodes, "graph", [given], [out], constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        stepwise = StepwiseNetwork(model, [np.array([1, -2], np.float32)])
+        assert stepwise.values("asked")[0].tolist() == [1, 0]
+        assert stepwise.values("doubled")[0].tolist() == [2, -4]
+        assert stepwise.values("out")[0].tolist() == expected

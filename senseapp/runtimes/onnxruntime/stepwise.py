@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import onnx
@@ -11,6 +11,8 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+
+from senseapp.networks.onnx.read import read_by
 
 Array: TypeAlias = NDArray[Any]
 
@@ -27,7 +29,7 @@ class StepwiseNetwork:
         self._model = model
         self._constants: dict[str, TensorProto] = {each.name: each for each in graph.initializer}
         self._left = list(graph.node)
-        self._readers = Counter(name for node in graph.node for name in set(_reads(node)))
+        self._readers = Counter(name for node in graph.node for name in read_by(node))
         self._held: list[dict[str, Array]] = [{taken.name: each} for each in inputs]
 
     def values(self, tensor: str) -> list[Array]:
@@ -44,9 +46,9 @@ class StepwiseNetwork:
     def _compute(self, tensor: str) -> None:
         nodes, self._left = self._split(tensor)
         for node in nodes:
-            self._readers.subtract(set(_reads(node)))
+            self._readers.subtract(read_by(node))
         made = [name for node in nodes for name in node.output if name == tensor or self._readers[name] > 0]
-        read = dict.fromkeys(name for node in nodes for name in _reads(node))
+        read = sorted(set().union(*map(read_by, nodes)))
         taken = [name for name in read if name in self._held[0]]
         session = self._session(nodes, taken, made, [self._constants[name] for name in read if name in self._constants])
         for held in self._held:
@@ -61,7 +63,7 @@ class StepwiseNetwork:
         for node in reversed(self._left):
             needed = not wanted.isdisjoint(node.output)
             (nodes if needed else others).append(node)
-            wanted.update(_reads(node) if needed else ())
+            wanted.update(read_by(node) if needed else ())
         return nodes[::-1], others[::-1]
 
     def _session(
@@ -81,11 +83,3 @@ class StepwiseNetwork:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _reads(node: NodeProto) -> Iterator[str]:
-    """Yield the names that a node reads, those inside of its graphs included."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            yield from (name for inner in graph.node for name in _reads(inner))

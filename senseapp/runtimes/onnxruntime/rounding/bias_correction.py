@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 from torch import Tensor
 
+from senseapp.networks.onnx.read import read_by
 from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.onnxruntime.stepwise import StepwiseNetwork
@@ -117,7 +118,7 @@ class _Bias:
 def _biases(graph: GraphProto) -> Iterator[_Bias]:
     constants = {each.name: each for each in graph.initializer}
     dequantizing = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-    readers = Counter(name for node in graph.node for name in node.input)
+    readers = Counter(name for node in graph.node for name in read_by(node))
     for node in graph.node:
         name = node.input[_BIAS] if node.op_type in _BIASED and len(node.input) > _BIAS else ""
         scale, maker = None, dequantizing.get(name)
