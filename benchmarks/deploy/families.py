@@ -84,7 +84,7 @@ def rows(*names: str) -> Iterator[Row]:
         if names and family.name not in names:
             continue
         network = trained(family)
-        curves, others = _digits()
+        curves, others = digits()
         accuracy = top1(network, others)
         network.requires_grad_(True)
         model = loaded(network, family.title, curves.images)
@@ -132,7 +132,7 @@ def _resized(images: Tensor) -> Tensor:
     return functional.interpolate(images, _SIDE, mode="bilinear", antialias=True)
 
 
-def _digits() -> tuple[TensorImages, TensorImages]:
+def digits() -> tuple[TensorImages, TensorImages]:
     """Return digits that fit and choose, and those that are scored."""
     held_out = load_demo_images("heldout")
     assert held_out.labels is not None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
+from onnx import numpy_helper
 from torch import Tensor
 
 from senseapp.core.texts import plural
@@ -55,7 +56,7 @@ class OpenVino(OnnxRuntime):
     def _writer(self, content: bytes, calibration: Sequence[Tensor], **settings: Any) -> Int8Writer:
         """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted."""
         saturating = {} if has_dot_products() else _products_of_activations(content)
-        in_float = {*saturating, *saturating.values()}
+        in_float = {*saturating, *saturating.values(), *_idle_pads(content)}
         writer = Int8Writer(content, calibration, any_order=True, in_float=in_float, **settings)
         if saturating:
             writer.notes = (_PRODUCTS_IN_FLOAT.format(count=plural(len(saturating), "product")),)
@@ -87,6 +88,17 @@ class OpenVino(OnnxRuntime):
     def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
         """Return None: OpenVINO's quantizer (NNCF) is a package of its own."""
         return None
+
+
+def _idle_pads(content: bytes) -> set[str]:
+    """Return the nodes that pad nothing, as Swin's do for images of whole windows.
+
+    OpenVINO removes them, and its compiler, version 2026.4.1, crashes on the roundings that are left around.
+    """
+    graph = onnx.load_from_string(content).graph
+    constants = {each.name: each for each in graph.initializer}
+    pads = {node.name: constants.get(node.input[1]) for node in graph.node if node.op_type == "Pad"}
+    return {name for name, sizes in pads.items() if sizes is not None and not numpy_helper.to_array(sizes).any()}
 
 
 def _products_of_activations(content: bytes) -> dict[str, str]:
