@@ -59,21 +59,19 @@ class IrModel(OpenVinoModel):
 
 
 def rows(*names: str) -> Iterator[Row]:
-    """Yield the rows of each network."""
+    """Yield the rows of each network, and without ``names`` those of trained families."""
     for name in names or _NETWORKS:
         network, fitted, scored = case(name)
         yield from _rows(name, network, fitted, scored)
-    for family in FAMILIES:
-        if not names or family.name in names:
-            network = trained(family)
-            curves, others = digits()
-            exported = onnx_model(network, curves.images[:2])
-            int8 = fitted_file(exported, curves.images, any_order=True)
-            yield _simulated(family.title, int8, others.images)
+    curves, others = digits()
+    for family in () if names else FAMILIES:
+        exported = onnx_model(trained(family), curves.images[:2])
+        int8 = fitted_file(exported, curves.images, runtime=OPENVINO)
+        yield _simulated(family.title, int8, others.images)
 
 
 def _rows(name: str, network: bytes, fitted: Tensor, scored: Tensor) -> Iterator[Row]:
-    int8 = fitted_file(network, fitted, any_order=True)
+    int8 = fitted_file(network, fitted, runtime=OPENVINO)
     real = outputs(OPENVINO.open(network), scored)
     yield _simulated(name, int8, scored)
     files = [runtime.open(file, threads=1) for runtime in (ONNXRUNTIME, OPENVINO) for file in (network, int8)]

@@ -17,8 +17,9 @@ from benchmarks.real.rows import Row
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.products import products
@@ -118,14 +119,15 @@ def fit_classifier(network: nn.Module, images: Tensor) -> None:
         classifier.bias.copy_(-mean @ found)
 
 
-def fitted_file(exported: bytes, fitted: Tensor, *, any_order: bool = False) -> bytes:
-    """Return a float file in int8, with ranges and weights that are fitted to images; for ``any_order`` of products."""
+def fitted_file(exported: bytes, fitted: Tensor, *, runtime: Runtime = OPERATIONS) -> bytes:
+    """Return a float file in int8 for ``runtime``, with ranges and weights that are fitted to images."""
     batches = fitted.split(16)
-    with Int8Writer(exported, batches) as writer:
+    with runtime.quantizer(exported, batches) as writer:
+        assert isinstance(writer, Int8Writer)
         found = ranges(exported, batches, rounded_tensors(writer.write()), ["mse"])["mse"]
         nodes = products(onnx.load_from_string(exported))
         fitted_products = rounded_products(
-            exported, batches, nodes, found, any_order=any_order, progress=lambda _step: None
+            exported, batches, nodes, found, any_order=writer.any_order, progress=lambda _step: None
         )
         writer.rounding = Rounding(ranges=found, products=fitted_products)
         return writer.write()
