@@ -57,7 +57,10 @@ _UNWEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
     "norms, softmax, GELU, additions) was measured to do more harm, and to take no less time."
 )
-_CORRECTED = "Biases are corrected, so that means are what they are in float: measured, all in int8 does less harm so."
+_CORRECTED = (
+    "Biases are corrected, so that each convolution and matrix product keeps the mean that it has in float: measured, "
+    "all in int8 does less harm so."
+)
 _NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})
 """Nodes that the quantizer rounds the inputs and outputs of, and that compute in float all the same."""
 _EQUALISING_SHARE = 0.1  # of the time of a search, by which channels are equalised

@@ -15,8 +15,8 @@ MOST_OF_A_PAIR = int(torch.iinfo(torch.int16).max) // int(torch.iinfo(torch.uint
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
 _NARROW = 64  # columns, up to which a scale that happens to suit a row makes a difference
 _FINE_SHARES = tuple(2.0 ** (step / 50) for step in range(-30, 31))
-"""Tried beside these for few columns. On EfficientNet-Lite0, kernels of 3 × 3 have .5 times the squared error so, of
-5 × 5 .8 times, rows of 16 and 32 columns .7 and .8 times."""
+"""Tried beside :data:`_SHARES` for rows of few columns. On EfficientNet-Lite0, kernels of 3 × 3 have .5 times the
+squared error so, of 5 × 5 .8 times, rows of 16 and 32 columns .7 and .8 times."""
 _FEWER_BITS = tuple(2 ** (bits - 1) - 1 for bits in range(2, INT8_BITS))
 """The largest integers of 2 to 7 bits: weights that hold no more stay as they are."""
 DAMPING = 0.5
