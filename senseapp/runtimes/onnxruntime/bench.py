@@ -7,9 +7,11 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.runtimes.base import RuntimeNetwork
@@ -63,6 +65,17 @@ class LayerNode:
     weight: onnx.TensorProto
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
+
+
+def usual_input(shape: Sequence[int], kind: np.dtype[Any] | type) -> NDArray[Any]:
+    """Return an input to take times with: standard normal numbers, or whole ones from 0 to 254 of a type of integers.
+
+    Shares of a softmax over larger numbers fall below 1e-38, where some processors take ten times as long.
+    """
+    generator = np.random.default_rng(0)
+    if np.issubdtype(kind, np.integer):
+        return generator.integers(0, 255, shape).astype(kind)
+    return generator.standard_normal(shape).astype(kind)
 
 
 def product_bench(products: Sequence[LayerNode], *, int8: bool) -> bytes:

@@ -10,6 +10,7 @@ Source: onnxruntime, ``core/mlas/lib`` (``quantize.cpp``, ``qlmul.cpp``, ``intri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,27 +22,30 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from senseapp.runtimes.onnxruntime.partly_int8 import PRODUCTS_WITH_FLOAT_OUTPUT
 
 _PRODUCTS = ("Conv", *PRODUCTS_WITH_FLOAT_OUTPUT)
+Multipliers = Mapping[str, NDArray[np.float32]]
+"""What the sums of products are multiplied by, by the name of their node: one value, or one for each channel."""
 UNDONE_BY = ("ConvMulFusion", "ConvAddFusion", "MatMulScaleFusion", "MatmulTransposeFusion")
 """Optimisations of onnxruntime that would put scales back into integers."""
 
 
-def computed_on_integers(content: bytes, *, float_outputs: bool = False) -> bytes:
+def computed_on_integers(content: bytes, *, multipliers: Multipliers | None = None) -> bytes:
     """Return a QDQ file as a network in float that computes what onnxruntime's integer kernels are to compute.
 
     That are convolutions, matrix products, additions and products of tensors, and softmax, in int8. Everything else is
     computed in float from what integers stand for; onnxruntime does so too, but for functions that it keeps in tables.
-    With ``float_outputs``, convolutions are computed so as well where nothing rounds their outputs, and biases are
-    added in float after the sum of products has been scaled.
+    With ``multipliers``, convolutions are computed so as well where nothing rounds their outputs, and biases are added
+    in float after the sum of products has been multiplied: by the multiplier of its node, or by both scales where it
+    has none.
     """
     model = onnx.load_from_string(content)
-    _IntegerGraph(model.graph, float_outputs=float_outputs).rewrite()
+    _IntegerGraph(model.graph, multipliers).rewrite()
     return bytes(model.SerializeToString())
 
 
 @dataclass
 class _IntegerGraph:
     graph: onnx.GraphProto
-    float_outputs: bool
+    multipliers: Multipliers | None
     new_nodes: list[NodeProto] = field(default_factory=list)
     count: int = 0
 
@@ -87,7 +91,9 @@ class _IntegerGraph:
         rounds = [each for each in readers if each.op_type == "QuantizeLinear"]
         if len(readers) == len(rounds) == 1 and node.output[0] not in self.outputs:
             return rounds
-        return [] if node.op_type in (_PRODUCTS if self.float_outputs else PRODUCTS_WITH_FLOAT_OUTPUT) else None
+        return (
+            [] if node.op_type in (_PRODUCTS if self.multipliers is not None else PRODUCTS_WITH_FLOAT_OUTPUT) else None
+        )
 
     def _value(self, node: NodeProto, place: int) -> NDArray[Any]:
         """Return scale (1) or zero point (2) of a node that rounds or undoes it."""
@@ -118,9 +124,10 @@ class _IntegerGraph:
     def _product(self, node: NodeProto, rounding: NodeProto | None) -> None:
         activation, weight = (self.dequantizing[name] for name in node.input[:2])
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        factors, bias = (node.input[:2], node.input[2:]) if self.float_outputs else (node.input, ())
+        factors, bias = (node.input, ()) if self.multipliers is None else (node.input[:2], node.input[2:])
         total = self._add(node.op_type, *map(self._integers, factors), **attributes)
-        scale = self._value(activation, 1) * self._value(weight, 1)
+        own = (self.multipliers or {}).get(node.name)
+        scale = self._value(activation, 1) * self._value(weight, 1) if own is None else own
         if node.op_type == "Conv" and scale.ndim:
             rank = len(self.constants[weight.input[0]].dims)
             scale = scale.reshape(-1, *[1] * (rank - 2))

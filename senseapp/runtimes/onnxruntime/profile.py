@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from senseapp.core.process import quiet
-from senseapp.runtimes.onnxruntime.bench import RUNS, Kernel, Profiler
+from senseapp.runtimes.onnxruntime.bench import RUNS, Kernel, Profiler, usual_input
 from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, RuntimeModel, machine
 
 _KERNEL = "_kernel_time"
 
 
 def _kernels(content: bytes, threads: int, batch: int, share: float) -> list[Kernel]:
-    """Return the kernels of a network that runs in onnxruntime a few times, on numbers from 0 to 254."""
+    """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
     with tempfile.TemporaryDirectory() as folder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
@@ -42,10 +43,10 @@ def _kernels(content: bytes, threads: int, batch: int, share: float) -> list[Ker
     return [Kernel(*key[:2], float(np.quantile(each[1:], share)), key[2]) for key, each in durations.items()]
 
 
-def _some(declared: Any, batch: int) -> np.ndarray[Any, Any]:
+def _some(declared: Any, batch: int) -> NDArray[Any]:
     shape = [size if isinstance(size, int) else batch for size in declared.shape]
     kind = INPUT_TYPES.get(declared.type, np.float32)
-    return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
+    return usual_input(shape, kind)
 
 
 PROFILER = Profiler(

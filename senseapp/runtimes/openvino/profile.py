@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes
 from senseapp.core.process import quiet
-from senseapp.runtimes.onnxruntime.bench import RUNS, Kernel, Profiler
+from senseapp.runtimes.onnxruntime.bench import RUNS, Kernel, Profiler, usual_input
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, compiled, machine, read
 
 _KINDS = {"Convolution": "Conv", "GroupConvolution": "Conv", "FullyConnected": "Gemm"}
@@ -20,7 +21,7 @@ _BORDER = ("QuantizeLinear", "DequantizeLinear")
 def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tuple[ExecutedNode, float]]:
     """Return the executed nodes of a network, each with its seconds, in order, by name.
 
-    The network runs a few times, on numbers from 0 to 254.
+    The network runs a few times on :func:`~senseapp.runtimes.onnxruntime.bench.usual_input`.
     """
     network = read(content)
     feeds = [_some(each, batch) for each in network.inputs]
@@ -66,10 +67,10 @@ def _kind(node: ExecutedNode) -> str:
     return border or node.kind
 
 
-def _some(port: Any, batch: int) -> np.ndarray[Any, Any]:
+def _some(port: Any, batch: int) -> NDArray[Any]:
     shape = [size.get_length() if size.is_static else batch for size in port.partial_shape]
     kind = np.dtype(port.element_type.to_dtype())
-    return np.random.default_rng(0).integers(0, 255, shape).astype(kind)
+    return usual_input(shape, kind)
 
 
 PROFILER = Profiler(
