@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx
@@ -10,10 +11,12 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, has_dot_products
 from senseapp.runtimes.openvino.operations import OPERATIONS
 
-CHANNELS, SIDE = 16, 12
+CHANNELS, SIDE = 16, 24
+TIES = {"residual": 5e-5, "attention": 5e-5}
+"""What OpenVINO adds first, and how it makes a softmax, cannot be read from the graph that it executes."""
 
 
 class Graph:
@@ -46,16 +49,18 @@ class Graph:
         self.scales[real] = scale
         return real
 
-    def conv(self, given: str, *, group: int = 1) -> str:
+    def conv(self, given: str, *, group: int = 1, bias: bool = True) -> str:
         shape = CHANNELS, CHANNELS // group, 3, 3
         scales = self.generator.uniform(0.004, 0.01, CHANNELS)
         weight = self.constant(self.generator.integers(-64, 65, shape), np.int8)
         zeros = self.constant(np.zeros(CHANNELS), np.int8)
         real = self.node("DequantizeLinear", weight, self.constant(scales), zeros, axis=0)
-        bias = self.constant(self.generator.integers(-3000, 3000, CHANNELS), np.int32)
+        if not bias:
+            return self.node("Conv", given, real, pads=[1] * 4, group=group)
+        whole = self.constant(self.generator.integers(-3000, 3000, CHANNELS), np.int32)
         step = self.scales[given]
         steps = self.constant(scales * step), self.constant(np.zeros(CHANNELS), np.int32)
-        offsets = self.node("DequantizeLinear", bias, *steps, axis=0)
+        offsets = self.node("DequantizeLinear", whole, *steps, axis=0)
         return self.node("Conv", given, real, offsets, pads=[1] * 4, group=group)
 
     def file(self, made: str) -> bytes:
@@ -68,6 +73,10 @@ class Graph:
 
 def conv(graph: Graph) -> str:
     return graph.rounded(graph.conv(graph.x), 0.05, 110)
+
+
+def conv_without_a_bias(graph: Graph) -> str:
+    return graph.rounded(graph.conv(graph.x, bias=False), 0.05, 110)
 
 
 def depthwise(graph: Graph) -> str:
@@ -88,9 +97,30 @@ def residual_beyond_the_range(graph: Graph) -> str:
     return graph.rounded(graph.node("Add", body, graph.x), 0.02, 100)
 
 
-def sum_of_convs(graph: Graph) -> str:
+def sum_of_convs(graph: Graph, *, bias: bool = True, zeros: tuple[int, int, int] = (128, 90, 128)) -> str:
+    one, other = (graph.rounded(graph.conv(graph.x, bias=bias), 0.05, zero) for zero in zeros[:2])
+    return graph.rounded(graph.node("Add", one, other), 0.08, zeros[2])
+
+
+def sum_of_convs_before_a_conv(graph: Graph) -> str:
+    """OpenVINO keeps the sum in integers, which it makes without a zero point, as after a ReLU, in its own way."""
+    return graph.rounded(graph.conv(sum_of_convs(graph, zeros=(128, 0, 0))), 0.1, 128)
+
+
+def sum_of_convs_in_float(graph: Graph) -> str:
     one, other = (graph.rounded(graph.conv(graph.x), 0.05, zero) for zero in (128, 90))
-    return graph.rounded(graph.node("Add", one, other), 0.08, 128)
+    return graph.node("Add", one, other)
+
+
+def matrix_and_offsets(graph: Graph) -> str:
+    tokens = graph.node("Transpose", graph.x, perm=[0, 2, 3, 1])
+    scales = graph.constant(graph.generator.uniform(0.004, 0.01, CHANNELS))
+    zeros = graph.constant(np.zeros(CHANNELS), np.int8)
+    weight = graph.constant(graph.generator.integers(-64, 65, (CHANNELS, CHANNELS)), np.int8)
+    real = graph.node("DequantizeLinear", weight, scales, zeros, axis=1)
+    made = graph.rounded(graph.node("MatMul", tokens, real), 0.02, 120)
+    offsets = graph.constant(graph.generator.normal(0, 0.5, CHANNELS))
+    return graph.rounded(graph.node("Add", made, offsets), 0.03, 100)
 
 
 def between(kind: str, scale: float, zero: int, **attributes) -> Callable[[Graph], str]:
@@ -145,11 +175,15 @@ def attention(graph: Graph) -> str:
 
 PATTERNS = {
     "conv": conv,
+    "conv without a bias": conv_without_a_bias,
     "depthwise": depthwise,
     "clipped range": clipped_range,
     "residual": residual,
     "residual beyond the range": residual_beyond_the_range,
     "sum of convs": sum_of_convs,
+    "sum of convs without biases": partial(sum_of_convs, bias=False),
+    "sum of convs before a conv": sum_of_convs_before_a_conv,
+    "matrix and offsets": matrix_and_offsets,
     "hardswish": between("HardSwish", 0.04, 128),
     "hardswish without a zero point": between("HardSwish", 0.04, 0),
     "sigmoid": between("Sigmoid", 1 / 255, 128),
@@ -185,8 +219,10 @@ def images() -> torch.Tensor:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_is_computed_as_in_openvino(name, images) -> None:
+    """To the bit, where products of 8 bits have instructions; other kernels differ in what they compute at once."""
     graph = Graph()
-    assert compared(graph.file(PATTERNS[name](graph)), images)[0] <= 0.0005
+    differing = compared(graph.file(PATTERNS[name](graph)), images)[0]
+    assert differing <= (TIES.get(name, 0.0) if has_dot_products() else 0.0005)
 
 
 def test_what_a_convolution_adds_to_another_tensor_is_kept_in_range_and_not_rounded(images) -> None:
@@ -194,6 +230,14 @@ def test_what_a_convolution_adds_to_another_tensor_is_kept_in_range_and_not_roun
     own, plain = compared(graph.file(sum_of_convs(graph)), images)
     assert own <= 0.0005
     assert plain > 0.05
+
+
+def test_a_sum_that_nothing_rounds_is_of_rounded_tensors(images) -> None:
+    graph = Graph()
+    content = graph.file(sum_of_convs_in_float(graph))
+    real, own = (next(iter(each.tensors(images).values())) for each in (
+        OPERATIONS.open(content, threads=1), OPERATIONS.simulated(content)))  # fmt: skip
+    torch.testing.assert_close(own, real, rtol=1e-5, atol=1e-5)
 
 
 def test_values_halfway_between_two_integers_go_the_way_they_go_in_openvino() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,6 +115,31 @@ def test_weights_fitted_for_openvino_saturate_in_no_order_of_the_products(files,
     assert np.abs(narrow).max() > 64
     pairs = narrow.reshape(16, 8, 2, 3, 3)
     assert max(pairs.clip(0).sum(2).max(), -pairs.clip(max=0).sum(2).min()) <= 128
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_files_compute_the_same_where_products_of_8_bits_have_no_instructions(channels, tmp_path: Path) -> None:
+    """Kernels for AVX-512 without VNNI add two products in 16 bits; which two, differs where channels are odd."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(channels, 32, 3).eval()
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight.sign() * layer.weight.abs().clamp_min(0.8 * layer.weight.abs().max()))
+    images = torch.rand(4, channels, 16, 16) * 0.3 + 0.7
+    fitting = Fitting(
+        batches=[images], damage_of=lambda _file: 0.0, damages_of=lambda _file: (0.0,), steps=OptionalSteps()
+    )
+    with OPERATIONS.fitted_quantizer(onnx_model(layer, images[:1]), fitting) as quantizer:
+        content = quantizer.write()
+    (tmp_path / "net.onnx").write_bytes(content)
+    torch.save(images, tmp_path / "images.pt")
+    script = (
+        "import torch; from senseapp.runtimes.openvino.operations import OPERATIONS; from pathlib import Path; "
+        "found = OPERATIONS.open(Path('net.onnx').read_bytes()).run(torch.load('images.pt')); "
+        "torch.save(found, 'found.pt')"
+    )
+    older = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=older, check=True)
+    torch.testing.assert_close(torch.load(tmp_path / "found.pt"), OPERATIONS.open(content).run(images))
 
 
 @pytest.mark.parametrize("has_vnni", [True, False])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -183,6 +184,15 @@ SHAPES = [
     LayerShape(input_shape=(10, 16), output_shape=(10, 32), weight=(32, 16)),
     LayerShape(input_shape=(32,), output_shape=(5,), weight=(5, 32)),
 ]
+
+
+def test_times_are_taken_on_numbers_of_usual_size() -> None:
+    """Some processors compute shares below 1e-38 ten times as slowly."""
+    from senseapp.runtimes.onnxruntime.bench import usual_input
+
+    scores = torch.from_numpy(usual_input((3, 197, 197), np.float32))
+    assert float(scores.softmax(-1).min()) > 1e-38
+    assert usual_input((50,), np.uint8).max() > 100
 
 
 @pytest.mark.slow

@@ -3,18 +3,17 @@
 What OpenVINO computes at once is read from the graph that it executes. Its sums of products are exact, as onnxruntime's
 are, but
 
-- what is rounded is multiplied and shifted, where onnxruntime divides by the step: x · 255 / (high − low) − low · 255 /
-  (high − low), where values from low to high become the integers. In float32 the shift is not always a whole number,
-  and values halfway between two integers, such as pixels in a range from −1 to 1, may go the other way;
+- what is rounded is multiplied and shifted before (:mod:`~senseapp.runtimes.openvino.lines`): values halfway between
+  two integers, such as pixels in a range from −1 to 1, may go another way;
 - a sum of products without a bias is rounded as it is, unscaled: low and high are divided by the scale of each channel,
   and the shift is the first channel's;
-- what a convolution rounds before another tensor is added to it is kept within the range of the integers, and not
-  rounded. It is added in steps of that tensor.
+- what a convolution rounds before another tensor is added to it, and both are rounded, is kept within the range of the
+  integers, and not rounded. It is added in steps of that tensor;
+- a constant is added to integers in their steps.
 
 Source: measured with ``tests/reference/test_openvino_arithmetic.py``; OpenVINO, ``common/transformations/src/
 transformations/common_optimizations/mul_fake_quantize_fusion.cpp``, ``common/low_precision_transformations/src/
-add.cpp``, ``plugins/intel_cpu/src/dnnl_postops_composer.cpp`` (``updateOptimizedFormula``, ``appendLinear``),
-``common/snippets/src/pass/fq_decomposition.cpp`` (``getScalesAndShifts``).
+add.cpp``, ``plugins/intel_cpu/src/dnnl_postops_composer.cpp`` (``appendLinear``).
 """
 
 from __future__ import annotations
@@ -22,25 +21,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from senseapp.compat.openvino_internals import executed_nodes
+from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes
 from senseapp.runtimes.onnxruntime.integer_arithmetic import computed_on_integers
+from senseapp.runtimes.openvino.lines import ONE, Floats, Integers, Line
 from senseapp.runtimes.openvino.runtime import compiled, read
 
-_Floats = NDArray[np.float32]
 _FLOAT = TensorProto.FLOAT
 _FUSING = {"Convolution", "FullyConnected", "Deconvolution"}
-_LIMITS = {
+_LIMITS: dict[int, tuple[np.float32, np.float32]] = {
     kind: (np.float32(limits.min), np.float32(limits.max))
     for kind, limits in ((TensorProto.UINT8, np.iinfo(np.uint8)), (TensorProto.INT8, np.iinfo(np.int8)))
 }
-_ONE = np.asarray(1, np.float32)
-_LITTLE = np.float32(1e-5)  # of a range; a shift by less is left out
 
 
 def computed_as_in_openvino(content: bytes) -> bytes:
@@ -50,56 +47,16 @@ def computed_as_in_openvino(content: bytes) -> bytes:
         InvalidSpec: OpenVINO cannot open it.
     """
     model = onnx.load_from_string(content)
-    graph = _ArithmeticGraph(model.graph, _computed_at_once(content))
+    graph = _ArithmeticGraph(model.graph, _executed(content))
     graph.rewrite()
     return computed_on_integers(model.SerializeToString(), multipliers=graph.multipliers)
 
 
-def _computed_at_once(content: bytes) -> list[tuple[str, ...]]:
-    """Return the names of the nodes that OpenVINO computes together with each product with weights, that first."""
+def _executed(content: bytes) -> list[ExecutedNode]:
+    """Return what OpenVINO executes of a file."""
     network = read(content)
     shapes = [[size.get_length() if size.is_static else 1 for size in each.partial_shape] for each in network.inputs]
-    executed = executed_nodes(compiled(network, *shapes, threads=1))
-    return [each.parts for each in executed if each.kind in _FUSING]
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What a tensor is multiplied by, one value or one for each channel, and what is added then."""
-
-    rates: _Floats
-    shift: _Floats
-
-    def then(self, other: _Line) -> _Line:
-        """Return both lines as one; ``other`` is the same for all channels."""
-        return _Line(self.rates * other.rates, self.shift * other.rates + other.shift)
-
-
-@dataclass(frozen=True, slots=True)
-class _Integers:
-    """What integers from ``least`` to ``most`` stand for: values that are ``step`` apart, 0 at ``zero``."""
-
-    step: np.float32
-    zero: np.float32
-    least: np.float32
-    most: np.float32
-
-    @property
-    def count(self) -> np.float32:
-        """Of steps."""
-        return self.most - self.least
-
-    def line(self, unit: _Floats) -> _Line:
-        """Return how values in steps of ``unit`` become integers together with a product; channels differ in steps."""
-        low, high = ((end - self.zero) * self.step / unit for end in (self.least, self.most))
-        shifts = -low * self.count / (high - low)  # equal but for what float32 rounds: the first one counts
-        return _Line(self.count / (high - low), np.reshape(shifts, -1)[0] + self.least)
-
-    def line_of_floats(self) -> _Line:
-        """Return how values become integers in a kernel that is made for what is computed in float."""
-        low, high = ((end - self.zero) * self.step for end in (self.least, self.most))
-        rate = self.count / (high - low)
-        return _Line(np.asarray(rate), np.asarray(-low * rate + self.least))
+    return executed_nodes(compiled(network, *shapes, threads=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +71,7 @@ class _Sum:
     rounding: NodeProto
     addition: NodeProto
     other: str
-    integers: _Integers | None
+    integers: Integers | None
 
     @property
     def kept(self) -> str:
@@ -122,17 +79,9 @@ class _Sum:
         return f"{self.rounding.output[0]}.kept"
 
     @property
-    def unit(self) -> _Floats:
+    def unit(self) -> Floats:
         """What both tensors are added in steps of."""
-        return _ONE if self.integers is None else np.asarray(self.integers.step)
-
-    def line(self, integers: _Integers) -> _Line:
-        """Return how integers of the convolution become steps of the other tensor, less those that stand for its 0."""
-        zero = integers.zero
-        if self.integers is not None:
-            zero = zero + self.integers.zero * self.integers.step / integers.step
-        low, high = ((end - zero) * (integers.step / self.unit) for end in (integers.least, integers.most))
-        return _Line((high - low) / integers.count, low)
+        return ONE if self.integers is None else np.asarray(self.integers.step)
 
 
 class _ArithmeticGraph:
@@ -142,18 +91,20 @@ class _ArithmeticGraph:
         multipliers: what the sums of products are multiplied by, by the name of their node.
     """
 
-    def __init__(self, graph: onnx.GraphProto, at_once: list[tuple[str, ...]]) -> None:
+    def __init__(self, graph: onnx.GraphProto, executed: list[ExecutedNode]) -> None:
         self._graph = graph
         self._constants = {each.name: each for each in graph.initializer}
         self._nodes = {node.name: node for node in graph.node}
         self._makers = {name: node for node in graph.node for name in node.output}
+        at_once = [each.parts for each in executed if each.kind in _FUSING]
+        self._alone = {name for each in executed if each.kind == "FakeQuantize" for name in each.parts}
         self._products = dict(self._rounded_products(at_once))
         sums = list(self._sums_at_once(at_once))
         self._kept = {each.rounding.name: each for each in sums}
         self._additions = {each.addition.name: each for each in sums}
-        self._units: dict[str, _Floats] = {}
+        self._units: dict[str, Floats] = {}  # of tensors that are rounded, where they are not values
         self._new: list[NodeProto] = []
-        self.multipliers: dict[str, _Floats] = {}
+        self.multipliers: dict[str, Floats] = {}
 
     def rewrite(self) -> None:
         """Rewrite every rounding of a tensor in turn, and what is added to one at once."""
@@ -162,6 +113,8 @@ class _ArithmeticGraph:
             integers = self._integers(node) if node.op_type == "QuantizeLinear" else None
             if node.name in self._additions:
                 self._add(self._additions[node.name])
+            elif node.op_type == "Add" and (sides := self._integers_and_offset(node)) is not None:
+                self._add_offset(node, *sides)
             elif integers is not None:
                 self._round(node, integers)
             elif node.op_type != "DequantizeLinear" or node.input[0] not in unread:
@@ -180,31 +133,42 @@ class _ArithmeticGraph:
                     yield node.name, product
 
     def _is_in_int8(self, product: NodeProto) -> bool:
-        makers = [self._makers.get(each) for each in product.input]
-        return all(each is not None and each.op_type == "DequantizeLinear" for each in makers)
+        return all(self._source(each) != each for each in product.input)
 
     def _sums_at_once(self, at_once: list[tuple[str, ...]]) -> Iterator[_Sum]:
-        for one, other in (pair for parts in at_once for pair in pairwise(parts)):
-            addition = self._nodes.get(other)
-            if one in self._products and addition is not None and addition.op_type == "Add":
-                yield self._sum(self._nodes[one], addition)
+        """Yield what is added to the rounded output of a convolution and rounded again at once."""
+        for parts in at_once:
+            for place, (one, other) in enumerate(pairwise(parts)):
+                addition = self._nodes.get(other)
+                if one not in self._products or addition is None or addition.op_type != "Add":
+                    continue
+                rounding = self._nodes[one]
+                later = [self._nodes[name].op_type for name in parts[place + 2 :] if name in self._nodes]
+                added = [each for each in addition.input if self._source(each) != rounding.output[0]]
+                if added and ("QuantizeLinear" in later or self._is_rounded(addition.output[0])):
+                    integers = self._meaning(added[0])
+                    source = added[0] if integers is None else self._source(added[0])
+                    yield _Sum(rounding, addition, source, integers)
 
-    def _sum(self, rounding: NodeProto, addition: NodeProto) -> _Sum:
-        (other,) = (each for each in addition.input if self._makers[each].input[0] != rounding.output[0])
-        maker = self._makers[other]
-        integers = self._integers(maker) if maker.op_type == "DequantizeLinear" else None
-        return _Sum(rounding, addition, other if integers is None else maker.input[0], integers)
+    def _source(self, tensor: str) -> str:
+        """Return the name of the integers that a tensor undoes the rounding of; its own for others."""
+        maker = self._makers.get(tensor)
+        return tensor if maker is None or maker.op_type != "DequantizeLinear" else maker.input[0]
 
-    def _integers(self, node: NodeProto) -> _Integers | None:
+    def _meaning(self, tensor: str) -> Integers | None:
+        """Return what the integers of :meth:`_source` stand for, where they do for the whole tensor."""
+        return None if self._source(tensor) == tensor else self._integers(self._makers[tensor])
+
+    def _integers(self, node: NodeProto) -> Integers | None:
         """Return what the integers of a node that rounds a tensor, or undoes it, stand for; None if of channels."""
         step = self._constants.get(node.input[1])
         kind = self._constants[node.input[2]].data_type if len(node.input) > 2 else 0
         if step is None or step.dims or kind not in _LIMITS:
             return None
-        values = (numpy_helper.to_array(self._constants[name]).astype(np.float32)[()] for name in node.input[1:])
-        return _Integers(*values, *_LIMITS[kind])
+        scale, zero = (np.float32(numpy_helper.to_array(self._constants[name])) for name in node.input[1:])
+        return Integers(scale, zero, *_LIMITS[kind])
 
-    def _scales(self, product: NodeProto) -> _Floats:
+    def _scales(self, product: NodeProto) -> Floats:
         """Return what the sums of a product are multiplied by: one value, or one for each channel."""
         one, other = (numpy_helper.to_array(self._constants[self._makers[each].input[1]]) for each in product.input[:2])
         return np.asarray(one * other, np.float32)
@@ -212,37 +176,48 @@ class _ArithmeticGraph:
     def _is_unscaled(self, product: NodeProto) -> bool:
         """Return whether the sums of a product are rounded as they are, as OpenVINO can divide a range by scales."""
         scales = self._scales(product)
-        return len(product.input) == 2 and bool((scales > 0).all()) and (product.op_type == "Conv" or not scales.ndim)
+        return len(product.input) == 2 and bool((scales > 0).all()) and product.op_type == "Conv"
 
-    def _round(self, node: NodeProto, integers: _Integers) -> None:
+    def _round(self, node: NodeProto, integers: Integers) -> None:
         """Write what rounds a tensor; for one that another is added to at once, what keeps it within its range."""
         tensor, product = node.input[0], self._products.get(node.name)
-        if product is None and tensor not in self._units:
-            line = integers.line_of_floats()
+        unit = self._units.get(tensor, ONE)
+        if not self._is_of_a_product(node):
+            line = integers.line_of_floats(unit)
             moved = self._write("Mul", tensor, self._constant(line.rates))
-            self._end(node, integers, self._write("Add", moved, self._constant(line.shift)))
+            self._end(node, integers, self._write("Add", moved, self._constant(line.shift + integers.least)))
             return
         unscaled = product if product is not None and self._is_unscaled(product) else None
-        line = integers.line(self._units.get(tensor, _ONE) if unscaled is None else self._scales(unscaled))
-        kept = self._kept.get(node.name)
-        if kept is None:
-            rates = _ONE / (_ONE / line.rates) if not line.shift and not line.rates.ndim else line.rates
-            self._end(node, integers, self._moved(tensor, _Line(rates, line.shift), unscaled))
+        line = integers.line(unit if unscaled is None else self._scales(unscaled))
+        if node.name in self._kept:
+            self._keep_in_range(self._kept[node.name], integers, line, unscaled)
             return
-        steps = kept.line(integers)
-        size = steps.rates * integers.count
-        line = line.then(steps)
-        line = line if abs(line.shift) >= _LITTLE * size else _Line(line.rates, np.zeros_like(line.shift))
-        ends = (self._constant(steps.shift), self._constant(size + steps.shift))
-        self._write("Clip", self._moved(tensor, line, unscaled), *ends, output=kept.kept)
+        line = Line(line.rates, line.shift + integers.least)
+        if not line.shift and not line.rates.ndim:
+            line = Line(ONE / (ONE / line.rates), line.shift)  # OpenVINO hands the step over
+        self._end(node, integers, self._moved(tensor, line, unscaled))
 
-    def _moved(self, tensor: str, line: _Line, unscaled: NodeProto | None) -> str:
+    def _keep_in_range(self, sum_: _Sum, integers: Integers, line: Line, unscaled: NodeProto | None) -> None:
+        """Write what a convolution adds to another tensor, given the line to its integers."""
+        steps = integers.line_of_addend(sum_.integers)
+        size = steps.rates * integers.count
+        moved = self._moved(sum_.rounding.input[0], line.then(steps).without_little(size), unscaled)
+        ends = (self._constant(each) for each in (steps.shift, size + steps.shift))
+        self._write("Clip", moved, *ends, output=sum_.kept)
+
+    def _is_of_a_product(self, rounding: NodeProto) -> bool:
+        """Return whether a kernel of a product rounds, or one that does nothing else, as after a product of tensors."""
+        maker = self._makers.get(rounding.input[0])
+        summed = maker is not None and maker.name in self._additions
+        return summed or rounding.name in self._products or rounding.name in self._alone
+
+    def _moved(self, tensor: str, line: Line, unscaled: NodeProto | None) -> str:
         """Write a multiplication and an addition, of which only the result is rounded to float32.
 
         The sums of products of ``unscaled`` are multiplied where they are made if channels differ: this is rounded.
         """
         if unscaled is not None:
-            self.multipliers[unscaled.name] = line.rates if line.rates.ndim else _ONE
+            self.multipliers[unscaled.name] = line.rates if line.rates.ndim else ONE
             if line.rates.ndim:
                 return self._write("Add", tensor, self._constant(line.shift))
         if not line.shift:
@@ -251,7 +226,7 @@ class _ArithmeticGraph:
         scaled = self._write("Mul", wide, self._constant(line.rates, np.float64))
         return self._write("Cast", self._write("Add", scaled, self._constant(line.shift, np.float64)), to=_FLOAT)
 
-    def _end(self, node: NodeProto, integers: _Integers, moved: str) -> None:
+    def _end(self, node: NodeProto, integers: Integers, moved: str) -> None:
         ends = (self._constant(each) for each in (integers.least, integers.most))
         inside = self._write("Clip", self._write("Round", moved), *ends)
         self._write("Cast", inside, output=node.output[0], to=self._constants[node.input[2]].data_type)
@@ -260,19 +235,48 @@ class _ArithmeticGraph:
         """Write an addition in steps of the other tensor: what rounds it reads these, everything else their values."""
         other = sum_.other if sum_.integers is None else self._write("Cast", sum_.other, to=_FLOAT)
         (output,) = sum_.addition.output
-        readers = [node for node in self._graph.node if output in node.input]
-        if len(readers) == 1 and readers[0].op_type == "QuantizeLinear":
+        if self._is_rounded(output):
             self._units[output] = sum_.unit
             self._write("Add", sum_.kept, other, output=output)
         else:
             self._write("Mul", self._write("Add", sum_.kept, other), self._constant(sum_.unit), output=output)
 
-    def _write(self, kind: str, *inputs: str, output: str = "", **attributes: int) -> str:
+    def _is_rounded(self, tensor: str) -> bool:
+        """Return whether only a node reads a tensor that rounds it."""
+        return [node.op_type for node in self._graph.node if tensor in node.input] == ["QuantizeLinear"]
+
+    def _integers_and_offset(self, addition: NodeProto) -> tuple[str, Floats] | None:
+        """Return the name of values of integers, and the constant that is added before the sum is rounded."""
+        if self._is_rounded(addition.output[0]):
+            for values, other in (addition.input, reversed(addition.input)):
+                offset = self._constant_values(other)
+                if offset is not None and self._meaning(values) is not None:
+                    return values, offset
+        return None
+
+    def _constant_values(self, tensor: str) -> Floats | None:
+        """Return a constant that the file holds in float, or in integers for the whole tensor."""
+        held, integers = self._constants.get(self._source(tensor)), self._meaning(tensor)
+        if held is None or (integers is None and held.name != tensor):
+            return None
+        values = np.asarray(numpy_helper.to_array(held), np.float32)
+        return values if integers is None else (values - integers.zero) * integers.step
+
+    def _add_offset(self, addition: NodeProto, values: str, offset: Floats) -> None:
+        """Write the addition of a constant to integers, in their steps."""
+        integers = self._meaning(values)
+        assert integers is not None  # as _integers_and_offset says
+        counted = self._write("Cast", self._source(values), to=_FLOAT)
+        moved = self._write("Sub", counted, self._constant(integers.zero))
+        self._write("Add", moved, self._constant(offset / integers.step), output=addition.output[0])
+        self._units[addition.output[0]] = np.asarray(integers.step)
+
+    def _write(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         name = f"openvino.{len(self._new)}"
         self._new.append(helper.make_node(kind, list(inputs), [output or name], name=name, **attributes))
         return output or name
 
-    def _constant(self, value: _Floats | np.float32, kind: type = np.float32) -> str:
+    def _constant(self, value: Floats | np.float32, kind: type = np.float32) -> str:
         name = f"openvino.constant.{len(self._graph.initializer)}"
         self._graph.initializer.append(numpy_helper.from_array(np.array(value, kind), name))
         return name

@@ -51,7 +51,7 @@ class WeightedNode:
     @property
     def order_varies(self) -> bool:
         """Whether runtimes differ in which weights are multiplied side by side, as a kernel's channels are odd."""
-        return self.kind == "Conv" and self.values.shape[1] > 1 and self.values.shape[1] % 2 == 1
+        return self.kind == "Conv" and self.values.shape[1] % 2 == 1 and not self.depthwise
 
     @property
     def channel_axis(self) -> int:
