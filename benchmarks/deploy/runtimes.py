@@ -42,8 +42,9 @@ INTRO = (
     "fitted to 16 images, and 96 others are scored. The families learnt digits, as above: 192 fit, all others are "
     "scored. Simulation: step by step as OpenVINO's kernels compute, by the graph that it executes; equal to the bit "
     "but for the order of additions in float, as of layer normalisation. Times: one image, one thread, "
-    f"medians of {_TURNS} calls in turns; beside predictions, medians of five openings. NNCF: nncf.quantize as it "
-    "comes, and with accuracy control (at most 1 % of answers changed), on the same 16 images, in OpenVINO's own format."
+    f"medians of {_TURNS} calls in turns; beside predictions, medians of five openings. NNCF: nncf.quantize as "
+    "it comes, and with accuracy control (at most 1 % of answers changed), on the same 16 images, in OpenVINO's own "
+    "format."
 )
 
 
