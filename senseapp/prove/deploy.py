@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import safetensors.torch
@@ -20,6 +20,7 @@ from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.file_times import times_anew
 from senseapp.prove.findings import advice, findings, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -38,8 +39,10 @@ from senseapp.records.deployment import (
     operator_shares,
 )
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import Runtime, RuntimeNetwork
-from senseapp.runtimes.call_times import COMPARING_TURNS, TURNS, ratio
+from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.call_times import ratio
+
+_HALF_ZERO = "half zero"  # among the names of files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,16 +246,14 @@ class _Deploying:
         """Judge and time all files."""
         evaluator, runtime, settings = self._evaluator, self._runtime, self._settings
         evaluator.progress(f"Measuring the file in {runtime.description.label}")
-        self._opened = {name: runtime.open(each, threads=settings.threads) for name, each in self._files.items()}
         self._judged = _judged(evaluator, runtime, self._files)
-        self._figures, self._zeros = _figures(evaluator, runtime, self._files, self._opened, self._judged, settings)
+        self._figures, self._zeros = _figures(evaluator, runtime, self._files, self._judged, settings)
 
     def _deployed(
         self, name: str, in_float: bool, found: Int8Files | Variant | None, notes: tuple[str, ...]
     ) -> Deployed:
         evaluator, runtime, settings, steps = self._evaluator, self._runtime, self._settings, self._steps
         files = {"original": self._files["original"], "file": self._files[name]}
-        opened = {"original": self._opened["original"], "file": self._opened[name]}
         beside = [each for each in ("int8", "default") if each in self._figures]
         figures = {"original": self._figures["original"], "file": self._figures[name]}
         figures |= {each: self._figures[each] for each in beside}
@@ -261,7 +262,7 @@ class _Deploying:
             with steps.trying("times of operators"):
                 own = _operators(runtime, files["file"], settings)
                 shares = operator_shares(self._operators_of_original, own)
-        elsewhere = _elsewhere(evaluator, runtime, files, opened, settings, steps) if name == "file" else ()
+        elsewhere = _elsewhere(evaluator, runtime, files, settings, steps) if name == "file" else ()
         own_setting = self._found.own_setting if self._found is not None else ""
         nodes = found.in_float if found is not None else ()
         asked = settings if name == "file" else replace(settings, kind="int8")  # limits are of the one asked for
@@ -271,7 +272,7 @@ class _Deploying:
             simulated=self._source.simulated,
             in_float=tuple(self._layers.get(node, node) for node in nodes),
             opset=runtime.checked(files["file"]),
-            batch=opened["file"].fixed_batch,
+            batch=runtime.open(files["file"]).fixed_batch,
             images=len(evaluator.images.proof),
             preparation=_preparation(evaluator, runtime),
             machine=runtime.machine(),
@@ -322,7 +323,6 @@ def _figures(
     evaluator: ScheduleEvaluator,
     runtime: Runtime,
     files: Mapping[str, bytes],
-    opened: Mapping[str, RuntimeNetwork],
     judged: Mapping[str, Judgement],
     settings: DeploySettings,
 ) -> tuple[dict[str, RuntimeFigures], Median | None]:
@@ -330,11 +330,10 @@ def _figures(
 
     The latter is for files in int8, beside which it is said; None for others.
     """
-    shown = _call(evaluator, settings)
     zeros = None if settings.kind == "float" else runtime.half_zero(files["original"])
-    others = () if zeros is None else (runtime.open(zeros, threads=settings.threads),)
-    spent = runtime.times([*opened.values(), *others], shown, turns=TURNS)
-    seconds = dict(zip(opened, spent, strict=False))
+    timed = dict(files) if zeros is None else {**files, _HALF_ZERO: zeros}
+    openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in timed.items()}
+    seconds = times_anew(openers, runtime, _call(evaluator, settings))
     figures = {
         name: RuntimeFigures(
             changes=judged[name].changes,
@@ -344,7 +343,7 @@ def _figures(
         )
         for name in files
     }
-    return figures, ratio(spent[-1], seconds["original"]) if others else None
+    return figures, ratio(seconds[_HALF_ZERO], seconds["original"]) if _HALF_ZERO in seconds else None
 
 
 def _call(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Tensor:
@@ -357,24 +356,24 @@ def _elsewhere(
     evaluator: ScheduleEvaluator,
     runtime: Runtime,
     files: Mapping[str, bytes],
-    opened: Mapping[str, RuntimeNetwork],
     settings: DeploySettings,
     steps: OptionalSteps,
 ) -> tuple[Elsewhere, ...]:
     """Return the times of the file and the original in the other runtimes that are installed and open such files."""
-    names, found = ("file", "original"), []
+    found = []
     own = runtime.description
     for other in installed_runtimes():
         if other.name == own.name or other.suffix != own.suffix:
             continue
         with steps.trying(f"times in {other.label}"):
             evaluator.progress(f"Timing the file in {other.label} beside {own.label}")
-            there = evaluator.runtime(other.name)
-            others = [there.open(files[name], threads=settings.threads) for name in names]
-            spent = runtime.times(
-                [*others, *map(opened.__getitem__, names)], _call(evaluator, settings), turns=COMPARING_TURNS
-            )
-            file, original = (ratio(spent[place], spent[place + len(names)]) for place in range(len(names)))
+            openers = {
+                (name, each.description.name): partial(each.open, files[name], threads=settings.threads)
+                for each in (evaluator.runtime(other.name), runtime)
+                for name in ("file", "original")
+            }
+            spent = times_anew(openers, runtime, _call(evaluator, settings))
+            file, original = (ratio(spent[name, other.name], spent[name, own.name]) for name in ("file", "original"))
             found.append(Elsewhere(runtime=other.name, file=file, original=original))
     return tuple(found)
 

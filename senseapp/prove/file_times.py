@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
 from torch import Tensor
 
 from senseapp.records.deployment import Median
 from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import quick_seconds, ratio
 
+Name = TypeVar("Name", bound=Hashable)
+
 _TURNS, _MOST_TURNS = 15, 100  # of a timing: as many as take _SECONDS
 _SECONDS = 0.2  # medians of 15 calls of half a millisecond varied by 1.3 %, of 100 by 0.3 %
 MARGIN = 0.98
 """Of the time that is allowed: other timings of the same file differ by so much."""
-_OPENINGS, _MORE_OPENINGS = 5, 5  # of a file, for a timing that is to hold; the latter wait for a calm moment
+_OPENINGS, _MORE_OPENINGS = 6, 4  # of a file, for a timing that is to hold; the latter wait for a calm moment
 _SEEMINGS = 3  # timings of a file in a busy moment
 _LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where its calls took so long together
+_ROUNDS, _TURNS_OF_A_ROUND = 4, 11  # of files that are timed together
 _CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
 
@@ -58,7 +64,9 @@ class FileTimes:
         """Return the time of a file as a multiple of the reference's, both opened anew several times.
 
         The median is of calm moments where there are any, and the interval reaches from the least to the largest median
-        of all openings: where memory lies makes a difference, too. Without a calm moment it is wider.
+        of all openings: where memory lies makes a difference, too. On some processors the file that is opened first
+        takes 3 % longer than the same file opened second, so both are opened first by turns. Without a calm moment the
+        interval is wider.
         """
         timings: list[tuple[list[float], list[float]]] = []
         for count in range(_OPENINGS + _MORE_OPENINGS):
@@ -66,8 +74,7 @@ class FileTimes:
                 break
             if count >= _LEAST_OPENINGS and sum(sum(side) for both in timings for side in both) > _LONG_SECONDS:
                 break
-            opened = [self._runtime.open(content, threads=self._threads) for content in (file, self._reference)]
-            seconds, reference = self._timed(*opened)
+            seconds, reference = self._timed(*self._opened_anew(file, first=count % 2 == 0))
             self._is_calm(reference)  # the least time may be of this one
             timings.append((seconds, reference))
         calm = [each for each in timings if self._is_calm(each[1])]
@@ -76,6 +83,12 @@ class FileTimes:
         wider = 1.0 if calm else MARGIN / _BUSY_MARGIN
         low, high = min(found.low, *medians), max(found.high, *medians)
         return Median(value=found.value, low=low / wider, high=high * wider)
+
+    def _opened_anew(self, file: bytes, *, first: bool) -> tuple[RuntimeNetwork, RuntimeNetwork]:
+        """Return a file and the reference, opened in this order, or the other way round."""
+        contents = (file, self._reference) if first else (self._reference, file)
+        one, other = (self._runtime.open(content, threads=self._threads) for content in contents)
+        return (one, other) if first else (other, one)
 
     def _timed(self, opened: RuntimeNetwork, reference: RuntimeNetwork) -> list[list[float]]:
         """Return the seconds of calls of both in turns: more of them where the reference is known to be quick."""
@@ -87,6 +100,27 @@ class FileTimes:
         seconds = quick_seconds(reference)
         self._least = min(self._least, seconds)
         return seconds <= _CALM * self._least
+
+
+def times_anew(
+    openers: Mapping[Name, Callable[[], RuntimeNetwork]], runtime: Runtime, call: Tensor
+) -> dict[Name, list[float]]:
+    """Return the seconds of calls of files on the images ``call``, (N, C, H, W), in turns as ``runtime`` takes them.
+
+    The same file was seen to differ by 5 % from one opening to another, as memory lies elsewhere. So all are opened
+    anew several times, every other time in reverse order.
+    """
+    seconds: dict[Name, list[float]] = {name: [] for name in openers}
+    for count in range(_ROUNDS):
+        names = list(openers)
+        if count % 2:
+            names.reverse()
+        spent = runtime.times([openers[name]() for name in names], call, turns=_TURNS_OF_A_ROUND)
+        for name, each in zip(names, spent, strict=True):
+            seconds[name] += each
+        if count and sum(map(sum, seconds.values())) > _LONG_SECONDS:
+            break
+    return seconds
 
 
 def keeps_to(time: Median, most: float) -> bool:
