@@ -68,7 +68,7 @@ def files(images: torch.Tensor) -> Iterator[SimpleNamespace]:
 
 
 def relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm())
+    return float((one - other).norm() / other.norm().detach())
 
 
 def test_a_float_file_computes_what_torch_does_for_any_number_of_images(files, images) -> None:
@@ -372,14 +372,14 @@ def test_nobody_is_told_that_openvino_runs(tmp_path) -> None:
     assert not (tmp_path / "intel").exists()  # where its identifier would be kept
 
 
-@pytest.mark.parametrize("side", [32, 64])
-def test_a_swin_runs_in_int8(side: int) -> None:
+@pytest.mark.parametrize(("side", "window"), [(32, 4), (64, 7)])
+def test_a_swin_runs_in_int8(side: int, window: int) -> None:
     """OpenVINO removes pads of nothing, and its compiler then crashed on the roundings around them.
 
-    In the larger network, nodes make masks of constants: it could not open a file that adds these in int8.
+    The larger network pads, and its nodes make masks of constants: it could not open a file that adds these in int8.
     """
     torch.manual_seed(0)
-    sizes = {"img_size": side, "window_size": 4, "embed_dim": 8, "depths": (2, 2, 2), "num_heads": (1, 2, 2)}
+    sizes = {"img_size": side, "window_size": window, "embed_dim": 8, "depths": (2, 2, 2), "num_heads": (1, 2, 2)}
     network = timm.create_model("swin_tiny_patch4_window7_224", num_classes=5, **sizes).eval()
     images = torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(0))
     content = onnx_model(network, images[:1])
@@ -387,5 +387,5 @@ def test_a_swin_runs_in_int8(side: int) -> None:
     with OPERATIONS.quantizer(content, [images]) as quantizer:
         file = quantizer.write()
         assert pads
-        assert not pads & {node.name for node in quantizer.nodes(file)}
+        assert bool(pads & {node.name for node in quantizer.nodes(file)}) == (side % (4 * window) != 0)
     assert relative(OPERATIONS.open(file).run(images), network(images)) < 0.2
