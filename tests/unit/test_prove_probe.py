@@ -264,7 +264,7 @@ def test_a_first_file_says_what_int8_takes(toy: None, monkeypatch: pytest.Monkey
 def test_a_busy_moment_does_not_say_what_int8_takes(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Float takes twice as long for a while, int8 no longer, as seen beside other machines on one processor."""
     evaluator = evaluator_of(small_network(), QuantizationConfig())
-    moments = iter([(0.006, 0.02), (0.006, 0.02), (0.006, 0.01), (0.006, 0.02), (0.006, 0.01)])
+    moments = iter([(0.006, 0.02), (0.006, 0.02), (0.006, 0.01), (0.006, 0.02), (0.006, 0.01), (0.006, 0.01)])
     monkeypatch.setattr(ToyRuntime, "times", lambda *_, turns, **__: [[each] * turns for each in next(moments)])
     found = try_int8(OPERATIONS, evaluator.original_file(OPERATIONS), [images_for(4).batch(0, 4)])
     assert (found.ratio, found.float_seconds, found.int8_seconds) == (0.6, 0.01, 0.006)
