@@ -3,7 +3,7 @@
 What OpenVINO computes at once is read from the graph that it executes. Its sums of products are exact, as onnxruntime's
 are, but
 
-- what is rounded is multiplied and shifted before (:mod:`~senseapp.runtimes.openvino.lines`): values halfway between
+- what is rounded is scaled and shifted before (:mod:`~senseapp.runtimes.openvino.scale_shift`): values halfway between
   two integers, such as pixels in a range from −1 to 1, may go another way;
 - a sum of products without a bias is rounded as it is, unscaled: low and high are divided by the scale of each channel,
   and the shift is the first channel's;
@@ -29,8 +29,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes
 from senseapp.runtimes.onnxruntime.integer_arithmetic import computed_on_integers
-from senseapp.runtimes.openvino.lines import ONE, Floats, Integers, Line
 from senseapp.runtimes.openvino.runtime import compiled, read
+from senseapp.runtimes.openvino.scale_shift import ONE, Floats, Integers, ScaleShift
 
 _FLOAT = TensorProto.FLOAT
 _FUSING = {"Convolution", "FullyConnected", "Deconvolution"}
@@ -183,25 +183,25 @@ class _ArithmeticGraph:
         tensor, product = node.input[0], self._products.get(node.name)
         unit = self._units.get(tensor, ONE)
         if not self._is_of_a_product(node):
-            line = integers.line_of_floats(unit)
-            moved = self._write("Mul", tensor, self._constant(line.rates))
-            self._end(node, integers, self._write("Add", moved, self._constant(line.shift + integers.least)))
+            affine = integers.scale_shift_of_floats(unit)
+            moved = self._write("Mul", tensor, self._constant(affine.scales))
+            self._end(node, integers, self._write("Add", moved, self._constant(affine.shift + integers.least)))
             return
         unscaled = product if product is not None and self._is_unscaled(product) else None
-        line = integers.line(unit if unscaled is None else self._scales(unscaled))
+        affine = integers.scale_shift(unit if unscaled is None else self._scales(unscaled))
         if node.name in self._kept:
-            self._keep_in_range(self._kept[node.name], integers, line, unscaled)
+            self._keep_in_range(self._kept[node.name], integers, affine, unscaled)
             return
-        line = Line(line.rates, line.shift + integers.least)
-        if not line.shift and not line.rates.ndim:
-            line = Line(ONE / (ONE / line.rates), line.shift)  # OpenVINO hands the step over
-        self._end(node, integers, self._moved(tensor, line, unscaled))
+        affine = ScaleShift(affine.scales, affine.shift + integers.least)
+        if not affine.shift and not affine.scales.ndim:
+            affine = ScaleShift(ONE / (ONE / affine.scales), affine.shift)  # OpenVINO hands over the step, its reciprocal
+        self._end(node, integers, self._moved(tensor, affine, unscaled))
 
-    def _keep_in_range(self, sum_: _Sum, integers: Integers, line: Line, unscaled: NodeProto | None) -> None:
-        """Write what a convolution adds to another tensor, given the line to its integers."""
-        steps = integers.line_of_addend(sum_.integers)
-        size = steps.rates * integers.count
-        moved = self._moved(sum_.rounding.input[0], line.then(steps).without_little(size), unscaled)
+    def _keep_in_range(self, sum_: _Sum, integers: Integers, affine: ScaleShift, unscaled: NodeProto | None) -> None:
+        """Write what a convolution adds to another tensor, given what makes its integers."""
+        steps = integers.scale_shift_of_addend(sum_.integers)
+        size = steps.scales * integers.count
+        moved = self._moved(sum_.rounding.input[0], affine.then(steps).without_little(size), unscaled)
         ends = (self._constant(each) for each in (steps.shift, size + steps.shift))
         self._write("Clip", moved, *ends, output=sum_.kept)
 
@@ -211,20 +211,20 @@ class _ArithmeticGraph:
         summed = maker is not None and maker.name in self._additions
         return summed or rounding.name in self._products or rounding.name in self._alone
 
-    def _moved(self, tensor: str, line: Line, unscaled: NodeProto | None) -> str:
+    def _moved(self, tensor: str, affine: ScaleShift, unscaled: NodeProto | None) -> str:
         """Write a multiplication and an addition, of which only the result is rounded to float32.
 
         The sums of products of ``unscaled`` are multiplied where they are made if channels differ: this is rounded.
         """
         if unscaled is not None:
-            self.multipliers[unscaled.name] = line.rates if line.rates.ndim else ONE
-            if line.rates.ndim:
-                return self._write("Add", tensor, self._constant(line.shift))
-        if not line.shift:
-            return self._write("Mul", tensor, self._constant(line.rates))
+            self.multipliers[unscaled.name] = affine.scales if affine.scales.ndim else ONE
+            if affine.scales.ndim:
+                return self._write("Add", tensor, self._constant(affine.shift))
+        if not affine.shift:
+            return self._write("Mul", tensor, self._constant(affine.scales))
         wide = self._write("Cast", tensor, to=TensorProto.DOUBLE)
-        scaled = self._write("Mul", wide, self._constant(line.rates, np.float64))
-        return self._write("Cast", self._write("Add", scaled, self._constant(line.shift, np.float64)), to=_FLOAT)
+        scaled = self._write("Mul", wide, self._constant(affine.scales, np.float64))
+        return self._write("Cast", self._write("Add", scaled, self._constant(affine.shift, np.float64)), to=_FLOAT)
 
     def _end(self, node: NodeProto, integers: Integers, moved: str) -> None:
         ends = (self._constant(each) for each in (integers.least, integers.most))

@@ -20,19 +20,19 @@ _LITTLE = np.float32(1e-5)  # of a range; a shift by less is left out
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScaleShift:
     """What a tensor is multiplied by, one value or one for each channel, and what is added then."""
 
-    rates: Floats
+    scales: Floats
     shift: Floats
 
-    def then(self, other: Line) -> Line:
-        """Return both lines as one; ``other`` is the same for all channels."""
-        return Line(self.rates * other.rates, self.shift * other.rates + other.shift)
+    def then(self, other: ScaleShift) -> ScaleShift:
+        """Return both, one after the other, as one; ``other`` is the same for all channels."""
+        return ScaleShift(self.scales * other.scales, self.shift * other.scales + other.shift)
 
-    def without_little(self, size: Floats) -> Line:
-        """Return the line without a shift that is little beside the ``size`` of a range."""
-        return self if abs(self.shift) >= _LITTLE * size else Line(self.rates, np.zeros_like(self.shift))
+    def without_little(self, size: Floats) -> ScaleShift:
+        """Return the same without a shift that is little beside the ``size`` of a range."""
+        return self if abs(self.shift) >= _LITTLE * size else ScaleShift(self.scales, np.zeros_like(self.shift))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,22 @@ class Integers:
         """Of steps."""
         return self.most - self.least
 
-    def line(self, unit: Floats) -> Line:
+    def scale_shift(self, unit: Floats) -> ScaleShift:
         """Return how values in steps of ``unit``, or of each channel's, become integers in a kernel of a product.
 
         The least one becomes 0.
         """
         low, high = ((end - self.zero) * self.step / unit for end in (self.least, self.most))
         shifts = -low * self.count / (high - low)  # equal but for what float32 rounds: the first one counts
-        return Line(np.asarray(self.count / (high - low), np.float32), np.reshape(shifts, -1)[0])
+        return ScaleShift(np.asarray(self.count / (high - low), np.float32), np.reshape(shifts, -1)[0])
 
-    def line_of_floats(self, unit: Floats) -> Line:
+    def scale_shift_of_floats(self, unit: Floats) -> ScaleShift:
         """Return the same for a kernel that OpenVINO generates for what it computes in float."""
         low, high = ((end - self.zero) * self.step / unit for end in (self.least, self.most))
         rate = np.asarray(self.count / (high - low), np.float32)
-        return Line(rate, np.asarray(-low * rate))
+        return ScaleShift(rate, np.asarray(-low * rate))
 
-    def line_of_addend(self, other: Integers | None) -> Line:
+    def scale_shift_of_addend(self, other: Integers | None) -> ScaleShift:
         """Return how integers, counted from 0, become what is added to another tensor.
 
         That is in steps of ``other``, less its zero point; in values where the other tensor has no integers.
@@ -73,4 +73,4 @@ class Integers:
         if other is not None:
             zero, unit = zero + other.zero * other.step / self.step, np.asarray(other.step)
         low, high = ((end - zero) * (self.step / unit) for end in (self.least, self.most))
-        return Line(np.asarray((high - low) / self.count, np.float32), np.asarray(low))
+        return ScaleShift(np.asarray((high - low) / self.count, np.float32), np.asarray(low))
