@@ -193,8 +193,8 @@ class _ArithmeticGraph:
             self._keep_in_range(self._kept[node.name], integers, affine, unscaled)
             return
         affine = ScaleShift(affine.scales, affine.shift + integers.least)
-        if not affine.shift and not affine.scales.ndim:
-            affine = ScaleShift(ONE / (ONE / affine.scales), affine.shift)  # OpenVINO hands over the step, its reciprocal
+        if not affine.shift and not affine.scales.ndim:  # OpenVINO hands over the reciprocal, which is inverted
+            affine = ScaleShift(ONE / (ONE / affine.scales), affine.shift)
         self._end(node, integers, self._moved(tensor, affine, unscaled))
 
     def _keep_in_range(self, sum_: _Sum, integers: Integers, affine: ScaleShift, unscaled: NodeProto | None) -> None:
