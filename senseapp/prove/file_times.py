@@ -64,9 +64,9 @@ class FileTimes:
         """Return the time of a file as a multiple of the reference's, both opened anew several times.
 
         The median is of calm moments where there are any, and the interval reaches from the least to the largest median
-        of all openings: where memory lies makes a difference, too. On some processors the file that is opened first
-        takes 3 % longer than the same file opened second, so both are opened first by turns. Without a calm moment the
-        interval is wider.
+        of all openings: where memory lies makes a difference, too. On one processor a file took 3 % longer in most
+        openings in which it was opened first, so both are opened first by turns. Without a calm moment the interval is
+        wider.
         """
         timings: list[tuple[list[float], list[float]]] = []
         for count in range(_OPENINGS + _MORE_OPENINGS):

@@ -91,9 +91,8 @@ class _IntegerGraph:
         rounds = [each for each in readers if each.op_type == "QuantizeLinear"]
         if len(readers) == len(rounds) == 1 and node.output[0] not in self.outputs:
             return rounds
-        return (
-            [] if node.op_type in (_PRODUCTS if self.multipliers is not None else PRODUCTS_WITH_FLOAT_OUTPUT) else None
-        )
+        alone = PRODUCTS_WITH_FLOAT_OUTPUT if self.multipliers is None else _PRODUCTS
+        return [] if node.op_type in alone else None
 
     def _value(self, node: NodeProto, place: int) -> NDArray[Any]:
         """Return scale (1) or zero point (2) of a node that rounds or undoes it."""
