@@ -5,7 +5,7 @@
     SenseError
     ├── InvalidInput            exit code 2
     │   └── InvalidSpec, UnknownModel, InvalidCheckpoint, InvalidDataset, NoLayersSelected, UnsupportedModel,
-    │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch
+    │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch, ReadingOpen
     │       └── SeveralLabelsError (an InvalidDataset)
     │   └── ReadingStopped
     │       └── Abandoned
@@ -87,6 +87,10 @@ class InvalidFile(InvalidInput):
 
 class RunMismatch(InvalidInput):
     """The folder already holds an unfinished run with other settings."""
+
+
+class ReadingOpen(InvalidInput):
+    """It is not known how outputs, images or labels are read; a person has to choose."""
 
 
 class ReadingStopped(InvalidInput):

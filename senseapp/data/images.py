@@ -169,6 +169,10 @@ class PreparedImages:
         chosen.names = tuple(self.names[i] for i in indices)
         return chosen
 
+    def labels_as(self, order: int) -> PerImage | None:
+        """Return the labels as one of :attr:`label_orders` has them."""
+        return self.labels
+
     def normalised_as(self, preprocessing: Preprocessing) -> PreparedImages:
         """Return the same pictures in the same crop with the mean, std and channel order of ``preprocessing``."""
         other = copy.copy(self)
@@ -200,7 +204,8 @@ def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Pre
         mean=spec.mean or preprocessing.mean,
         std=spec.std or preprocessing.std,
         crop_pct=preprocessing.crop_pct if spec.crop_pct is None else spec.crop_pct,
-        channel_order=spec.channel_order,
+        fit=spec.fit or preprocessing.fit,
+        channel_order=spec.channel_order or preprocessing.channel_order,
     )
 
 

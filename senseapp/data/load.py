@@ -227,6 +227,7 @@ def _random(request: ImageRequest) -> ImageSet:
         "mean",
         "std",
         "crop_pct",
+        "fit",
         "channel_order",
         "upright",
         reason="Random inputs are drawn as the network sees them.",
@@ -244,7 +245,7 @@ def _random(request: ImageRequest) -> ImageSet:
 
 def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
     """Refuse settings that would have no effect."""
-    overridden = [name for name in names if getattr(spec, name) not in ((), None, "rgb", False)]
+    overridden = [name for name in names if getattr(spec, name) not in ((), None, "", "rgb", False)]
     if overridden:
         raise InvalidSpec(f"{reason} Leave out {', '.join(overridden)}.")
 

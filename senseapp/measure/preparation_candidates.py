@@ -21,12 +21,13 @@ _SIDE_STEP = 32  # pixels: networks halve an image five times
 
 _RAW = "values from 0 to 255"
 """Not tried without labels: inputs a hundred times too large make any prediction look confident."""
-_NORMALISATIONS = {
+NORMALISATIONS = {
     "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "mean and std of ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
     "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }
+"""Mean and std of common ranges of values, by what they are called."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +96,7 @@ class Preparations:
         if own is None:
             return []
         channels = own.input_shape[0]
-        for words, values in _NORMALISATIONS.items():
+        for words, values in NORMALISATIONS.items():
             mean, std = (channel_statistics(value, channels) for value in values)
             if (self.images.labels is not None or words != _RAW) and (mean, std) != (own.mean, own.std):
                 found.append((words, mean, std))
@@ -104,9 +105,9 @@ class Preparations:
     def _channel_orders(self) -> tuple[ChannelOrder, ...]:
         is_grey = bool((self.images.pixels == self.images.pixels[:, :1]).all())
         is_colour = self.images.pixels.shape[1] == 3
-        if self.images.labels is None or is_grey or not is_colour or self.data.channel_order == "bgr":
+        if self.images.labels is None or is_grey or not is_colour or self.data.channel_order:
             return (self.data.channel_order,)
-        return "rgb", "bgr"
+        return "", "bgr"
 
 
 def macs_of(model: ModelSpec) -> float:

@@ -26,6 +26,7 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_candidates import NumTried, PreparationCandidate, Preparations, macs_of, verdict
+from senseapp.measure.reading_search import choose_reading
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
 from senseapp.networks.checkpoints.fitting import look_alikes
@@ -40,9 +41,6 @@ _FIRST_IMAGES = 12  # of every candidate
 _SECOND_IMAGES = 28  # of those that are not clearly worse by then; the finalists run on all
 _FINALISTS = 8  # candidates that run on all images
 _FEWEST = 8  # candidates that are tried even beyond the budget
-_NOT_SEARCHED = (
-    "The images are prepared as the architecture's own are: other preprocessing is not searched for with this task."
-)
 _BATCH = 16  # images of a forward pass
 _MOST_ARCHITECTURES = 6  # that fit the weights and are tried
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
@@ -70,8 +68,7 @@ def choose_preparation(
     if spec.data.kind not in ("folder", "archive", "torchvision"):
         return PreparationChoice(spec=as_it_is)
     if not task_named(spec.model.task).prepared_by_answers:
-        notes = (*as_it_is.data.chosen_by, _NOT_SEARCHED)
-        return PreparationChoice(spec=replace(as_it_is, data=replace(as_it_is.data, chosen_by=notes)))
+        return choose_reading(spec, data_roots=data_roots, progress=progress)
     progress("Choosing the preprocessing")
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())
     as_it_is = replace(as_it_is, model=models[0])

@@ -134,6 +134,20 @@ def tells_classes_apart(scores: Array, labels: npt.NDArray[np.int64], *, signifi
     return (1 + sum(count >= right for count in shuffled)) / (1 + _PERMUTATIONS) <= significance
 
 
+def mean_is_above_zero(gains: Array, *, significance: float) -> bool:
+    """Return whether the mean of paired ``gains`` (n,) is above 0 beyond chance, one-sided.
+
+    By a t test; of fewer than eight, which say little about their spread, by all changes of their signs.
+    """
+    count, mean = len(gains), float(gains.mean()) if len(gains) else 0.0
+    if mean <= 0:
+        return False
+    if count >= _LEAST_IMAGES:
+        return bool(np.ptp(gains) <= 1e-9) or _t_test(gains) <= significance
+    signs = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
+    return float((signs @ gains / count >= mean - 1e-12).mean()) <= significance
+
+
 def _t_test(gains: Array) -> float:
     """Return the one-sided p value of a mean above 0."""
     count = len(gains)

@@ -11,11 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from senseapp.tasks.reading import Evidence, OutputReader
+
 if TYPE_CHECKING:
     from senseapp.networks.onnx.open import OpenedOnnx
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the red, green and blue of ImageNet's training pictures, as torchvision and timm normalise with."""
+FITS = ("crop", "letterbox", "stretch")
+"""Ways to bring a picture to the size of the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,8 @@ class LoadedModel:
         title: display name.
         preprocessing: the model's own preprocessing.
         prepared_as: what that is called where images compare it with others.
+        preparation_evidence: how it is known.
+        readers: what may read the outputs, the most probable first, which does; empty where there is one way.
         num_classes: width of the output.
         pretrained: whether the weights were trained; random ones are always labelled so.
         class_names: one per output, where known; else empty.
@@ -63,6 +69,8 @@ class LoadedModel:
     title: str
     preprocessing: Preprocessing
     prepared_as: str = "the architecture's own"
+    preparation_evidence: Evidence = "library"
+    readers: tuple[OutputReader, ...] = ()
     num_classes: int
     pretrained: bool
     class_names: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ class PreparationTrial:
         correct: right answers; None without labels.
         score: mean cross-entropy after the best temperature, in nats, the lower the better; without labels mean
             information of an answer, in nats, the higher the better.
+        words: the result in words, for tasks whose answers are not right or wrong.
     """
 
     title: str
@@ -32,10 +33,13 @@ class PreparationTrial:
     num_images: int
     correct: int | None
     score: float
+    words: str = ""
 
     @property
     def result(self) -> str:
         """What came out, in words: ``47 of 50 right``."""
+        if self.words:
+            return self.words
         if self.correct is not None:
             return f"{self.correct} of {self.num_images} right"
         return f"answers tell {self.score:.2f} nats on {self.num_images} images"
@@ -52,6 +56,7 @@ class PreparationChoice:
         subject: what was chosen: the preprocessing, the order of the classes, or both.
         verdict: one sentence on what was chosen and by what; empty where there was nothing to try on.
         caveats: sentences on why it may be wrong.
+        question: what a person has to decide before anything is measured, with what was found; empty for nothing.
     """
 
     spec: RunSpec
@@ -61,6 +66,7 @@ class PreparationChoice:
     subject: str = "Preprocessing"
     verdict: str = ""
     caveats: tuple[str, ...] = ()
+    question: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -15,12 +15,14 @@ from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.metrics import metric_named
 from senseapp.tasks import CLASSIFICATION, TASKS, task_named
+from senseapp.tasks.reading import Evidence
 
 Goal = Literal["smaller", "faster", "targets"]
 """What a run is for: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
-ChannelOrder = Literal["rgb", "bgr"]
+ChannelOrder = Literal["", "rgb", "bgr"]
+Fit = Literal["", "crop", "letterbox", "stretch"]
 Preparation = Literal["given", "auto"]
 DataKind = Literal["demo", "photographs", "shapes", "random", "folder", "archive", "torchvision", "imported"]
 """Names of the networks that need no download: the one that reads digits has none."""
@@ -64,6 +66,7 @@ class ModelSpec:
         network: which of several networks in a checkpoint: what stands before the names of its weights
             (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
         outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
+        layout: of these outputs, as the reading of the file writes it; empty takes the one that fits.
         in_runtime: of an ONNX file, whether onnxruntime computes nodes that senseapp does not read.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
         task: one of :data:`senseapp.tasks.TASKS`; empty takes that of the source's network, and is an error for
@@ -76,6 +79,7 @@ class ModelSpec:
     checkpoint: str = ""
     network: str = ""
     outputs: tuple[str, ...] = ()
+    layout: str = ""
     in_runtime: bool = False
     num_classes: int | None = None
     in_chans: int | None = None
@@ -91,6 +95,10 @@ class ModelSpec:
         task_named(self.task)
         if self.outputs and not SOURCES[self.library].chooses_outputs:
             raise InvalidSpec(f"Outputs are chosen in an ONNX file; {self.title} has its own. Leave them out.")
+        if self.layout:
+            if not SOURCES[self.library].chooses_outputs:
+                raise InvalidSpec(f"A layout of outputs is of an ONNX file, and the model is {self.title}.")
+            task_named(self.task).reader_of(self.layout)
         if self.in_runtime and not SOURCES[self.library].chooses_outputs:
             raise InvalidSpec(f"Only nodes of an ONNX file are left to onnxruntime, and the model is {self.title}.")
         for what in ("num_classes", "in_chans", "img_size"):
@@ -125,11 +133,15 @@ class DataSpec:
         mean, std: per channel, in the order in which the model takes them, on the 0 to 1 scale; empty keeps the
             model's own.
         crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
-        channel_order: of colour pictures; ``bgr`` for models trained on pictures that OpenCV or Caffe read.
+        fit: ``crop``, ``letterbox`` or ``stretch``; empty keeps the model's own.
+        channel_order: of colour pictures; ``bgr`` for models trained on pictures that OpenCV or Caffe read, empty for
+            the model's own.
         upright: turn pictures as their cameras' rotation mark (EXIF orientation) says; else they are taken as stored.
         preparation: ``given`` takes the model's own where nothing above is set; ``auto`` has the images choose what
             is not set, and the model's image size and, among look-alikes, its architecture with it.
         chosen_by: sentences on how ``auto`` chose, in the settings that it chose; empty where a person gave them.
+        evidence: (part of the reading, how it is known), of parts that were chosen: see
+            :class:`~senseapp.tasks.reading.Reading`.
         class_map: pairs (folder name, class index) that a person has confirmed or the images have chosen; empty means
             proposed ones, between which the images choose.
     """
@@ -141,10 +153,12 @@ class DataSpec:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     crop_pct: float | None = None
-    channel_order: ChannelOrder = "rgb"
+    fit: Fit = ""
+    channel_order: ChannelOrder = ""
     upright: bool = False
     preparation: Preparation = "given"
     chosen_by: tuple[str, ...] = ()
+    evidence: tuple[tuple[str, Evidence], ...] = ()
     class_map: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -158,6 +172,8 @@ class DataSpec:
             raise InvalidSpec(f"Images from {self.kind!r} take no name.")
         if self.channel_order not in get_args(ChannelOrder):
             raise InvalidSpec(f"Channels come in the order rgb or bgr, got {self.channel_order!r}.")
+        if self.fit not in get_args(Fit):
+            raise InvalidSpec(f"Pictures are fitted by crop, letterbox or stretch, got {self.fit!r}.")
         if self.preparation not in get_args(Preparation):
             raise InvalidSpec(f"The preparation of images must be given or auto, got {self.preparation!r}.")
         if any(not math.isfinite(value) or value <= 0 for value in self.std):

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from senseapp.core.errors import InvalidInput, UnsupportedModel
+from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
 from senseapp.tasks.annotations import AnnotationReader, PerImage
 from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, Targets, WrittenLabels
+from senseapp.tasks.reading import OutputReader
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,39 +64,6 @@ class AnswerDrop:
     drop: float
     low: float
     high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsualInput:
-    """How the networks of a family take pictures.
-
-    Attributes:
-        family: its name, for people.
-        to_bytes: whether values are from 0 to 255; else from 0 to 1.
-        channel_order: ``rgb`` or ``bgr``.
-    """
-
-    family: str
-    to_bytes: bool
-    channel_order: str = "rgb"
-
-
-class OutputReader(Protocol):
-    """Makes of each raw output of a network what its task reads; it can be pickled."""
-
-    @property
-    def usual_input(self) -> UsualInput | None:
-        """How networks with such outputs take pictures; None where they differ in that."""
-        ...
-
-    @property
-    def sentence(self) -> str:
-        """What was recognised, in one sentence."""
-        ...
-
-    def __call__(self, model_output: object) -> object:
-        """Return what the task reads of a raw output."""
-        ...
 
 
 class ScanDirections(Protocol):
@@ -189,20 +157,33 @@ class Task(ABC):
         """Return one sentence where the uncompressed model says nothing that could be lost; else empty."""
         return ""
 
-    def reader(self, model_output: object, size: tuple[int, int]) -> OutputReader | None:
-        """Return what reads every output of a network as the one in ``model_output``, for images of ``size`` (H, W).
+    def readers(self, model_output: object, size: tuple[int, int], num_classes: int = 0) -> Sequence[OutputReader]:
+        """Return what may read every output of a network as the one in ``model_output``, for images of ``size`` (H, W).
 
-        The network returns what it makes of them: a compressed network's values may lie in other ranges, by which
-        outputs could be taken for something else. None for tasks that read outputs without regard to their values.
+        Each is of a layout that neither shapes nor values contradict, the most probable first. The network returns what
+        the chosen one makes of its outputs: a compressed network's values may lie in other ranges. Empty for tasks that
+        read outputs in one way. Outputs on the device ``meta`` have shapes alone. ``num_classes`` is their number where
+        it is known otherwise.
 
         Raises:
             UnsupportedModel: it is no output of this task.
         """
-        return None
+        return ()
+
+    def reader_of(self, key: str) -> OutputReader:
+        """Return the reader of a layout that a setting names; raises InvalidSpec where it names none."""
+        raise InvalidSpec(f"Outputs of {self.label.lower()} are read in one way. Leave the layout out.")
 
     @abstractmethod
     def check_output(self, model_output: object, num_images: int) -> None:
         """Raise UnsupportedModel, with what was expected and what came, unless the output is that of this task."""
+
+    def mirror_agreement(self, output: object, mirrored: object, width: int) -> list[float]:
+        """Return how far answers to images, (N, C, H, ``width``), agree with those to their mirror images.
+
+        From 0 for chance (or no answers) to 1; 0 for tasks whose answers have no place in the image.
+        """
+        return [0.0]
 
     def num_outputs(self, output: Tensor) -> int:
         """Return how many numbers there are for each image, or for each of its positions: (N, outputs, ...)."""

@@ -15,10 +15,10 @@ from senseapp.metrics.detection.detections import candidates_of, detections_of
 from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.preparation import UsualPreparation
-from senseapp.tasks.base import UsualInput
+from senseapp.tasks.reading import UsualInput
 from senseapp.tasks.detection import DETECTION
 from senseapp.tasks.detection.heads import DetectorRows, HeadReader, read_heads
-from senseapp.tasks.detection.heads.recognition import decode, recognise
+from senseapp.tasks.detection.heads import decode, recognise
 
 SIDE, CLASSES = 64, 3
 CELLS = 8 * 8 + 4 * 4 + 2 * 2

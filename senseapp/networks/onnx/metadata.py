@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.loaded import FITS, Preprocessing
 
 CLASSES, PREPARATION = "senseapp.classes", "senseapp.preparation"
 """Keys of the entries that senseapp writes: a JSON list by output, and a JSON object of Preprocessing's fields."""
@@ -20,6 +20,16 @@ _LONGEST_NAME = 200  # characters, as of names from model folders
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 
 
+def num_classes_in(metadata: Mapping[str, str]) -> int:
+    """Return how many class names the file has; 0 where it has none."""
+    return len(_names_in(metadata))
+
+
+def is_of_ultralytics(metadata: Mapping[str, str]) -> bool:
+    """Return whether the file was exported by Ultralytics' tools, as their entries say."""
+    return {"stride", _NAMES} <= metadata.keys()
+
+
 def class_names_in(metadata: Mapping[str, str], count: int) -> tuple[str, ...]:
     r"""Return ``count`` class names, by output; empty where the file has none, or another number.
 
@@ -28,9 +38,14 @@ def class_names_in(metadata: Mapping[str, str], count: int) -> tuple[str, ...]:
     >>> class_names_in({"character": "cat\ndog"}, 2)
     ('cat', 'dog')
     """
+    names = _names_in(metadata)
+    return names if len(names) == count else ()
+
+
+def _names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
     for key, read in ((CLASSES, json.loads), (_NAMES, ast.literal_eval), (_LINES, str.splitlines)):
         names = _listed(metadata.get(key, ""), read)
-        if names and len(names) == count:
+        if names:
             return tuple(name[:_LONGEST_NAME] for name in names)
     return ()
 
@@ -50,7 +65,14 @@ def _listed(text: str, read: Any) -> list[str]:
 
 
 def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> Preprocessing | None:
-    """Return how images of ``shape`` (C, H, W) are prepared; None where the file does not say, or of other images."""
+    """Return how images of ``shape`` (C, H, W) are prepared; None where the file does not say, or of other images.
+
+    Ultralytics' exports take values from 0 to 1, of the whole picture unless they classify.
+    """
+    if PREPARATION not in metadata and is_of_ultralytics(metadata):
+        fit = "crop" if metadata.get("task") == "classify" else "letterbox"
+        zeros, ones = (0.0,) * shape[0], (1.0,) * shape[0]
+        return Preprocessing(input_shape=shape, mean=zeros, std=ones, fit=fit)
     try:
         told = json.loads(metadata.get(PREPARATION, ""))
         found = Preprocessing(
@@ -60,10 +82,11 @@ def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> 
             crop_pct=float(told["crop_pct"]),
             interpolation=str(told["interpolation"]),
             channel_order=str(told["channel_order"]),
+            fit=str(told.get("fit", "crop")),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    known = found.interpolation in _INTERPOLATIONS and found.channel_order in ("rgb", "bgr")
+    known = found.interpolation in _INTERPOLATIONS and found.channel_order in ("rgb", "bgr") and found.fit in FITS
     fits = found.input_shape == shape and 0 < found.crop_pct <= 1 and all(each > 0 for each in found.std)
     return found if known and fits else None
 

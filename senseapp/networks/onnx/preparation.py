@@ -12,7 +12,7 @@ from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.sources.building import channel_statistics
-from senseapp.tasks.base import UsualInput
+from senseapp.tasks.reading import Evidence, UsualInput
 
 _CLASSIFIER_CROP = 224 / 256  # of timm and torchvision: the middle 224 pixels of 256
 _SMALLEST_CROPPED = 64  # pixels: data sets of smaller pictures, such as CIFAR, are trained on whole ones
@@ -27,17 +27,17 @@ class UsualPreparation:
     """A preparation of images, what it is called beside others, and sentences on why it was taken.
 
     Attributes:
-        assumed: whether neither the file nor its first nodes tell of it.
+        evidence: how it is known: ``file`` (its metadata), ``graph`` (its first nodes), ``family``, or ``assumed``.
     """
 
     preprocessing: Preprocessing
     words: str
     notes: tuple[str, ...] = ()
-    assumed: bool = False
+    evidence: Evidence = "file"
 
     def of_family(self, usual: UsualInput | None) -> UsualPreparation:
         """Return how networks of a family take pictures, where nothing tells of this one; whole pictures, then."""
-        if usual is None or not self.assumed:
+        if usual is None or self.evidence != "assumed":
             return self
         values = f"values from 0 to {255 if usual.to_bytes else 1}"
         words = values if usual.channel_order == "rgb" else f"{values}, channels in the order {usual.channel_order}"
@@ -50,7 +50,7 @@ class UsualPreparation:
             fit="letterbox",
         )
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
-        return replace(self, preprocessing=found, words=words, notes=(sentence,))
+        return replace(self, preprocessing=found, words=words, notes=(sentence,), evidence="family")
 
 
 def is_channels_last(shape: Sequence[int]) -> bool:
@@ -76,10 +76,10 @@ def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPrepar
     crop_pct = usual_crop(shape) if is_classifier else 1.0
     values, words, sentence = _values(opened)
     mean, std = (channel_statistics(each, shape[0]) for each in values)
-    found = Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=crop_pct)
-    return UsualPreparation(
-        preprocessing=found, words=words, notes=(sentence,), assumed=values == (IMAGENET_MEAN, IMAGENET_STD)
-    )
+    fit = "crop" if is_classifier else "stretch"
+    found = Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=crop_pct, fit=fit)
+    evidence: Evidence = "assumed" if values == (IMAGENET_MEAN, IMAGENET_STD) else "graph"
+    return UsualPreparation(preprocessing=found, words=words, notes=(sentence,), evidence=evidence)
 
 
 def _image_shape(opened: OpenedOnnx) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx.cut import OutputCandidate
 from senseapp.networks.onnx.graph import UnreadNode
-from senseapp.networks.onnx.metadata import class_names_in
+from senseapp.networks.onnx.metadata import class_names_in, num_classes_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
@@ -26,7 +26,7 @@ from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import TASKS, Task, task_named
-from senseapp.tasks.base import OutputReader
+from senseapp.tasks.reading import OutputReader
 
 _ANSWERS = ("logit", "prob", "score", "class", "cls", "pred", "softmax")  # in names of outputs of classifiers
 _SHOWN = 8  # inputs or outputs in a sentence; detectors have six to nine
@@ -48,19 +48,25 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     opened.network.images = ImageInput(
         channels_last=is_channels_last(opened.input_shape), dtype=opened.input_dtype, batch=opened.batch
     )
-    reader = _reader_of(task, opened, prepared.preprocessing)
-    opened.network.reader = reader
+    readers = _readers_of(task, opened, prepared.preprocessing, spec.layout)
+    reader = opened.network.reader = readers[0] if readers else None
     prepared = prepared.of_family(reader.usual_input if reader else None)
-    num_outputs = _num_outputs(task, opened)
+    num_outputs = _num_outputs(task, opened, reader)
     return LoadedModel(
         module=opened.network.requires_grad_(False),
         title=Path(spec.checkpoint).name,
         preprocessing=prepared.preprocessing,
         prepared_as=prepared.words,
+        preparation_evidence=prepared.evidence,
+        readers=readers,
         num_classes=num_outputs,
         pretrained=True,
         class_names=_class_names(opened, num_outputs),
-        notes=(*_notes(opened, spec), *((reader.sentence,) if reader else ()), *prepared.notes),
+        notes=(
+            *_notes(opened, spec),
+            *((f"Its outputs are read as {reader.words}.",) if reader else ()),
+            *prepared.notes,
+        ),
         onnx=opened,
     )
 
@@ -83,7 +89,7 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
     task, problem, num_outputs, fitting = task_named(spec.task), "", 0, ""
     try:
         opened = _fitted(opened, spec)
-        num_outputs = _num_outputs(task, opened)
+        num_outputs = _num_outputs(task, opened, None)
     except UnsupportedModel as error:
         problem, fitting = str(error), _fitting_task(opened)
     prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
@@ -274,7 +280,7 @@ def _likely(opened: OpenedOnnx) -> list[str]:
 
 def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int, size: tuple[int, int]) -> bool:
     try:
-        task.check_output(_read_zeros(task, shapes, size), images)
+        task.check_output(_read_shapes(task, shapes, size), images)
     except UnsupportedModel:
         return False
     return True
@@ -283,36 +289,49 @@ def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int, size: t
 def _num_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int, size: tuple[int, int]) -> int:
     """Return 1 where ``task`` measures nothing but the first of several outputs, else all."""
     if len(shapes) > 1 and _is_read(task, shapes[:1], images, size):
-        whole, alone = (task.output(_read_zeros(task, some, size)) for some in (shapes, shapes[:1]))
+        whole, alone = (task.output(_read_shapes(task, some, size)) for some in (shapes, shapes[:1]))
         return 1 if whole.shape == alone.shape else len(shapes)
     return len(shapes)
 
 
-def _reader_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing) -> OutputReader | None:
-    """Return what reads the outputs of a network, as recognised in those for an image of noise."""
+def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: str) -> tuple[OutputReader, ...]:
+    """Return what may read the outputs of a network, by those for an image of noise; with ``key`` that of a setting."""
+    if key:
+        return (task.reader_of(key),)
+    num_classes = num_classes_in(opened.metadata)
+    if not task.readers(_like_outputs(_shapes(opened)), _size_of(opened), num_classes):
+        return ()
     generator = torch.Generator().manual_seed(0)
     mean, std = (torch.tensor(each)[:, None, None] for each in (prepared.mean, prepared.std))
     noise = (torch.rand((1, *prepared.input_shape), generator=generator) - mean) / std
     with torch.no_grad():
-        return task.reader(opened.network(noise), _size_of(opened))
+        return tuple(task.readers(opened.network(noise), _size_of(opened), num_classes))
 
 
-def _read_zeros(task: Task, shapes: Sequence[tuple[int, ...]], size: tuple[int, int]) -> object:
+def _read_shapes(
+    task: Task, shapes: Sequence[tuple[int, ...]], size: tuple[int, int], reader: OutputReader | None = None
+) -> object:
     """Return what ``task`` reads of outputs of these shapes; raises UnsupportedModel where that is nothing."""
     raw = _like_outputs(shapes)
-    reader = task.reader(raw, size)
+    reader = reader or next(iter(task.readers(raw, size)), None)
     return raw if reader is None else reader(raw)
 
 
 def _like_outputs(shapes: Sequence[tuple[int, ...]]) -> object:
-    """Return zeros in the shapes of outputs as a network returns them; they take no memory."""
-    outputs = tuple(torch.zeros(()).expand(shape) for shape in shapes)
+    """Return tensors in the shapes of outputs as a network returns them, without values."""
+    outputs = tuple(torch.empty(shape, device="meta") for shape in shapes)
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def _num_outputs(task: Task, opened: OpenedOnnx) -> int:
+def _num_outputs(task: Task, opened: OpenedOnnx, reader: OutputReader | None) -> int:
     """Return the width of what the task measures, for images of the file's own batch."""
-    raw = _read_zeros(task, _shapes(opened), _size_of(opened))
+    try:
+        raw = _read_shapes(task, _shapes(opened), _size_of(opened), reader)
+    except (RuntimeError, IndexError, ValueError) as error:  # a layout that a person gave
+        raise UnsupportedModel(
+            f"The layout that was chosen does not fit the outputs {listed_outputs(opened.candidates)}. Leave it out, "
+            "or take one that the reading of the file lists."
+        ) from error
     task.check_output(raw, opened.input_shape[0])
     return task.num_outputs(task.output(raw))
 

@@ -11,9 +11,10 @@ from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
 from senseapp.metrics.detection.rules import SURE_SCORE
 from senseapp.tasks.annotations import PerImage
-from senseapp.tasks.base import AnswerChanges, OutputReader, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
 from senseapp.tasks.detection.annotations import BOXES
 from senseapp.tasks.labels import FittedAnnotations
+from senseapp.tasks.reading import OutputReader
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,11 +30,17 @@ _SEED = 0  # so that the same output gives the same directions
 class Detection(Task):
     """Where objects are in an image, and of which class."""
 
-    def reader(self, model_output: object, size: tuple[int, int]) -> OutputReader:
-        """Return what decodes outputs by the layout that is recognised in this one."""
-        from senseapp.tasks.detection.heads import HeadReader
+    def readers(self, model_output: object, size: tuple[int, int], num_classes: int = 0) -> Sequence[OutputReader]:
+        """Return what decodes outputs by each layout that this one may have."""
+        from senseapp.tasks.detection.heads import head_readers
 
-        return HeadReader.of(model_output, size)
+        return head_readers(model_output, size, num_classes)
+
+    def reader_of(self, key: str) -> OutputReader:
+        """Return what decodes outputs by a layout that a setting names."""
+        from senseapp.tasks.detection.heads import reader_from
+
+        return reader_from(key)
 
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what :func:`~senseapp.tasks.detection.heads.read_heads` does not recognise."""
@@ -80,6 +87,20 @@ class Detection(Task):
             f"The uncompressed model finds no object with a score of at least {SURE_SCORE:g} in these images, so none "
             "can be lost. Check how its images are prepared, or take others."
         )
+
+    def mirror_agreement(self, output: object, mirrored: object, width: int) -> list[float]:
+        """Return the share of sure boxes that are found in both, as F1; 0 for images without any."""
+        from senseapp.metrics.detection import OBJECTS, object_counts
+        from senseapp.metrics.detection.rows import BOX
+
+        rows, turned = self.output(output), self.output(mirrored).clone()
+        turned[..., [0, 2]] = width - turned[..., BOX][..., [2, 0]]
+        before, after = (self.predictions({"rows": each}) for each in (rows, turned))
+        found = []
+        for at in range(len(rows)):
+            there, new, same = object_counts(OBJECTS.moments(before[at : at + 1], after[at : at + 1], None))
+            found.append(2 * same / (there + new) if there + new else 0.0)
+        return found
 
     def num_outputs(self, output: Tensor) -> int:
         """Return the number of classes, a background included."""

@@ -28,6 +28,7 @@ from senseapp.metrics.segmentation import (
 )
 from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
 from senseapp.tasks.labels import FittedAnnotations
+from senseapp.tasks.reading import OutputReader
 from senseapp.tasks.segmentation.masks import MASKS
 
 if TYPE_CHECKING:
@@ -47,6 +48,18 @@ _MOST_BOUND_POSITIONS = 512  # pixels of an image that the bound is computed fro
 @dataclass(frozen=True, kw_only=True)
 class Segmentation(Task):
     """Which of several classes each pixel belongs to."""
+
+    def readers(self, model_output: object, size: tuple[int, int], num_classes: int = 0) -> Sequence[OutputReader]:
+        """Return what brings maps to class scores, by each layout that this one may have."""
+        from senseapp.tasks.segmentation.maps import map_readers
+
+        return map_readers(model_output, size, num_classes)
+
+    def reader_of(self, key: str) -> OutputReader:
+        """Return what brings maps of a layout that a setting names to class scores."""
+        from senseapp.tasks.segmentation.maps import map_reader_from
+
+        return map_reader_from(key)
 
     def output(self, model_output: object) -> Tensor:
         """Return class scores, (N, classes, H, W); of one map the scores of two classes."""
@@ -78,6 +91,16 @@ class Segmentation(Task):
             f"KL divergence is compared at {kept:,} of {pixels:,} pixels of each image, on an even grid; shares of "
             "pixels and IoU count all of them."
         )
+
+    def mirror_agreement(self, output: object, mirrored: object, width: int) -> list[float]:
+        """Return Cohen's kappa of the classes of pixels, by the shares of the classes in all images."""
+        before, after = self.output(output).argmax(1), self.output(mirrored).argmax(1).flip(2)
+        shares = before.flatten().bincount().double() / before.numel()
+        chance = float((shares**2).sum())
+        return [
+            (float((a == b).double().mean()) - chance) / max(1e-9, 1 - chance)
+            for a, b in zip(before, after, strict=True)
+        ]
 
     def outputs_of_head(self, width: int) -> int:
         """Return the number of classes: two for one map."""
@@ -200,7 +223,8 @@ def main_map(model_output: object) -> object:
             return model_output["out"]
         model_output = tuple(model_output.values())
     if isinstance(model_output, (tuple, list)):
-        return next((each for each in model_output if getattr(each, "ndim", 0) == 4), model_output)
+        maps = [each for dims in (4, 3) for each in model_output if getattr(each, "ndim", 0) == dims]
+        return maps[0] if maps else model_output
     return model_output
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from senseapp.core.errors import UnsupportedModel
+from senseapp.core.errors import InvalidSpec, UnsupportedModel
 from senseapp.metrics.detection.rows import RowKind, assembled
-from senseapp.tasks.base import UsualInput
+from senseapp.tasks.detection.heads import by_anchor, by_map
 from senseapp.tasks.detection.heads.layout import HeadLayout
-from senseapp.tasks.detection.heads.recognition import decode, recognise
+from senseapp.tasks.reading import UsualInput, layout_from, layout_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,11 +19,25 @@ if TYPE_CHECKING:
 _ROWS = "rows"
 _YOLO = UsualInput(family="YOLOv5 to v11", to_bytes=False)
 _USUAL_INPUTS = {
-    "grid": UsualInput(family="YOLOX", to_bytes=True, channel_order="bgr"),
-    "centre maps of logarithms": UsualInput(family="CenterFace", to_bytes=True),
-    **dict.fromkeys(("distributions", "maps of distributions", "anchored maps"), _YOLO),
+    each.family: each
+    for each in (
+        _YOLO,
+        UsualInput(family="YOLOX", to_bytes=True, channel_order="bgr"),
+        UsualInput(family="CenterFace", to_bytes=True),
+    )
 }
-"""By layout; what other families share a layout with is not told."""
+_DECODERS = {
+    "distributions": by_anchor.decode_one,
+    "grid": by_anchor.decode_one,
+    "boxes and classes": by_anchor.decode_one,
+    "softmax pair": by_anchor.decode_pair,
+    "sigmoid pair": by_anchor.decode_pair,
+    "distances by stride": by_anchor.decode_levels,
+    "maps of distributions": by_map.decode_maps,
+    "anchored maps": by_map.decode_anchored,
+    "centre maps": by_map.decode_centres,
+    "centre maps of logarithms": by_map.decode_centres,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +47,7 @@ class DetectorRows:
     Attributes:
         rows: (N, R, 6 + K); see :mod:`senseapp.metrics.detection.rows`.
         class_boxes: (N, P, K, 4), a box for each class, of the last P rows; None where a row has one box.
-        layout: what was recognised, in one sentence.
+        layout: what was recognised, in words.
     """
 
     rows: Tensor
@@ -43,32 +57,86 @@ class DetectorRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadReader:
-    """Decodes every raw output of a network by the layout that was recognised in one of them."""
+    """Decodes every raw output of a network by one layout: a compressed network's values may lie in other ranges."""
 
     layout: HeadLayout
 
-    @classmethod
-    def of(cls, raw: object, size: tuple[int, int]) -> HeadReader:
-        """Return the reader for outputs like ``raw``, of images of ``size`` (height, width).
-
-        Raises:
-            UnsupportedModel: the layout is unknown; the message says what came.
-        """
-        return cls(layout=recognise(list(_tensors_in(raw)), size))
+    @property
+    def key(self) -> str:
+        """The layout as a setting."""
+        return layout_key(self.layout)
 
     @property
-    def sentence(self) -> str:
-        """What was recognised, in one sentence."""
-        return f"Its outputs are read as {self.layout.sentence[0].lower()}{self.layout.sentence[1:]}"
+    def num_outputs(self) -> int:
+        """Number of classes, a background included."""
+        return self.layout.num_classes
+
+    @property
+    def background(self) -> Literal["first", "last", "none"]:
+        """The class that stands for no object."""
+        return self.layout.background or "none"
+
+    @property
+    def words(self) -> str:
+        """The layout, as part of a sentence."""
+        return self.layout.words
 
     @property
     def usual_input(self) -> UsualInput | None:
         """How networks with such heads take pictures, by their authors' code."""
-        return _USUAL_INPUTS.get(self.layout.name)
+        return _USUAL_INPUTS.get(self.layout.family)
 
     def __call__(self, model_output: object) -> dict[str, Tensor]:
         """Return ``rows``, (N, R, 6 + K)."""
         return {_ROWS: decode(list(_tensors_in(model_output)), self.layout)}
+
+
+def head_readers(raw: object, size: tuple[int, int] | None, num_classes: int = 0) -> tuple[HeadReader, ...]:
+    """Return readers for outputs like ``raw`` of images of ``size`` (height, width), the most probable first.
+
+    Each is of a layout that neither shapes nor values contradict. Where ``num_classes`` are known, layouts with as many
+    (or one more, for a background) come alone, if there are any.
+
+    Raises:
+        UnsupportedModel: there is none; the message says what came.
+    """
+    found = recognise(list(_tensors_in(raw)), size, num_classes)
+    fitting = [each for each in found if each.num_classes - bool(each.background) == num_classes]
+    return tuple(HeadReader(layout=layout) for layout in fitting or found)
+
+
+def reader_from(key: str) -> HeadReader:
+    """Return the reader of a layout that a setting names; raises InvalidSpec where it names none."""
+    layout = layout_from(key, HeadLayout)
+    if layout.name not in _DECODERS or layout.num_classes < 1 or len(layout.size) != 2:
+        raise InvalidSpec(f"There is no layout {layout.name[:40]!r} of detectors. Take one that the reading lists.")
+    return HeadReader(layout=layout)
+
+
+def recognise(tensors: Sequence[Tensor], size: tuple[int, int] | None = None, num_classes: int = 0) -> list[HeadLayout]:
+    """Return the layouts of the raw tensors of a detector; see :func:`head_readers`."""
+    shapes = [tuple(each.shape) for each in tensors]
+    if len(tensors) == 1 and tensors[0].ndim == 3:
+        found = list(by_anchor.of_one_tensor(tensors[0], size, num_classes))
+    elif tensors and all(each.ndim == 3 for each in tensors):
+        found = list(by_anchor.of_several(tensors, size))
+    elif tensors and all(each.ndim in (4, 5) for each in tensors):
+        found = [layout for layout in (by_map.maps_of(tensors, size),) if layout is not None]
+    else:
+        found = []
+    if not found:
+        listed = ", ".join(str(shape) for shape in shapes[:8]) or "nothing"
+        raise UnsupportedModel(
+            f"The layout of these outputs is none that is known for detectors: {listed}. Known are heads of YOLOv5 to "
+            "v11 and YOLOX, classes with boxes as of SSD and DETR, distances by stride as of PicoDet and NanoDet, "
+            "centre maps, and torchvision's detectors. Cut the graph before non-maximum suppression."
+        )
+    return found
+
+
+def decode(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
+    """Return rows, (N, R, 6 + K), of the raw tensors of a network of this layout."""
+    return _DECODERS[layout.name](tensors, layout)
 
 
 def read_heads(raw: object) -> DetectorRows:
@@ -86,8 +154,8 @@ def read_heads(raw: object) -> DetectorRows:
             "Load the network from torchvision's library, which opens its heads."
         )
     tensors = list(_tensors_in(raw))
-    found = recognise(tensors)
-    return DetectorRows(rows=decode(tensors, found), layout=found.sentence)
+    found = recognise(tensors)[0]
+    return DetectorRows(rows=decode(tensors, found), layout=found.words)
 
 
 def _by_names(raw: Mapping[str, Any]) -> DetectorRows | None:
@@ -113,7 +181,8 @@ def _tensors_in(raw: object) -> Iterator[Tensor]:
         for each in raw:
             yield from _tensors_in(each)
     elif hasattr(raw, "ndim"):
-        yield cast("Tensor", raw)
+        tensor = cast("Tensor", raw)
+        yield tensor.squeeze(2) if tensor.ndim == 4 and tensor.shape[2:] == (1, 4) else tensor  # YOLOv4's boxes
 
 
 def _of_anchors(raw: Mapping[str, Any], kind: RowKind, logits: str, objects: str = "") -> DetectorRows:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.core.texts import plural
-from senseapp.tasks.detection.heads import decoding
+from senseapp.tasks.detection.heads import decoding, values
 from senseapp.tasks.detection.heads.layout import BINS, DISTANCES, STRIDES, HeadLayout, in_pixels, num_cells, square_of
-from senseapp.tasks.detection.heads.values import (
-    has_negatives,
-    has_sides,
-    is_final,
-    is_mostly,
-    is_probability,
-    is_relative,
-    is_small,
-    sums_to_one,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,136 +15,198 @@ if TYPE_CHECKING:
 _MORE_STRIDES = (*STRIDES, 64)  # with the fourth map of NanoDet-Plus
 _SOME_BINS = (8, BINS)  # of a distance, in NanoDet and in YOLOv8
 _MOST_FINAL = 1000  # rows after suppression: files keep 100 to 1,000; grids have thousands of cells
+_ANCHORS = 3  # of each cell, in YOLOv3 to v7
+_YOLO = "YOLOv5 to v11"
 
 
-def one_tensor(values: Tensor, size: tuple[int, int] | None) -> HeadLayout | None:
-    """Return the layout of one tensor, (N, C, A) or (N, A, C); None for too few channels."""
-    anchors_last = values.shape[1] < values.shape[2]
-    rows = values.transpose(1, 2) if anchors_last else values  # (N, A, C)
-    count, width = rows.shape[1], rows.shape[2]
-    if width < 5:
-        return None
-    if width in (6, 7) and count <= _MOST_FINAL and is_final(rows):
-        raise UnsupportedModel(
-            f"These are final boxes, {count:,} for each image, after non-maximum suppression: they leave nothing to "
-            "rank layers by. Cut the graph before it."
-        )
-    square = size or square_of(count, STRIDES)
-    if (
-        width > DISTANCES
-        and square is not None
-        and num_cells(square, STRIDES) == count
-        and has_negatives(rows[..., :4])
-    ):
-        classes = width - DISTANCES
-        return HeadLayout(
-            name="distributions",
-            num_classes=classes,
-            size=square,
-            strides=STRIDES,
-            probabilities=is_probability(rows[..., DISTANCES:]),
-            sentence=f"{count:,} cells of strides 8, 16 and 32: distances in {BINS} steps (DFL) and "
-            f"{classes} classes, as of YOLOv8.",
-            anchors_last=anchors_last,
-        )
-    with_object = not anchors_last and width >= 6
-    first = 5 if with_object else 4
-    classes = width - first
-    probabilities = is_probability(rows[..., 4:])
-    on_grid = with_object and square is not None and num_cells(square, STRIDES) == count and is_small(rows[..., :2])
-    score = " and an object's score" if with_object else ""
-    about = f"{count:,} boxes with {plural(classes, 'class', 'classes')}{score}"
-    where = "in cells of strides 8, 16 and 32, as of YOLOX" if on_grid else "centre, width and height"
+def of_one_tensor(tensor: Tensor, size: tuple[int, int] | None, num_classes: int = 0) -> Iterator[HeadLayout]:
+    """Yield the layouts of one tensor, (N, C, A) or (N, A, C), that its values do not contradict."""
+    for anchors_last in _orientations(tensor, size):
+        rows = tensor.transpose(1, 2) if anchors_last else tensor  # (N, A, C)
+        count, width = rows.shape[1], rows.shape[2]
+        if width < 5:
+            continue
+        cells = num_cells(size, STRIDES) if size else 0
+        if width in (6, 7) and count <= _MOST_FINAL and count != cells and values.is_final(rows):
+            raise UnsupportedModel(
+                f"These are final boxes, {count:,} for each image, after non-maximum suppression: they leave nothing "
+                "to rank layers by. Cut the graph before it."
+            )
+        square = size or square_of(count, STRIDES)
+        on_grid = square is not None and num_cells(square, STRIDES) == count
+        if on_grid and square and width > DISTANCES and values.has_negatives(rows[..., :4]):
+            yield _distributions(count, width, square, rows, anchors_last=anchors_last)
+        elif on_grid and square and not anchors_last and width > 5 and values.is_small(rows[..., :2]):
+            yield _yolox(count, width, square, rows)
+        else:
+            yield from _decoded(rows, size, num_classes, on_grid=on_grid, anchors_last=anchors_last)
+
+
+def _orientations(tensor: Tensor, size: tuple[int, int] | None) -> list[bool]:
+    """Return whether boxes may lie along the last axis, most probable first: the longer axis, or that of the cells."""
+    lengths = tensor.shape[1:3]
+    cells = num_cells(size, STRIDES) if size else -1
+    counted = [length in (cells, _ANCHORS * cells) for length in lengths]
+    if counted[0] != counted[1]:
+        return [counted[1]]
+    return [bool(lengths[0] < lengths[1])] if lengths[0] != lengths[1] else [False, True]
+
+
+def _distributions(count: int, width: int, size: tuple[int, int], rows: Tensor, *, anchors_last: bool) -> HeadLayout:
     return HeadLayout(
-        name="grid" if on_grid else "boxes and classes",
-        num_classes=classes,
-        size=square if on_grid and square else size or (0, 0),
-        strides=STRIDES if on_grid else (),
-        probabilities=probabilities,
-        relative=not on_grid and is_probability(rows[..., :4]),
-        order=(first,),
-        sentence=f"{about}, {where}.",
+        name="distributions",
+        num_classes=width - DISTANCES,
+        num_boxes=count,
+        first_class=DISTANCES,
+        size=size,
+        strides=STRIDES,
+        probabilities=values.is_probability(rows[..., DISTANCES:]),
         anchors_last=anchors_last,
+        family=_YOLO,
     )
 
 
-def decode_one(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
-    """Return the rows, (N, R, 6 + K), of a layout of :func:`one_tensor`."""
-    values = tensors[0].transpose(1, 2) if layout.anchors_last else tensors[0]
-    first = DISTANCES if layout.name == "distributions" else layout.order[0]
-    logits = decoding.logits_of(values[..., first:], probabilities=layout.probabilities)
-    if layout.name == "distributions":
-        return decoding.sigmoid_rows(
-            decoding.distribution_boxes(values[..., :first], layout.size, layout.strides), logits
+def _yolox(count: int, width: int, size: tuple[int, int], rows: Tensor) -> HeadLayout:
+    return HeadLayout(
+        name="grid",
+        num_classes=width - 5,
+        num_boxes=count,
+        first_class=5,
+        has_object=True,
+        size=size,
+        strides=STRIDES,
+        probabilities=values.is_probability(rows[..., 4:]),
+        family="YOLOX",
+    )
+
+
+def _decoded(
+    rows: Tensor, size: tuple[int, int] | None, num_classes: int, *, on_grid: bool, anchors_last: bool
+) -> Iterator[HeadLayout]:
+    """Yield the layouts of boxes followed by scores: of classes alone, of an object and classes, of a softmax."""
+    count, width = rows.shape[1], rows.shape[2]
+    probabilities, corners = values.is_probability(rows[..., 4:5]), values.are_corners(rows[..., :4])
+    rare, scores = values.scores_in(rows[..., 4:])
+    if rare > 1:  # else classes that are likely wherever an object is, behind an object's score
+        scores = rare
+    if num_classes < scores - 1 and num_classes:  # further columns that look like scores
+        scores = num_classes + (width - 4 > num_classes and not anchors_last)
+    relative = values.is_relative(rows[..., :4])
+    by_anchor = bool(size) and count == _ANCHORS * num_cells(size or (0, 0), STRIDES)
+    shares = rows[..., 4 : 4 + scores] if probabilities else rows[..., 4 : 4 + scores].sigmoid()
+    with_object = None if scores < 2 else values.is_object(shares[..., 0], shares[..., 1:])
+    if scores < 2 or (with_object is None and on_grid and anchors_last):
+        with_object = False  # the form of YOLOv8 to v11, which has no such score
+    elif with_object is None and by_anchor:
+        with_object = True  # three boxes a cell: YOLOv3 to v7
+    softmax, usual = values.sums_to_one(shares), values.usual_class(shares)
+    undecided = (False, True) if anchors_last else (True, False)
+    for has_object in (False,) if softmax else undecided if with_object is None else (with_object,):
+        yield HeadLayout(
+            name="boxes and classes",
+            num_classes=scores - has_object,
+            num_boxes=count,
+            num_unread=width - 4 - scores,
+            first_class=4 + has_object,
+            has_object=has_object,
+            size=size or (0, 0),
+            probabilities=probabilities,
+            relative=relative,
+            as_corners=corners,
+            anchors_last=anchors_last,
+            background="" if not softmax else "first" if usual == 0 else "last",
+            family=_YOLO if (on_grid and anchors_last) or by_anchor else "",
         )
-    objects = decoding.logits_of(values[..., 4], probabilities=layout.probabilities) if first == 5 else None
+
+
+def decode_one(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
+    """Return the rows, (N, R, 6 + K), of a layout of :func:`of_one_tensor`."""
+    rows = tensors[0].transpose(1, 2) if layout.anchors_last else tensors[0]
+    first, end = layout.first_class, layout.first_class + layout.num_classes
+    if layout.background:
+        return _softmax_rows(in_pixels(_boxes(rows[..., :4], layout), layout), rows[..., first:end], layout)
+    logits = decoding.logits_of(rows[..., first:end], probabilities=layout.probabilities)
+    if layout.name == "distributions":
+        boxes = decoding.distribution_boxes(rows[..., :first], layout.size, layout.strides)
+        return decoding.sigmoid_rows(boxes, logits)
+    objects = decoding.logits_of(rows[..., 4], probabilities=layout.probabilities) if layout.has_object else None
     if layout.name == "grid":
-        boxes = decoding.grid_boxes(values[..., :4], layout.size, layout.strides)
+        boxes = decoding.grid_boxes(rows[..., :4], layout.size, layout.strides)
     else:
-        boxes = decoding.corners(values[..., :4])
+        boxes = _boxes(rows[..., :4], layout)
     return decoding.sigmoid_rows(in_pixels(boxes, layout), logits, objects)
 
 
-def classes_and_boxes(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> HeadLayout | None:
-    """Return the layout of classes (N, A, K) and boxes (N, A, 4), or of both for each stride; None for others."""
+def _boxes(boxes: Tensor, layout: HeadLayout) -> Tensor:
+    return boxes if layout.as_corners else decoding.corners(boxes)
+
+
+def _softmax_rows(boxes: Tensor, classes: Tensor, layout: HeadLayout) -> Tensor:
+    logits = decoding.log_shares(classes) if layout.probabilities else classes
+    return decoding.softmax_rows(boxes, logits, background_last=layout.background == "last")
+
+
+def of_several(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> Iterator[HeadLayout]:
+    """Yield the layouts of classes (N, A, K) and boxes (N, A, 4), or of both for each stride."""
     boxes = [place for place, each in enumerate(tensors) if each.shape[2] == 4]
     if len(tensors) == 2 and boxes and tensors[0].shape[1] == tensors[1].shape[1]:
-        place = max(boxes, key=lambda each: (not sums_to_one(tensors[each]), has_sides(tensors[each]), each))
-        return _one_pair(tensors[1 - place], tensors[place], (1 - place, place), size)
+        place = max(
+            boxes, key=lambda each: (not values.sums_to_one(tensors[each]), values.has_sides(tensors[each]), each)
+        )
+        yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
+        return
     levels = _levels(tensors)
     if levels is None:
-        return None
+        return
     classes, distances = levels
     strides = _MORE_STRIDES[: len(classes)]
     count = sum(tensors[place].shape[1] for place in classes)
     square = size or square_of(count, strides)
     if square is None or num_cells(square, strides) != count:
-        return None
-    number, bins = tensors[classes[0]].shape[2], tensors[distances[0]].shape[2] // 4
-    return HeadLayout(
+        return
+    yield HeadLayout(
         name="distances by stride",
-        num_classes=number,
+        num_classes=tensors[classes[0]].shape[2],
         size=square,
         strides=strides,
-        probabilities=all(is_probability(tensors[place]) for place in classes),
+        probabilities=all(values.is_probability(tensors[place]) for place in classes),
         order=(*classes, *distances),
-        sentence=f"{len(classes)} maps of strides {', '.join(map(str, strides))}: {number} classes and distances in "
-        f"{bins} steps, as of PicoDet and NanoDet.",
     )
 
 
-def _one_pair(
+def _pairs(
     classes: Tensor, boxes: Tensor, order: tuple[int, int], size: tuple[int, int] | None
-) -> HeadLayout | None:
-    number = classes.shape[2]
-    shares = sums_to_one(classes)
-    likeliest = classes.mean(dim=(0, 1)).argmax()
-    background = int(likeliest) in (0, number - 1) and number > 1
-    softmax = shares or (not is_probability(classes) and background and is_mostly(classes, int(likeliest)))
-    as_corners = bool((boxes[..., 2:] >= boxes[..., :2]).float().mean() > 0.99)
-    place = "the first" if int(likeliest) == 0 else "the last"
-    how = f"a softmax of {number} classes, {place} the background" if softmax else f"{number} classes"
-    form = "corners" if as_corners else "centre, width and height"
-    return HeadLayout(
-        name="softmax pair" if softmax else "sigmoid pair",
-        num_classes=number,
-        size=size or (0, 0),
-        probabilities=is_probability(classes),
-        relative=is_relative(boxes),
-        as_corners=as_corners,
-        background_last=int(likeliest) != 0,
-        order=order,
-        sentence=f"{boxes.shape[1]:,} boxes ({form}) with {how}.",
-    )
+) -> Iterator[HeadLayout]:
+    """Yield the layouts of one tensor of classes and one of boxes: with a background among the classes, and without."""
+    number, usual = classes.shape[2], values.usual_class(classes)
+    probabilities = values.is_probability(classes)
+    backgrounds: tuple[Literal["", "first", "last"], ...]
+    if values.sums_to_one(classes):
+        backgrounds = ("first" if usual == 0 else "last",)
+    elif (probabilities and not classes.is_meta) or values.is_quiet(classes) or 0 < usual < number - 1 or number == 1:
+        backgrounds = ("",)
+    else:
+        backgrounds = ("", "first", "last") if usual < 0 else ("first" if usual == 0 else "last",)
+    for background in backgrounds:
+        yield HeadLayout(
+            name="softmax pair" if background else "sigmoid pair",
+            num_classes=number,
+            num_boxes=boxes.shape[1],
+            size=size or (0, 0),
+            probabilities=probabilities,
+            relative=values.is_relative(boxes),
+            as_corners=values.are_corners(boxes),
+            background=background,
+            order=order,
+        )
 
 
 def decode_pair(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:
     """Return the rows, (N, R, 6 + K), of one tensor of classes and one of boxes."""
     classes, boxes = (tensors[place] for place in layout.order)
-    boxes = in_pixels(boxes if layout.as_corners else decoding.corners(boxes), layout)
-    if layout.name == "softmax pair":
-        logits = decoding.log_shares(classes) if layout.probabilities else classes
-        return decoding.softmax_rows(boxes, logits, background_last=layout.background_last)
+    boxes = in_pixels(_boxes(boxes, layout), layout)
+    if layout.background:
+        return _softmax_rows(boxes, classes, layout)
     return decoding.sigmoid_rows(boxes, decoding.logits_of(classes, probabilities=layout.probabilities))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from senseapp.tasks.detection.heads import decoding
-from senseapp.tasks.detection.heads.layout import BINS, DISTANCES, STRIDES, HeadLayout
+from senseapp.tasks.detection.heads.layout import DISTANCES, STRIDES, HeadLayout
 from senseapp.tasks.detection.heads.values import is_probability, objects_are_rare
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def maps_of(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> HeadLayo
         size=full,
         strides=STRIDES,
         order=order,
-        sentence=f"Maps of strides 8, 16 and 32: distances in {BINS} steps (DFL) and {width - DISTANCES} classes, as "
-        "of YOLOv8.",
+        family="YOLOv5 to v11",
     )
 
 
@@ -57,8 +56,7 @@ def _anchored(classes: int, size: tuple[int, int], order: tuple[int, ...]) -> He
         size=size,
         strides=STRIDES,
         order=order,
-        sentence=f"Maps of strides 8, 16 and 32 with three anchors and {classes} classes, as of YOLOv5; the anchors "
-        "are taken to be those for COCO.",
+        family="YOLOv5 to v11",
     )
 
 
@@ -93,15 +91,14 @@ def _centre_maps(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> Hea
     heat, *points = sorted(others, key=lambda place: (not is_probability(tensors[place]), tensors[place].shape[1]))
     if any(tensors[place].shape[1] % 2 or len(pairs) < 2 for place in points) or len(points) > 1:
         return None
-    means = {place: float(tensors[place].float().abs().mean()) for place in pairs}
+    if tensors[0].is_meta:
+        means = dict.fromkeys(pairs, 0.0)
+    else:
+        means = {place: float(tensors[place].float().abs().mean()) for place in pairs}
     sizes = max(pairs, key=lambda place: means[place])
     offsets = tuple(place for place in pairs if place != sizes)
     classes, stride = tensors[heat].shape[1], size[0] // tensors[heat].shape[2]
     logarithms = bool(points) and _are_logarithms(tensors[sizes], size, stride)
-    about = f"A map of centres for {'one class' if classes == 1 else f'each of {classes} classes'}, with "
-    about += "logarithms of heights and widths" if logarithms else "sizes"
-    about += " and offsets" if offsets else ""
-    points_note = f" (of its {tensors[points[0]].shape[1] // 2} points nothing is measured)" if points else ""
     return HeadLayout(
         name="centre maps of logarithms" if logarithms else "centre maps",
         num_classes=classes,
@@ -109,13 +106,14 @@ def _centre_maps(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> Hea
         strides=(stride,),
         probabilities=is_probability(tensors[heat]),
         order=(heat, sizes, *offsets),
-        sentence=f"{about}, as of {'CenterFace' if logarithms else 'CenterNet'}{points_note}.",
+        num_unread=len(points),
+        family="CenterFace" if logarithms else "",
     )
 
 
 def _are_logarithms(sizes: Tensor, image: tuple[int, int], stride: int) -> bool:
     """Return whether sizes, as logarithms of cells, are at most a few times those of the image."""
-    return float(sizes.float().max()) <= math.log(_LARGEST_SHARE * max(image) / stride)
+    return not sizes.is_meta and float(sizes.float().max()) <= math.log(_LARGEST_SHARE * max(image) / stride)
 
 
 def decode_centres(tensors: Sequence[Tensor], layout: HeadLayout) -> Tensor:

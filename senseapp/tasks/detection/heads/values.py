@@ -1,4 +1,7 @@
-"""Tests of ranges of values in raw outputs: probabilities, logits, boxes, scores."""
+"""Tests of the values in raw outputs: probabilities, logits, boxes, scores.
+
+A tensor on the device ``meta`` has a shape and no values: a test then returns what the fewest layouts contradict.
+"""
 
 from __future__ import annotations
 
@@ -10,52 +13,110 @@ if TYPE_CHECKING:
 
 _SLACK = 1e-3  # of probabilities that were rounded
 _NEARLY_ALL = 0.99  # share of rows: rounding may swap the corners of a box without area
+_RARE = 0.25  # median of a score that most boxes have little of
+_QUIET = -1.0  # logit below which no class of a box is likely
+_TOP = 32  # boxes with the highest scores
+_LIKELY, _UNLIKELY = 0.5, 0.15  # ends of the range in which a second score says nothing
 
 
 def is_probability(values: Tensor) -> bool:
     """Return whether all values are probabilities, but for rounding."""
-    return bool(values.min() >= -_SLACK) and bool(values.max() <= 1 + _SLACK)
+    return values.is_meta or (bool(values.min() >= -_SLACK) and bool(values.max() <= 1 + _SLACK))
 
 
 def sums_to_one(values: Tensor) -> bool:
     """Return whether values (N, A, K) are probabilities that add up to 1 for each row."""
+    if values.is_meta or values.shape[2] < 2:
+        return False
     return is_probability(values) and bool(((values.sum(dim=2) - 1).abs() < 1e-2).all())
+
+
+def are_corners(boxes: Tensor) -> bool:
+    """Return whether nearly all rows (N, A, 4) are corners: right of left, and below the top."""
+    if boxes.is_meta:
+        return False
+    return bool((boxes[..., 2:] >= boxes[..., :2]).all(dim=2).float().mean() > _NEARLY_ALL)
 
 
 def has_sides(values: Tensor) -> bool:
     """Return whether nearly all rows of four have no negative width or height, as boxes and not logits of classes."""
-    as_corners = (values[..., 2:] >= values[..., :2]).all(dim=2).float().mean()
-    as_sides = (values[..., 2:] >= 0).all(dim=2).float().mean()
-    return bool(max(as_corners, as_sides) > _NEARLY_ALL)
+    as_sides = values.is_meta or bool((values[..., 2:] >= 0).all(dim=2).float().mean() > _NEARLY_ALL)
+    return as_sides or are_corners(values)
 
 
 def is_relative(boxes: Tensor) -> bool:
     """Return whether boxes are shares of the input's sides, as no box lies far outside."""
-    return bool(boxes.abs().max() <= 2)
+    return not boxes.is_meta and bool(boxes.abs().max() <= 2)
 
 
 def has_negatives(values: Tensor) -> bool:
     """Return whether values are below zero as well, as those of no size or place are."""
-    return bool(values.min() < 0)
+    return values.is_meta or bool(values.min() < 0)
 
 
 def is_small(values: Tensor) -> bool:
-    """Return whether places are shifts inside of a cell rather than pixels."""
-    return bool(values.abs().median() < 4)
+    """Return whether places are shifts inside of a cell rather than pixels or shares of an image."""
+    return not values.is_meta and not is_probability(values) and bool(values.abs().median() < 4)
 
 
-def is_mostly(classes: Tensor, place: int) -> bool:
-    """Return whether ``place`` is the likeliest class of most rows (N, A, K)."""
-    return bool((classes.argmax(dim=2) == place).float().mean() > 0.5)
+def scores_in(columns: Tensor) -> tuple[int, int]:
+    """Return how many of the first columns (N, A, W) are small for most boxes, and how many are probabilities.
+
+    Masks' coefficients, key points and angles, which follow the scores in some networks, are neither. Where the first
+    column is no probability all are taken for logits.
+    """
+    width = int(columns.shape[2])
+    if columns.is_meta:
+        return width, width
+    flat = columns.flatten(0, 1)
+    inside = (flat.amin(dim=0) >= -_SLACK) & (flat.amax(dim=0) <= 1 + _SLACK)
+    if not bool(inside[0]):
+        return width, width
+    rare = inside & (flat[:: max(1, len(flat) // 4096)].median(dim=0).values < _RARE)
+    return int(rare.int().cumprod(dim=0).sum()), int(inside.int().cumprod(dim=0).sum())
+
+
+def is_object(scores: Tensor, others: Tensor) -> bool | None:
+    """Return whether ``scores`` (N, A) are of an object of any class, with ``others`` (N, A, K) of the classes.
+
+    A box that surely holds an object has a likely class beside that score; a box that is surely of one class has
+    no other likely class. None where the surest boxes tell neither.
+    """
+    if scores.is_meta:
+        return None
+    surest = scores.flatten().topk(min(_TOP, scores.numel()))
+    beside = others.flatten(0, 1)[surest.indices].amax(dim=1)[surest.values > _LIKELY]
+    if len(beside) < _TOP // 8:
+        return None
+    typical = float(beside.median())
+    return True if typical > _LIKELY else False if typical < _UNLIKELY else None
+
+
+def is_quiet(logits: Tensor) -> bool:
+    """Return whether most rows (N, A, K) have no likely class, as with a sigmoid for each and no background."""
+    return not logits.is_meta and bool((logits.amax(dim=2) < _QUIET).float().mean() > 0.5)
+
+
+def usual_class(classes: Tensor) -> int:
+    """Return the class that is the likeliest of most rows (N, A, K); -1 where there is none."""
+    if classes.is_meta:
+        return -1
+    counts = classes.argmax(dim=2).flatten().bincount(minlength=classes.shape[2])
+    likeliest = int(counts.argmax())
+    return likeliest if 2 * int(counts[likeliest]) > int(counts.sum()) else -1
 
 
 def is_final(rows: Tensor) -> bool:
     """Return whether one column falls, as scores after sorting do, and another is of whole numbers."""
-    falls = [bool((rows[:, 1:, c] <= rows[:, :-1, c] + 1e-6).all()) for c in range(rows.shape[2])]
-    whole = [bool((rows[..., c] == rows[..., c].round()).all()) for c in range(rows.shape[2])]
-    return any(falls) and any(whole)
+    if rows.is_meta:
+        return False
+    if not bool(rows.any()):  # no object in noise, and places for some
+        return True
+    falls = (rows[:, 1:] <= rows[:, :-1] + 1e-6).flatten(0, 1).all(dim=0) & (rows[:, :1] > rows[:, -1:]).any(0)[0]
+    whole = (rows == rows.round()).flatten(0, 1).all(dim=0)
+    return bool(falls.any()) and bool(whole.any())
 
 
 def objects_are_rare(maps: Sequence[Tensor], width: int) -> bool:
     """Return whether the fifth channel of three parts is far below zero, as an object's logit is in most cells."""
-    return all(float(each[:, 4::width].mean()) < -2 for each in maps)
+    return all(each.is_meta or float(each[:, 4::width].mean()) < -2 for each in maps)

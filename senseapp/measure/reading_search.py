@@ -1,0 +1,396 @@
+"""Search for the reading of outputs, images and class numbers that suits a network whose task has annotations.
+
+Candidates are layouts that the outputs fit × preparations of the images × class numbers. With annotations each is
+scored by the task's metric on some images, and the plainest of those that are not clearly worse than the best is taken.
+Without, layouts and preparations are kept in which the network's answers to a picture and to its mirror image agree
+most, where that is clear; otherwise a person is asked.
+
+A pass of the network serves all layouts and class numbers of one preparation. The range of values is tried first, and
+with the best one the order of channels and the fit: the figures differ least by these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from senseapp.core.errors import InvalidInput, InvalidSpec
+from senseapp.core.texts import plural
+from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
+from senseapp.data.load import images_for
+from senseapp.measure.preparation_candidates import NORMALISATIONS
+from senseapp.metrics import METRICS
+from senseapp.metrics.base import SIGNIFICANCE
+from senseapp.metrics.paired_tests import mean_is_above_zero
+from senseapp.metrics.predictions import Predictions, joined, stored
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.onnx.modules import OnnxNetwork
+from senseapp.networks.sources.building import channel_statistics
+from senseapp.networks.sources.load import load_model
+from senseapp.records.inputs import PreparationChoice, PreparationTrial
+from senseapp.records.spec import ChannelOrder, DataSpec, Fit, RunSpec
+from senseapp.tasks import Task, task_named
+from senseapp.tasks.reading import EVIDENCE_WORDS, Evidence, OutputReader
+
+_IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
+_LARGE_SIDE = 320  # pixels
+_BATCH = 8  # images of a pass
+_LEAST_AGREEMENT = 0.4  # of answers to mirrored pictures, for these to be evidence
+_LEAST_VALUE = 0.02  # of the shown metric, below which almost nothing of what is labelled is found
+_LEAST_IMAGES = 8  # with labels, to choose by them
+_ASKED = 6  # candidates in a question
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """One reading: ``departures`` counts how far it is from the first that would be taken without evidence."""
+
+    data: DataSpec
+    reader: OutputReader | None
+    order: int
+    words: tuple[str, ...]
+    departures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scored:
+    """A candidate on the images: of all together, and of each, (n,); NaN where an image says nothing."""
+
+    candidate: _Candidate
+    value: float
+    each: Array
+    by_chance: Array
+    labelled: bool
+
+
+def choose_reading(
+    spec: RunSpec, *, data_roots: Sequence[Path] = (), progress: Callable[[str], None] = lambda _: None
+) -> PreparationChoice:
+    """Return the settings of ``spec`` with layout, preparation and class numbers chosen by its images.
+
+    What a person or the file says is kept. :attr:`PreparationChoice.question` says what is to be asked where nothing
+    decides, or where even the best reading finds next to nothing of what is labelled.
+
+    Raises:
+        InvalidInput: the network or the images cannot be read.
+    """
+    progress("Reading outputs and images")
+    model = load_model(spec.model)
+    task = task_named(spec.model.task)
+    side = max(model.preprocessing.input_shape[1:])
+    search = _Search(
+        spec=spec,
+        model=model,
+        task=task,
+        data_roots=tuple(data_roots),
+        count=_FEW_IMAGES if side > _LARGE_SIDE else _IMAGES,
+    )
+    return search.choose()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    spec: RunSpec
+    model: LoadedModel
+    task: Task
+    data_roots: tuple[Path, ...]
+    count: int
+    fitted: dict[Preprocessing, PreparedImages | None] = field(default_factory=dict)
+
+    def choose(self) -> PreparationChoice:
+        """Return the choice; see :func:`choose_reading`."""
+        given = replace(self.spec, data=replace(self.spec.data, preparation="given"))
+        images = self._images(given.data)
+        if not isinstance(images, PreparedImages):
+            return PreparationChoice(spec=given)
+        labelled = images.labels is not None and bool(self.task.shown_metric)
+        is_settled = self.model.preparation_evidence == "library" and not self.model.readers
+        if is_settled and len(images.label_orders) < 2:
+            return PreparationChoice(spec=given)
+        scored = self._scored(given.data, labelled=labelled)
+        scored.sort(key=lambda each: -each.value)
+        if labelled:
+            return self._by_labels(scored, len(images))
+        return self._by_answers(scored, len(images))
+
+    # ---- candidates
+
+    def _scored(self, own: DataSpec, *, labelled: bool) -> list[_Scored]:
+        """Return every candidate on the images; without labels those of several alone."""
+        found = list(self._with_preparation(own, (), labelled=labelled))
+        evidence = self.model.preparation_evidence
+        if own.mean or own.std or evidence in ("file", "library") or (evidence == "family" and not labelled):
+            ranges: list[tuple[str, DataSpec]] = []
+        else:
+            ranges = list(self._ranges(own)) if evidence != "graph" else []
+        for words, data in ranges:
+            found += self._with_preparation(data, (words,), labelled=labelled)
+        if labelled and evidence not in ("file", "library"):
+            best = max(found, key=lambda each: (each.value, -each.candidate.departures)).candidate
+            for words, data in self._finer(best.data):
+                found += self._with_preparation(data, (*best.words, words), labelled=labelled)
+        return found
+
+    def _ranges(self, own: DataSpec) -> Iterator[tuple[str, DataSpec]]:
+        usual = self.model.preprocessing
+        for words, values in NORMALISATIONS.items():
+            mean, std = (channel_statistics(each, usual.input_shape[0]) for each in values)
+            if (mean, std) != (usual.mean, usual.std):
+                yield words, replace(own, mean=mean, std=std)
+
+    def _finer(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
+        """Yield the other orders of channels and other fits of the pictures."""
+        usual, images = effective_preprocessing(best, self.model.preprocessing), self._images(best)
+        if usual.input_shape[0] == 3 and not self.spec.data.channel_order:
+            other: ChannelOrder = "rgb" if usual.channel_order == "bgr" else "bgr"
+            yield other.upper(), replace(best, channel_order=other)
+        width, height = (images.picture_size if isinstance(images, PreparedImages) else None) or (1, 1)
+        in_proportion = width * usual.input_shape[1] == height * usual.input_shape[2]
+        if not in_proportion and not self.spec.data.fit and self.spec.data.crop_pct is None:
+            fits: tuple[Fit, ...] = ("letterbox", "stretch", "crop")
+            for fit in fits:
+                if fit != usual.fit:
+                    yield fit, replace(best, fit=fit)
+
+    def _with_preparation(self, data: DataSpec, words: tuple[str, ...], *, labelled: bool) -> Iterator[_Scored]:
+        """Yield the candidates of one preparation, from one pass of the network over the images."""
+        images = self._images(data)
+        if not isinstance(images, PreparedImages):
+            return
+        raws = [self._raw(images.batch(at, min(at + _BATCH, len(images)))) for at in range(0, len(images), _BATCH)]
+        for place, reader in enumerate(self._readers(raws)):
+            if not labelled:
+                one = _Candidate(data=data, reader=reader, order=0, words=words, departures=len(words) + place)
+                yield self._by_mirror(one, raws, images)
+                continue
+            read = [raw if reader is None else reader(raw) for raw in raws]
+            outputs = joined([stored(self.task.predictions(each)) for each in read])
+            for order in range(max(1, len(images.label_orders))):
+                departures = len(words) + place + order
+                one = _Candidate(data=data, reader=reader, order=order, words=words, departures=departures)
+                yield self._by_metric(one, outputs, images)
+
+    def _readers(self, raws: Sequence[object]) -> Sequence[OutputReader | None]:
+        """Return what may read the outputs of these images; of noise they may have looked otherwise."""
+        if not self.model.readers or self.spec.model.layout:
+            return self.model.readers or (None,)
+        assert self.model.onnx is not None
+        try:
+            names = len(self.model.class_names) - bool(self.model.readers[0].background in ("first", "last"))
+            return self.task.readers(raws[0], self.model.preprocessing.input_shape[1:], max(0, names))
+        except InvalidInput:
+            return self.model.readers
+
+    # ---- evidence
+
+    def _by_metric(self, candidate: _Candidate, outputs: Predictions, images: PreparedImages) -> _Scored:
+        metric, targets = METRICS[self.task.shown_metric], images.labels_as(candidate.order)
+        assert targets is not None
+
+        def value(predicted: Predictions, wanted: object) -> float:
+            return metric.estimate(metric.moments(predicted, predicted, wanted))[0]
+
+        count = len(outputs)
+        each = [value(outputs[at : at + 1], targets[at : at + 1]) for at in range(count)]
+        shifted = [value(outputs[at : at + 1], targets[(at + 1) % count :][:1]) for at in range(count)]
+        total = value(outputs, targets)
+        return _Scored(
+            candidate=candidate,
+            value=0.0 if total != total else total,
+            each=np.array(each),
+            by_chance=np.array(shifted),
+            labelled=True,
+        )
+
+    def _by_mirror(self, candidate: _Candidate, raws: Sequence[object], images: PreparedImages) -> _Scored:
+        """Score how well answers to pictures agree with those to their mirror images."""
+        reader = candidate.reader
+        each: list[float] = []
+        for number, raw in enumerate(raws):
+            batch = images.batch(number * _BATCH, min((number + 1) * _BATCH, len(images)))
+            mirrored = self._raw(batch.flip(3))
+            read = [one if reader is None else reader(one) for one in (raw, mirrored)]
+            each += self.task.mirror_agreement(read[0], read[1], batch.shape[3])
+        found = np.array(each)
+        return _Scored(
+            candidate=candidate,
+            value=float(np.nan_to_num(found).mean()) if len(found) else 0.0,
+            each=found,
+            by_chance=np.zeros_like(found),
+            labelled=False,
+        )
+
+    def _raw(self, batch: Tensor) -> object:
+        """Return outputs of the network before any layout."""
+        module = self.model.module
+        with torch.inference_mode():
+            if not isinstance(module, OnnxNetwork):
+                return module(batch)
+            reader, module.reader = module.reader, None
+            try:
+                return module(batch)
+            finally:
+                module.reader = reader
+
+    def _images(self, data: DataSpec) -> ImageSet | None:
+        """Return some of the images as ``data`` has them prepared; equal crops are computed once."""
+        wanted = effective_preprocessing(data, self.model.preprocessing)
+        crop = replace(wanted, mean=(), std=(), channel_order="rgb")
+        if crop not in self.fitted:
+            load = partial(
+                images_for,
+                self.model,
+                data,
+                task=self.task,
+                seed=self.spec.sensitivity.seed,
+                data_roots=self.data_roots,
+            )
+            try:
+                images = load(num_samples=self.count)
+            except InvalidSpec:  # there are fewer
+                images = load()
+            if not isinstance(images, PreparedImages):
+                return images
+            self.fitted[crop] = images
+        found = self.fitted[crop]
+        return None if found is None else found.normalised_as(wanted)
+
+    # ---- the choice
+
+    def _by_labels(self, scored: Sequence[_Scored], count: int) -> PreparationChoice:
+        best = scored[0]
+        alike = [each for each in scored if not _clearly_better(best.each, each.each, len(scored))]
+        taken = min(alike, key=lambda each: each.candidate.departures)
+        question = ""
+        if count < _LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
+            question = (
+                f"{plural(count, 'labelled image')} are too few to tell how {self.model.title} is read. "
+                f"{self._best_words(scored)} Choose one, or bring at least {_LEAST_IMAGES}."
+            )
+        elif self.model.pretrained and self._is_chance(taken):
+            question = (
+                f"The original finds next to nothing of what is labelled: {self._result(taken)} on "
+                f"{plural(count, 'image')}, so it was probably read wrongly. {self._best_words(scored)} Say how it is "
+                "read, or bring other labels; to measure all the same, choose one of these readings."
+            )
+        evidence: Evidence = "labels" if len(scored) > 1 else "fit"
+        return self._choice(scored, taken, count, evidence, question)
+
+    def _is_chance(self, taken: _Scored) -> bool:
+        """Return whether labels fit hardly better than those of other images."""
+        if taken.value < _LEAST_VALUE:
+            return True
+        return len(taken.each) >= _LEAST_IMAGES and not _clearly_better(taken.each, taken.by_chance, 1)
+
+    def _by_answers(self, scored: Sequence[_Scored], count: int) -> PreparationChoice:
+        if len(scored) == 1:
+            return self._choice(scored, scored[0], count, "fit", "")
+        best, second = scored[0], scored[1]
+        if best.value >= _LEAST_AGREEMENT and _clearly_better(best.each, second.each, len(scored)):
+            return self._choice(scored, best, count, "images", "")
+        what = "outputs" if len({_key(each) for each in scored}) > 1 else "images"
+        question = (
+            f"It is not known how {what} of {self.model.title} are read: the file does not say, and "
+            f"{plural(count, 'image')} without labels do not decide. Choose one of {len(scored)} readings, or bring a "
+            "few labelled images."
+        )
+        first = min(scored, key=lambda each: each.candidate.departures)
+        return self._choice(scored, first, count, "assumed", question)
+
+    def _choice(
+        self, scored: Sequence[_Scored], taken: _Scored, count: int, evidence: Evidence, question: str
+    ) -> PreparationChoice:
+        trials = {id(each): self._trial(each, scored, count) for each in scored}
+        chosen = trials[id(taken)]
+        words = f"{chosen.title}: {chosen.words} on {plural(count, 'image')}"
+        verdict = f"{words} ({EVIDENCE_WORDS[evidence]}; {plural(len(scored), 'reading')} tried)."
+        choice = PreparationChoice(
+            spec=chosen.spec,
+            chosen=chosen,
+            trials=tuple(dict.fromkeys((chosen, *list(trials.values())[:_ASKED]))),
+            guess=evidence in ("images", "assumed"),
+            subject="Reading",
+            verdict=verdict,
+            question=question,
+        )
+        data = choice.spec.data
+        known = {**dict(data.evidence), **self._evidence(taken, scored, evidence)}
+        settled = replace(data, chosen_by=(*self.spec.data.chosen_by, *choice.notes), evidence=tuple(known.items()))
+        return replace(choice, spec=replace(choice.spec, data=settled))
+
+    def _evidence(self, taken: _Scored, scored: Sequence[_Scored], found: Evidence) -> dict[str, Evidence]:
+        """Return how each part is known: by what was compared, where there were several."""
+        layouts = {_key(each) for each in scored}
+        preparations = {each.candidate.data for each in scored}
+        orders = {each.candidate.order for each in scored}
+        person = self.spec.data.mean or self.spec.data.std
+        return {
+            "layout": "person" if self.spec.model.layout else found if len(layouts) > 1 else "fit",
+            "preparation": "person" if person else found if len(preparations) > 1 else self.model.preparation_evidence,
+            "classes": "person" if self.spec.data.class_map else found if len(orders) > 1 else "fit",
+        }
+
+    def _trial(self, scored: _Scored, all_scored: Sequence[_Scored], count: int) -> PreparationTrial:
+        candidate, images = scored.candidate, self._images(scored.candidate.data)
+        data, model = candidate.data, self.spec.model
+        usual = effective_preprocessing(data, self.model.preprocessing)
+        data = replace(
+            data,
+            mean=usual.mean,
+            std=usual.std,
+            fit=cast("Fit", usual.fit),
+            channel_order=cast("ChannelOrder", usual.channel_order),
+        )
+        if isinstance(images, PreparedImages) and images.label_orders:
+            data = replace(data, class_map=images.label_orders[candidate.order].pairs)
+        if candidate.reader is not None:
+            model = replace(model, layout=candidate.reader.key)
+        return PreparationTrial(
+            title=self._title(candidate, all_scored),
+            spec=replace(self.spec, model=model, data=replace(data, preparation="given")),
+            num_images=count,
+            correct=None,
+            score=-scored.value,
+            words=self._result(scored),
+        )
+
+    def _title(self, candidate: _Candidate, scored: Sequence[_Scored]) -> str:
+        """Return the preparation in words, and layout and class numbers where several are compared."""
+        parts = [", ".join(candidate.words) or self.model.prepared_as]
+        if candidate.reader is not None and len({_key(each) for each in scored}) > 1:
+            parts.append(candidate.reader.words)
+        orders, images = {each.candidate.order for each in scored}, self._images(candidate.data)
+        if len(orders) > 1 and isinstance(images, PreparedImages):
+            parts.append(f"classes {images.label_orders[candidate.order].words}")
+        return "; ".join(parts)
+
+    def _result(self, scored: _Scored) -> str:
+        if scored.labelled:
+            metric = METRICS[self.task.shown_metric]
+            return f"{metric.label} {metric.value_text(scored.value)}"
+        return f"{100 * scored.value:.0f} % of the answers agree with those to mirrored pictures"
+
+    def _best_words(self, scored: Sequence[_Scored]) -> str:
+        best = " · ".join(f"{self._title(each.candidate, scored)}: {self._result(each)}" for each in scored[:3])
+        return f"The best of {plural(len(scored), 'reading')}: {best}."
+
+
+def _key(scored: _Scored) -> str:
+    return "" if scored.candidate.reader is None else scored.candidate.reader.key
+
+
+def _clearly_better(one: Array, other: Array, tried: int) -> bool:
+    """Return whether images are read better one way than another, beyond chance for so many ways together."""
+    gains = np.nan_to_num(one) - np.nan_to_num(other)
+    tried = tried if len(gains) >= _LEAST_IMAGES else 2  # so few never reach a corrected level
+    return mean_is_above_zero(gains, significance=SIGNIFICANCE / max(1, tried - 1))

@@ -1,0 +1,190 @@
+"""What is known of a network's outputs and inputs: layouts as settings, and the reading of a run with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal, Protocol, TypeVar
+
+from senseapp.core.codec import register
+from senseapp.core.errors import InvalidSpec
+
+LayoutT = TypeVar("LayoutT")
+
+Evidence = Literal["file", "graph", "library", "family", "fit", "labels", "images", "person", "assumed"]
+EVIDENCE_WORDS: Mapping[str, str] = {
+    "file": "the file says so",
+    "graph": "the file normalises its images itself",
+    "library": "the library says so",
+    "family": "networks with such outputs always do so",
+    "fit": "nothing else fits",
+    "labels": "it suits the labels best",
+    "images": "the answers to the images are surest and most consistent",
+    "person": "chosen by a person",
+    "assumed": "only assumed",
+}
+"""How a part of a reading is known, in words."""
+_LONGEST_KEY = 400  # characters of a layout as a setting
+_LARGEST = 1_000_000  # of a number in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualInput:
+    """How the networks of a family take pictures.
+
+    Attributes:
+        family: its name, for people.
+        to_bytes: whether values are from 0 to 255; else from 0 to 1.
+        channel_order: ``rgb`` or ``bgr``.
+    """
+
+    family: str
+    to_bytes: bool
+    channel_order: str = "rgb"
+
+
+class OutputReader(Protocol):
+    """Makes of each raw output of a network what its task reads, by one layout; it can be pickled."""
+
+    @property
+    def key(self) -> str:
+        """The layout as a setting; :meth:`Task.reader_of` makes the reader of it again."""
+        ...
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of classes, a background included; 0 where the output itself tells."""
+        ...
+
+    @property
+    def background(self) -> Literal["first", "last", "none", "unknown"]:
+        """The class that stands for no object."""
+        ...
+
+    @property
+    def usual_input(self) -> UsualInput | None:
+        """How networks with such outputs take pictures; None where they differ in that."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """The layout, as part of a sentence."""
+        ...
+
+    def __call__(self, model_output: object) -> object:
+        """Return what the task reads of a raw output."""
+        ...
+
+
+def layout_key(layout: Any) -> str:
+    """Return a layout, a dataclass of texts, numbers and switches, as one line: only what differs from the defaults.
+
+    >>> from senseapp.tasks.detection.heads.layout import HeadLayout
+    >>> layout_key(HeadLayout(name="grid", num_classes=4, strides=(8, 16), has_object=True))
+    'name=grid;num_classes=4;has_object;strides=8,16'
+    """
+    parts = []
+    for field in fields(layout):
+        value = getattr(layout, field.name)
+        if value is True:
+            parts.append(field.name)
+        elif field.default is MISSING or value != field.default:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            parts.append(f"{field.name}={text}")
+    return ";".join(parts)
+
+
+def layout_from(key: str, kind: type[LayoutT]) -> LayoutT:
+    """Return the layout of :func:`layout_key`.
+
+    Raises:
+        InvalidSpec: it is none of this kind.
+    """
+    known: dict[str, Any] = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    found: dict[str, Any] = {}
+    try:
+        if len(key) > _LONGEST_KEY:
+            raise ValueError("too long")
+        for part in key.split(";"):
+            name, has_value, text = part.partition("=")
+            declared = str(known[name].type)
+            found[name] = _value(text, declared) if has_value else True
+            if (declared == "bool") == bool(has_value):
+                raise ValueError(name)
+        return kind(**found)
+    except (KeyError, ValueError, TypeError):
+        raise InvalidSpec(
+            f"The layout {key[:80]!r} is none that outputs of this task can have. Take one that the reading of the "
+            "file lists, or leave it out."
+        ) from None
+
+
+def _value(text: str, declared: str) -> Any:
+    if declared == "int":
+        return _number(text)
+    if declared.startswith("tuple"):
+        return tuple(_number(part) for part in text.split(","))
+    return text
+
+
+def _number(text: str) -> int:
+    if len(text) > 7 or not 0 <= int(text) <= _LARGEST:
+        raise ValueError(text)
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the outputs, the images and the class numbers of a run are read, and how each of these is known.
+
+    It can be given to another run, and :func:`~senseapp.records.spec.with_reading` applies it.
+
+    Attributes:
+        task: one of :data:`senseapp.tasks.TASKS`.
+        outputs: of an ONNX file, the values that are read.
+        layout: of these, as :func:`layout_key` writes it; empty where the task reads them without one.
+        input_shape: of one image, (C, H, W).
+        mean, std, crop_pct, fit, channel_order, interpolation: as :class:`~senseapp.networks.loaded.Preprocessing`.
+        class_map: (label as written, output), where labels were matched to outputs by measuring or by a person.
+        evidence: (part, how it is known): of ``task``, ``layout``, ``preparation`` and ``classes``.
+        words: (part, what is read, in words).
+    """
+
+    task: str
+    outputs: tuple[str, ...] = ()
+    layout: str = ""
+    input_shape: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    crop_pct: float = 1.0
+    fit: str = "crop"
+    channel_order: str = "rgb"
+    interpolation: str = "bilinear"
+    class_map: tuple[tuple[str, int], ...] = ()
+    evidence: tuple[tuple[str, Evidence], ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Each part in words, with how it is known."""
+        known = dict(self.evidence)
+        return tuple(
+            f"{part.capitalize()}: {said} ({EVIDENCE_WORDS[known[part]]})."
+            for part, said in self.words
+            if part in known
+        )
+
+    def differences(self, other: Reading) -> tuple[str, ...]:
+        """Return the names of the parts in which two readings differ."""
+        parts = {
+            "task": ("task",),
+            "layout": ("outputs", "layout"),
+            "preparation": ("input_shape", "mean", "std", "crop_pct", "fit", "channel_order"),
+            "classes": ("class_map",),
+        }
+        return tuple(
+            part for part, names in parts.items() if any(getattr(self, name) != getattr(other, name) for name in names)
+        )
+
+
+register(Reading)
