@@ -163,12 +163,13 @@ def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True)
     group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")
     group.add_argument("--std", default="", metavar="S,..", help="per channel (default: the model's own)")
     group.add_argument("--crop-pct", type=float, metavar="P", help="share kept by the centre crop, above 0 up to 1")
-    group.add_argument("--channel-order", default="rgb", metavar="O", help="rgb, or bgr as OpenCV reads pictures")
+    group.add_argument("--channel-order", default="", metavar="O", help="rgb, or bgr as OpenCV reads pictures")
     group.add_argument(
         "--upright",
         action="store_true",
         help="turn pictures as their camera's rotation mark (EXIF) says (default: as stored, as networks are trained)",
     )
+    group.add_argument("--reading", type=Path, metavar="FILE", help="how all is read, as the command read writes it")
     group.add_argument(
         "--preprocessing",
         choices=("auto", "own"),

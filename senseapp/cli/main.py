@@ -24,6 +24,7 @@ from senseapp.cli import (
     histogram,
     import_csv,
     models,
+    read,
     recommend,
     report,
     schedule,
@@ -32,7 +33,7 @@ from senseapp.cli import (
 from senseapp.core.errors import InvalidSpec, SenseError
 
 COMMANDS = (
-    *(serve, models, analyze, import_csv, recommend, schedule, apply, deploy, check, blame),
+    *(serve, models, read, analyze, import_csv, recommend, schedule, apply, deploy, check, blame),
     *(compare, histogram, report),
 )
 """One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``, which may return an exit

@@ -6,6 +6,7 @@ The compression on the command line: arguments derived from the options of all c
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import sys
@@ -13,7 +14,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
+from senseapp.core.codec import decode
+from senseapp.core.errors import (
+    InvalidCheckpoint,
+    InvalidDataset,
+    InvalidFile,
+    InvalidSchedule,
+    InvalidSpec,
+    first_line_of,
+)
 from senseapp.core.files import home, read_at_most
 from senseapp.descriptions import (
     SOURCES,
@@ -31,10 +40,19 @@ from senseapp.metrics import metric_named
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, check_promisable
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec, patterns_in
+from senseapp.records.spec import (
+    WITHOUT_LABELS,
+    DataSpec,
+    ModelSpec,
+    RunSpec,
+    SensitivitySpec,
+    patterns_in,
+    with_reading,
+)
 from senseapp.server.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION
+from senseapp.tasks.reading import Reading
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
 """Settings of every run, whose names are flags already."""
@@ -127,7 +145,21 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         InvalidInput: an argument is out of range, contradicts another, or names what does not exist.
     """
-    return RunSpec(model=model_from(arguments), data=data_from(arguments), sensitivity=_sensitivity(arguments))
+    spec = RunSpec(model=model_from(arguments), data=data_from(arguments), sensitivity=_sensitivity(arguments))
+    return read_as_given(spec, arguments)
+
+
+def read_as_given(spec: RunSpec, arguments: argparse.Namespace) -> RunSpec:
+    """Return ``spec`` with the reading of ``--reading``, if it is given."""
+    if arguments.reading is None:
+        return spec
+    try:
+        return with_reading(spec, decode(json.loads(read_at_most(arguments.reading)), Reading))
+    except (OSError, ValueError) as error:
+        raise InvalidFile(
+            f"The reading {arguments.reading} cannot be read: {first_line_of(error)}. Give a file that the command "
+            "read wrote."
+        ) from error
 
 
 def model_from(arguments: argparse.Namespace) -> ModelSpec:

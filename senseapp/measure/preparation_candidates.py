@@ -12,7 +12,8 @@ from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.inputs import PreparationTrial
-from senseapp.records.spec import ChannelOrder, DataSpec, ModelSpec
+from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.tasks.reading import ChannelOrder
 
 _USUAL_MACS = 4e9  # of a network whose cost is unknown: ResNet-50's at 224 pixels
 _LARGEST_SIDE = 512  # pixels of a tried image size

@@ -52,10 +52,11 @@ _LEAST_IMAGES = 24  # however large the network is
 def choose_preparation(
     spec: RunSpec,
     *,
+    model: LoadedModel | None = None,
     data_roots: Sequence[Path] = (),
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> PreparationChoice:
-    """Return the settings of ``spec`` with all settings of the preprocessing chosen.
+    """Return the settings of ``spec`` with all settings of the preprocessing chosen; ``model`` is its, where open.
 
     Values that ``spec`` sets are kept: mean and std, the crop, the image size, an architecture by name. Without a basis
     for a choice (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
@@ -68,13 +69,14 @@ def choose_preparation(
     if spec.data.kind not in ("folder", "archive", "torchvision"):
         return PreparationChoice(spec=as_it_is)
     if not task_named(spec.model.task).prepared_by_answers:
-        return choose_reading(spec, data_roots=data_roots, progress=progress)
+        return choose_reading(spec, model=model, data_roots=data_roots, progress=progress)
     progress("Choosing the preprocessing")
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())
     as_it_is = replace(as_it_is, model=models[0])
     if len(models) > 1:  # the images choose
         models, recognition = models[:_MOST_ARCHITECTURES], ()
-    return _PreparationSearch(as_it_is, models, tuple(data_roots), recognition).choose()
+    loaded = None if model is None else (models[0], model)
+    return _PreparationSearch(as_it_is, models, tuple(data_roots), recognition, loaded).choose()
 
 
 def choose_class_order(

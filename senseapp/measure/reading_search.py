@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidInput, InvalidSpec
-from senseapp.core.texts import plural
+from senseapp.core.texts import plural, printable
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_candidates import NORMALISATIONS
@@ -36,9 +36,9 @@ from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
-from senseapp.records.spec import ChannelOrder, DataSpec, Fit, RunSpec
+from senseapp.records.spec import DataSpec, RunSpec
 from senseapp.tasks import Task, task_named
-from senseapp.tasks.reading import EVIDENCE_WORDS, Evidence, OutputReader
+from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit, OutputReader, Reading
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
 _LARGE_SIDE = 320  # pixels
@@ -74,7 +74,11 @@ class _Scored:
 
 
 def choose_reading(
-    spec: RunSpec, *, data_roots: Sequence[Path] = (), progress: Callable[[str], None] = lambda _: None
+    spec: RunSpec,
+    *,
+    model: LoadedModel | None = None,
+    data_roots: Sequence[Path] = (),
+    progress: Callable[[str], None] = lambda _: None,
 ) -> PreparationChoice:
     """Return the settings of ``spec`` with layout, preparation and class numbers chosen by its images.
 
@@ -85,7 +89,7 @@ def choose_reading(
         InvalidInput: the network or the images cannot be read.
     """
     progress("Reading outputs and images")
-    model = load_model(spec.model)
+    model = model or load_model(spec.model)
     task = task_named(spec.model.task)
     side = max(model.preprocessing.input_shape[1:])
     search = _Search(
@@ -96,6 +100,60 @@ def choose_reading(
         count=_FEW_IMAGES if side > _LARGE_SIDE else _IMAGES,
     )
     return search.choose()
+
+
+def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
+    """Return how a run with these settings reads outputs, images and class numbers, and how each is known."""
+    task, data = task_named(spec.model.task), spec.data
+    how, known = effective_preprocessing(data, model.preprocessing), dict(data.evidence)
+    reader = model.readers[0] if model.readers else None
+    given = bool(data.mean or data.std)
+    evidence: dict[str, Evidence] = {
+        "task": "person" if model.onnx is not None else "library",
+        "layout": known.get("layout", "fit" if model.onnx is not None else "library"),
+        "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
+        "classes": known.get("classes", "person" if data.class_map else "fit"),
+    }
+    classes = plural(model.num_classes, task.label_words[0], task.label_words[1])
+    words = {
+        "task": task.label,
+        "layout": reader.words if reader is not None else task.output_title.lower(),
+        "preparation": preparation_words(how),
+        "classes": f"{classes} of the model" + (f"; labels: {_map_words(data.class_map)}" if data.class_map else ""),
+    }
+    return Reading(
+        task=spec.model.task,
+        outputs=model.onnx.outputs if model.onnx is not None else (),
+        layout=reader.key if reader is not None else "",
+        input_shape=how.input_shape,
+        mean=how.mean,
+        std=how.std,
+        crop_pct=how.crop_pct,
+        fit=cast("Fit", how.fit),
+        channel_order=cast("ChannelOrder", how.channel_order),
+        class_map=data.class_map,
+        evidence=tuple(evidence.items()),
+        words=tuple(words.items()),
+    )
+
+
+def preparation_words(how: Preprocessing) -> str:
+    """Return a preparation in words: size, range of values, order of channels, fit."""
+    channels, height, width = how.input_shape
+    named = {
+        tuple(map(tuple, (channel_statistics(each, channels) for each in values))): words
+        for words, values in NORMALISATIONS.items()
+    }
+    texts = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
+    values = named.get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
+    order = f", {how.channel_order.upper()}" if channels > 1 else ""
+    fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
+    return f"{width} × {height} pixels, {values}{order}, {fit}"
+
+
+def _map_words(class_map: Sequence[tuple[str, int]]) -> str:
+    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_ASKED])
+    return shown + (" and others" if len(class_map) > _ASKED else "")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +242,6 @@ class _Search:
         """Return what may read the outputs of these images; of noise they may have looked otherwise."""
         if not self.model.readers or self.spec.model.layout:
             return self.model.readers or (None,)
-        assert self.model.onnx is not None
         try:
             names = len(self.model.class_names) - bool(self.model.readers[0].background in ("first", "last"))
             return self.task.readers(raws[0], self.model.preprocessing.input_shape[1:], max(0, names))

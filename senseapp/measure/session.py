@@ -21,6 +21,7 @@ from senseapp.measure.plan import Layout, settle_kernels, split
 from senseapp.measure.preparation_search import choose_class_order, choose_preparation
 from senseapp.measure.quick.scan import Preview, quick_scan
 from senseapp.measure.quick.true_passes import correction_note
+from senseapp.measure.reading_search import reading_of
 from senseapp.measure.reuse import arithmetic_of, content_key, images_in_span, reusable
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS, divergence_among, primary_among
@@ -204,6 +205,7 @@ class Session:
             passes=passes,
             seconds=seconds,
             recorded=self.sweep.baseline.recorded() if any(item.outputs for item in final) else None,
+            reading=reading_of(self.spec, self.model),
         )
 
     def close(self) -> None:
@@ -218,7 +220,7 @@ def _loaded(
     if spec.data.preparation == "auto":
         choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
         if choice.question:
-            raise ReadingOpen(choice.question)
+            raise ReadingOpen(choice.asked)
         spec = choice.spec
         progress(choice.verdict)
     progress("Loading the model")

@@ -69,6 +69,15 @@ class PreparationChoice:
     question: str = ""
 
     @property
+    def asked(self) -> str:
+        """The question with the numbered readings to choose from."""
+        listed = " ".join(f"[{number}] {trial.title}." for number, trial in enumerate(self.trials, start=1))
+        return (
+            f"{self.question} {listed} On the command line, `senseapp read … --choose N --out reading.json` writes one,"
+            " and --reading reading.json takes it."
+        )
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """The verdict, the best of the trials, and the caveats, as text."""
         best = "; ".join(f"{trial.title}: {trial.result}" for trial in self.trials[:_LISTED_AT_MOST])

@@ -15,6 +15,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import RunSpec
+from senseapp.tasks.reading import Reading
 
 
 class Status(enum.StrEnum):
@@ -163,6 +164,7 @@ class RunResult:
         seconds: time of the whole run.
         summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
         recorded: of the uncompressed model's outputs; None in files of earlier versions, and where nothing is kept.
+        reading: how outputs, images and class numbers were read; None for imported figures.
     """
 
     spec: RunSpec
@@ -182,6 +184,7 @@ class RunResult:
     seconds: float = 0.0
     summary: str = ""
     recorded: RecordedOutputs | None = None
+    reading: Reading | None = None
 
     def __post_init__(self) -> None:
         if self.environment and self.passes == _USUAL_PASSES:

@@ -15,14 +15,12 @@ from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.metrics import metric_named
 from senseapp.tasks import CLASSIFICATION, TASKS, task_named
-from senseapp.tasks.reading import Evidence
+from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
 
 Goal = Literal["smaller", "faster", "targets"]
 """What a run is for: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
-ChannelOrder = Literal["", "rgb", "bgr"]
-Fit = Literal["", "crop", "letterbox", "stretch"]
 Preparation = Literal["given", "auto"]
 DataKind = Literal["demo", "photographs", "shapes", "random", "folder", "archive", "torchvision", "imported"]
 """Names of the networks that need no download: the one that reads digits has none."""
@@ -285,6 +283,28 @@ class RunSpec:
     @property
     def _paths(self) -> tuple[str, str]:
         return self.model.checkpoint, self.data.path
+
+
+def with_reading(spec: RunSpec, reading: Reading) -> RunSpec:
+    """Return the settings of a run that reads outputs, images and class numbers as ``reading`` does."""
+    model = replace(spec.model, task=reading.task)
+    if SOURCES[model.library].chooses_outputs:
+        model = replace(model, outputs=reading.outputs, layout=reading.layout)
+    return replace(
+        spec,
+        model=model,
+        data=replace(
+            spec.data,
+            mean=reading.mean,
+            std=reading.std,
+            crop_pct=reading.crop_pct if reading.fit == "crop" else None,
+            fit=reading.fit,
+            channel_order=reading.channel_order,
+            class_map=reading.class_map,
+            preparation="given",
+            evidence=tuple((part, "person") for part, _ in reading.evidence),
+        ),
+    )
 
 
 register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})

@@ -11,6 +11,8 @@ from senseapp.core.errors import InvalidSpec
 
 LayoutT = TypeVar("LayoutT")
 
+Fit = Literal["", "crop", "letterbox", "stretch"]
+ChannelOrder = Literal["", "rgb", "bgr"]
 Evidence = Literal["file", "graph", "library", "family", "fit", "labels", "images", "person", "assumed"]
 EVIDENCE_WORDS: Mapping[str, str] = {
     "file": "the file says so",
@@ -144,7 +146,7 @@ class Reading:
         outputs: of an ONNX file, the values that are read.
         layout: of these, as :func:`layout_key` writes it; empty where the task reads them without one.
         input_shape: of one image, (C, H, W).
-        mean, std, crop_pct, fit, channel_order, interpolation: as :class:`~senseapp.networks.loaded.Preprocessing`.
+        mean, std, crop_pct, fit, channel_order: as :class:`~senseapp.networks.loaded.Preprocessing`.
         class_map: (label as written, output), where labels were matched to outputs by measuring or by a person.
         evidence: (part, how it is known): of ``task``, ``layout``, ``preparation`` and ``classes``.
         words: (part, what is read, in words).
@@ -157,9 +159,8 @@ class Reading:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     crop_pct: float = 1.0
-    fit: str = "crop"
-    channel_order: str = "rgb"
-    interpolation: str = "bilinear"
+    fit: Fit = "crop"
+    channel_order: ChannelOrder = "rgb"
     class_map: tuple[tuple[str, int], ...] = ()
     evidence: tuple[tuple[str, Evidence], ...] = ()
     words: tuple[tuple[str, str], ...] = ()

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidInput, InvalidSpec
+from senseapp.core.errors import InvalidInput, InvalidSpec, ReadingOpen
 from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, effective_preprocessing
@@ -39,7 +39,7 @@ from senseapp.prove.check.sides import (
     SideOpener,
     is_runtime_file,
     kind_of_outputs,
-    outputs_for,
+    read_as,
     shape_problem,
 )
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -161,26 +161,40 @@ def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...],
 def _chosen_preparation(
     model: ModelSpec, data: DataSpec, loaded: LoadedModel, data_roots: tuple[Path, ...], progress: Progress
 ) -> tuple[ModelSpec, DataSpec, LoadedModel]:
-    """Have the images choose their preprocessing, where the reference is read as a network in PyTorch."""
-    if is_runtime_file(model) and loaded.onnx is None:
-        return model, replace(data, preparation="given"), loaded
+    """Have the images choose their preprocessing, the layout of the outputs, and what labels mean.
+
+    Raises:
+        ReadingOpen: nothing decides, so that a person has to choose.
+    """
     asked = RunSpec(model=replace(model, outputs=()), data=data)
-    chosen = choose_preparation(asked, data_roots=data_roots, progress=progress).spec
-    if chosen.model != asked.model:
-        return replace(chosen.model, outputs=model.outputs), chosen.data, load_model(chosen.model, progress=progress)
-    return model, chosen.data, loaded
+    found = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress)
+    if found.question:
+        raise ReadingOpen(found.asked)
+    chosen = found.spec
+    if chosen.model == asked.model:
+        return model, chosen.data, loaded
+    if loaded.onnx is None and is_runtime_file(model):
+        readers = (task_named(model.task).reader_of(chosen.model.layout),) if chosen.model.layout else ()
+        return replace(chosen.model, outputs=model.outputs), chosen.data, replace(loaded, readers=readers)
+    return replace(chosen.model, outputs=model.outputs), chosen.data, load_model(chosen.model, progress=progress)
 
 
 def _with_outputs_of(file: ComparedFile, model: ModelSpec, task: Task, loaded: LoadedModel) -> LoadedModel:
-    """Choose the outputs of the reference to compare; return its facts with their number."""
+    """Choose the outputs of the reference to compare and what reads them; return its facts with their number."""
     shape = loaded.preprocessing.input_shape
     noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
-    file.file.choose(model.outputs or outputs_for(task, file, noise))
+    own = loaded.onnx.outputs if loaded.onnx is not None else file.file.output_names
+    known = {name for name, _ in file.file.facts.outputs}
+    if model.outputs or known.issuperset(own):
+        file.file.choose(model.outputs or own)
+        file.reader = next(iter(loaded.readers), None)
+    else:  # it was read before a selection of boxes, or before a softmax
+        read_as(task, file, noise, num_classes=loaded.num_classes)
     raw = file.run(noise)
     task.check_output(raw, len(noise))
     width = task.num_outputs(task.output(raw))
-    known = loaded.class_names if len(loaded.class_names) == width else ()
-    return replace(loaded, num_classes=width, class_names=known)
+    names = loaded.class_names if len(loaded.class_names) == width else ()
+    return replace(loaded, num_classes=width, class_names=names)
 
 
 def _align(prepared: _Prepared, candidate: OpenSide) -> None:
@@ -194,7 +208,7 @@ def _align(prepared: _Prepared, candidate: OpenSide) -> None:
     task.check_output(before, count)
     try:
         if candidate.file is not None:
-            _choose_outputs(candidate.file, candidate.spec, reference, task, first, before)
+            _choose_outputs(candidate.file, candidate.spec, reference, task, first, prepared.num_outputs)
         after, count = _raw(candidate.network, first)
         task.check_output(after, count)
     except InvalidInput as error:
@@ -220,21 +234,14 @@ def _align(prepared: _Prepared, candidate: OpenSide) -> None:
 
 
 def _choose_outputs(
-    file: ComparedFile, spec: ModelSpec, reference: OpenSide, task: Task, first: Tensor, before: object
+    file: ComparedFile, spec: ModelSpec, reference: OpenSide, task: Task, first: Tensor, num_classes: int
 ) -> None:
     known = {name for name, _ in file.file.facts.outputs}
     wanted = reference.file.file.output_names if reference.file is not None else ()
-    if spec.outputs:
-        file.file.choose(spec.outputs)
-    elif wanted and known.issuperset(wanted):
-        file.file.choose(wanted)
-    else:
-        some = first[: file.fixed_batch or len(first)]
-        file.file.choose(outputs_for(task, file, some, like=_like(before, len(some))))
-
-
-def _like(raw: object, count: int) -> object:
-    return raw[:count] if isinstance(raw, Tensor) else raw
+    if spec.outputs or (wanted and known.issuperset(wanted)):
+        file.file.choose(spec.outputs or wanted)
+    some = first[: file.fixed_batch or len(first)]
+    read_as(task, file, some, num_classes=num_classes, like=reference.file)
 
 
 def _raw(network: Network, images: Tensor) -> tuple[object, int]:

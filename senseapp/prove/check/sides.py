@@ -17,7 +17,7 @@ from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
 from senseapp.networks.network import Abilities, Network, in_calls
-from senseapp.networks.onnx.metadata import class_names_in, preparation_in
+from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, preparation_in
 from senseapp.networks.onnx.preparation import usual_crop
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
@@ -26,8 +26,9 @@ from senseapp.records.inputs import USUAL_SIZES
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import FileFacts, ForeignFile, shape_text
-from senseapp.tasks import Task
+from senseapp.tasks import Task, task_named
 from senseapp.tasks.classification import Classification
+from senseapp.tasks.reading import Evidence, OutputReader
 
 _SMALLEST = 1e-7  # probability whose logarithm is still taken
 _SUM = 0.02  # of probabilities that were rounded on the way, away from 1
@@ -39,11 +40,11 @@ _LIKELY = ("logit", "prob", "score", "class", "cls", "pred", "softmax", "output"
 class ComparedFile:
     """A file of a runtime as a :class:`~senseapp.networks.network.Network` for images prepared as the reference's are.
 
-    Files that take whole numbers get pixels from 0 to 255 instead.
+    Files that take whole numbers get pixels from 0 to 255 instead. ``reader`` makes of each output what its task reads.
     """
 
-    def __init__(self, file: ForeignFile, preprocessing: Preprocessing) -> None:
-        self.file, self._preprocessing = file, preprocessing
+    def __init__(self, file: ForeignFile, preprocessing: Preprocessing, reader: OutputReader | None = None) -> None:
+        self.file, self._preprocessing, self.reader = file, preprocessing, reader
 
     @property
     def abilities(self) -> Abilities:
@@ -61,9 +62,13 @@ class ComparedFile:
             return batch
         return (as_shares(batch, self._preprocessing) * _PIXELS).round().clamp(0, _PIXELS)
 
-    def run(self, batch: Tensor) -> object:
-        """Return the outputs for ``batch``."""
+    def raw(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch`` as the file has them."""
         return self.file.run(self.given(batch.detach().cpu()))
+
+    def run(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch`` as its task reads them."""
+        return self.raw(batch) if self.reader is None else self.reader(self.raw(batch))
 
 
 def as_shares(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -224,7 +229,7 @@ class SideOpener:
             return load_model(spec, progress=self.progress)
         with suppress(UnsupportedModel, InvalidCheckpoint, InvalidSpec):  # onnxruntime has it open all the same
             return load_model(replace(spec, outputs=()), progress=self.progress)
-        return _from_facts(spec, file.facts)
+        return _from_facts(spec, file)
 
     def weights(self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, task: Task) -> OpenSide:
         """Return a network in PyTorch as a side."""
@@ -278,36 +283,52 @@ def is_runtime_file(spec: ModelSpec) -> bool:
     return bool(suffix) and any(suffix == each.suffix for each in RUNTIMES.values() if each.is_installed)
 
 
-def outputs_for(task: Task, network: ComparedFile, images: Tensor, *, like: object = None) -> tuple[str, ...]:
-    """Return the first outputs of a file that ``task`` can read: all together, else one alone.
+def read_as(
+    task: Task, network: ComparedFile, images: Tensor, *, num_classes: int = 0, like: ComparedFile | None = None
+) -> Sequence[OutputReader]:
+    """Choose the first outputs of a file that ``task`` can read, all together or one alone, and what reads them.
 
-    With ``like``, what the reference returned for the images, outputs of the same shape come first.
+    Outputs that are shaped as those of the reference, ``like``, come first, and are read as they are.
+
+    Returns:
+        All that could read the outputs that were chosen.
 
     Raises:
         UnsupportedModel: it can read none; the message lists them.
     """
-    names = tuple(name for name, _ in network.file.facts.outputs)
-    wanted = getattr(like, "shape", None)
-
-    def rank(name: str) -> int:
-        return 0 if any(word in name.lower() for word in _LIKELY) else 1
-
-    fitting = []
-    for chosen in (names, *((name,) for name in sorted(names, key=rank) if len(names) > 1)):
+    facts, size = network.file.facts, (images.shape[2], images.shape[3])
+    names = tuple(name for name, _ in facts.outputs)
+    wanted = None if like is None else _shapes(like.raw(images))
+    found: list[tuple[tuple[str, ...], Sequence[OutputReader]]] = []
+    for chosen in dict.fromkeys((network.file.output_names, names, *((name,) for name in sorted(names, key=_rank)))):
         network.file.choose(chosen)
+        raw = network.raw(images)
+        if like is not None and _shapes(raw) == wanted:
+            network.reader = like.reader
+            return () if like.reader is None else (like.reader,)
         try:
-            raw = network.run(images)
-            task.check_output(raw, len(images))
+            readers = task.readers(raw, size, num_classes)
+            task.check_output(readers[0](raw) if readers else raw, len(images))
         except UnsupportedModel:
             continue
-        if wanted is None or getattr(raw, "shape", None) == wanted:
-            return chosen
-        fitting.append(chosen)
-    network.file.choose(names)
-    if fitting:
-        return fitting[0]
-    listed = ", ".join(f"“{name}” {shape_text(shape)}" for name, shape in network.file.facts.outputs[:8])
-    raise UnsupportedModel(f"No output of the file is one of {task.label.lower()}: {listed}. Choose another task.")
+        found.append((chosen, readers))
+    if not found:
+        network.file.choose(names)
+        listed = ", ".join(f"“{name}” {shape_text(shape)}" for name, shape in facts.outputs[:8])
+        raise UnsupportedModel(f"No output of the file is one of {task.label.lower()}: {listed}. Choose another task.")
+    chosen, readers = found[0]
+    network.file.choose(chosen)
+    network.reader = next(iter(readers), None)
+    return readers
+
+
+def _rank(name: str) -> int:
+    return 0 if any(word in name.lower() for word in _LIKELY) else 1
+
+
+def _shapes(raw: object) -> list[tuple[int, ...]]:
+    parts = raw if isinstance(raw, list | tuple) else [raw]
+    return [tuple(getattr(each, "shape", ())) for each in parts]
 
 
 def answers_of(network: Network, images: Tensor) -> list[object]:
@@ -358,33 +379,58 @@ def _notes_on_input(facts: FileFacts, preprocessing: Preprocessing) -> Iterator[
         yield "It says itself that its images are prepared otherwise than those of the reference."
 
 
-def _from_facts(spec: ModelSpec, facts: FileFacts) -> LoadedModel:
-    """Return the model that a file describes, with defaults; only the runtime opens its network."""
+class _AsModule(nn.Module):
+    """A file that only a runtime opens, in place of a network in PyTorch."""
+
+    def __init__(self, file: ComparedFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def forward(self, images: Tensor) -> object:
+        return self._file.raw(images)
+
+
+def _from_facts(spec: ModelSpec, file: ForeignFile) -> LoadedModel:
+    """Return the model that a file describes; only the runtime opens its network."""
+    facts, task = file.facts, task_named(spec.task)
     channels, height, width = facts.image_shape
     side = spec.img_size or USUAL_SIZES[0]
     shape = channels or 3, height or side, width or side
     told = preparation_in(facts.metadata, shape)
-    notes = ["The reference is run in onnxruntime alone: senseapp cannot read all of its operators."]
+    evidence: Evidence = "file" if told is not None else "graph" if facts.takes_pixels else "assumed"
     if told is None:
         mean, std = (((0.0,), (1 / _PIXELS,)) if facts.takes_pixels else (IMAGENET_MEAN, IMAGENET_STD))  # fmt: skip
         told = Preprocessing(
             input_shape=shape,
             mean=channel_statistics(mean, shape[0]),
             std=channel_statistics(std, shape[0]),
-            crop_pct=usual_crop(shape),
+            crop_pct=usual_crop(shape) if task.prepared_by_answers else 1.0,
+            fit="crop" if task.prepared_by_answers else "stretch",
         )
-        notes.append("It does not say how its images are prepared: they get mean and std of ImageNet.")
-    last = facts.outputs[0][1][-1:] or (None,)
-    count = last[0] or 0
+    network = ComparedFile(file, told)
+    if spec.outputs:
+        file.choose(spec.outputs)
+    readers = read_as(task, network, _noise(file, shape), num_classes=num_classes_in(facts.metadata))
+    if spec.layout:
+        readers = (task.reader_of(spec.layout),)
+        network.reader = readers[0]
+    count = task.num_outputs(task.output(network.run(_noise(file, shape))))
     return LoadedModel(
-        module=nn.Identity(),
+        module=_AsModule(network),
         title=file_name(spec),
         preprocessing=told,
+        preparation_evidence=evidence,
+        prepared_as="mean and std of ImageNet" if evidence == "assumed" else "as the file takes them",
+        readers=tuple(readers),
         num_classes=count,
         pretrained=True,
         class_names=class_names_in(facts.metadata, count),
-        notes=tuple(notes),
+        notes=("The reference is run in onnxruntime alone: senseapp cannot read all of its operators.",),
     )
+
+
+def _noise(file: ForeignFile, shape: Sequence[int]) -> Tensor:
+    return torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
 
 
 __all__ = [
@@ -397,6 +443,6 @@ __all__ = [
     "as_shares",
     "is_runtime_file",
     "kind_of_outputs",
-    "outputs_for",
+    "read_as",
     "shape_problem",
 ]

@@ -1,0 +1,66 @@
+"""``read``: say how outputs, images and class numbers are read, before anything is measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from senseapp.cli.analyze import add_data_arguments, add_model_arguments
+from senseapp.cli.output import phases
+from senseapp.cli.run_arguments import data_from, model_from
+from senseapp.core.codec import encode
+from senseapp.core.errors import InvalidSpec, ReadingOpen
+from senseapp.core.files import replace_file
+from senseapp.records.spec import RunSpec, SensitivitySpec
+
+NAME = "read"
+SUMMARY = "Say how a network's outputs, its images and the class numbers of labels are read, and how that is known."
+EPILOG = """\
+Each part is followed by how it is known: by metadata of the file, by labels, by images, by a person, or only assumed.
+Where several readings fit and nothing decides, they are listed, and --choose takes one. --out writes the reading as
+JSON, which analyze and check take with --reading.
+
+exit status: 0 it is known, 2 it has to be chosen, or a file cannot be read
+
+examples:
+  python -m senseapp read --model onnx --checkpoint detector.onnx --task detection --data val --out reading.json
+  python -m senseapp read --model onnx --checkpoint detector.onnx --task detection --data val --choose 2 --out r.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``read``."""
+    add_model_arguments(parser.add_argument_group("model"), several=False)
+    add_data_arguments(parser.add_argument_group("images"))
+    parser.add_argument("--choose", type=int, metavar="N", help="take reading N of those that are listed")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the reading as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the reading in sentences, and write it; raises ReadingOpen where a person has to choose."""
+    if not arguments.model:
+        raise InvalidSpec("Say which model: --model NAME.")
+    spec = RunSpec(
+        model=model_from(arguments),
+        data=data_from(arguments),
+        sensitivity=SensitivitySpec(num_samples=arguments.samples),
+    )
+    from senseapp.measure.preparation_search import choose_preparation  # torch loads here
+    from senseapp.measure.reading_search import reading_of
+    from senseapp.networks.sources.load import load_model
+
+    with phases() as progress:
+        choice = choose_preparation(spec, progress=progress)
+        taken = choice.spec
+        if arguments.choose is not None:
+            if not 1 <= arguments.choose <= len(choice.trials):
+                raise InvalidSpec(f"--choose takes 1 to {len(choice.trials)}, the readings that were tried.")
+            taken = choice.trials[arguments.choose - 1].spec
+        reading = reading_of(taken, load_model(taken.model, progress=progress))
+    if choice.question and arguments.choose is None:
+        raise ReadingOpen(choice.asked)
+    for sentence in (*reading.sentences, *choice.notes):
+        print(sentence)
+    if arguments.out is not None:
+        replace_file(arguments.out, json.dumps(encode(reading), indent=1) + "\n")
