@@ -169,9 +169,9 @@ class PreparedImages:
         chosen.names = tuple(self.names[i] for i in indices)
         return chosen
 
-    def labels_as(self, order: int) -> PerImage | None:
-        """Return the labels as one of :attr:`label_orders` has them."""
-        return self.labels
+    def with_labels_as(self, order: int) -> PreparedImages:
+        """Return the same images with their annotations read by one of ``label_orders``, which comes first then."""
+        return self
 
     def normalised_as(self, preprocessing: Preprocessing) -> PreparedImages:
         """Return the same pictures in the same crop with the mean, std and channel order of ``preprocessing``."""

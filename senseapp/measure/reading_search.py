@@ -12,6 +12,7 @@ with the best one the order of channels and the fit: the figures differ least by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidInput, InvalidSpec
+from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec
 from senseapp.core.texts import plural, printable
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
@@ -37,13 +38,14 @@ from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, RunSpec
-from senseapp.tasks import Task, task_named
+from senseapp.tasks import PerImage, Task, task_named
 from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit, OutputReader, Reading
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
 _LARGE_SIDE = 320  # pixels
 _BATCH = 8  # images of a pass
 _LEAST_AGREEMENT = 0.4  # of answers to mirrored pictures, for these to be evidence
+_LEAST_RATIO = 1.25  # by which the best must agree more than the second
 _LEAST_VALUE = 0.02  # of the shown metric, below which almost nothing of what is labelled is found
 _LEAST_IMAGES = 8  # with labels, to choose by them
 _ASKED = 6  # candidates in a question
@@ -163,7 +165,7 @@ class _Search:
     task: Task
     data_roots: tuple[Path, ...]
     count: int
-    fitted: dict[Preprocessing, PreparedImages | None] = field(default_factory=dict)
+    fitted: dict[tuple[Preprocessing, int, str], PreparedImages] = field(default_factory=dict)
 
     def choose(self) -> PreparationChoice:
         """Return the choice; see :func:`choose_reading`."""
@@ -233,10 +235,12 @@ class _Search:
                 continue
             read = [raw if reader is None else reader(raw) for raw in raws]
             outputs = joined([stored(self.task.predictions(each)) for each in read])
-            for order in range(max(1, len(images.label_orders))):
-                departures = len(words) + place + order
-                one = _Candidate(data=data, reader=reader, order=order, words=words, departures=departures)
-                yield self._by_metric(one, outputs, images)
+            with suppress(InvalidDataset):  # no class numbers fit as many outputs
+                images = cast("PreparedImages", self._images(data, reader))
+                for order in range(max(1, len(images.label_orders))):
+                    departures = len(words) + place + order
+                    one = _Candidate(data=data, reader=reader, order=order, words=words, departures=departures)
+                    yield self._by_metric(one, outputs, images)
 
     def _readers(self, raws: Sequence[object]) -> Sequence[OutputReader | None]:
         """Return what may read the outputs of these images; of noise they may have looked otherwise."""
@@ -251,7 +255,7 @@ class _Search:
     # ---- evidence
 
     def _by_metric(self, candidate: _Candidate, outputs: Predictions, images: PreparedImages) -> _Scored:
-        metric, targets = METRICS[self.task.shown_metric], images.labels_as(candidate.order)
+        metric, targets = METRICS[self.task.shown_metric], _labels_as(images, candidate.order)
         assert targets is not None
 
         def value(predicted: Predictions, wanted: object) -> float:
@@ -299,18 +303,21 @@ class _Search:
             finally:
                 module.reader = reader
 
-    def _images(self, data: DataSpec) -> ImageSet | None:
-        """Return some of the images as ``data`` has them prepared; equal crops are computed once."""
-        wanted = effective_preprocessing(data, self.model.preprocessing)
-        crop = replace(wanted, mean=(), std=(), channel_order="rgb")
-        if crop not in self.fitted:
+    def _images(self, data: DataSpec, reader: OutputReader | None = None) -> ImageSet:
+        """Return some of the images as ``data`` has them prepared, with labels for the outputs that ``reader`` reads.
+
+        Equal crops with labels for as many outputs are read once.
+        """
+        reader = reader or next(iter(self.model.readers), None)
+        model = self.model
+        if reader is not None and reader.num_outputs:
+            named = model.class_names if len(model.class_names) == reader.num_outputs else ()
+            model = replace(model, num_classes=reader.num_outputs, background=reader.background, class_names=named)
+        wanted = effective_preprocessing(data, model.preprocessing)
+        key = replace(wanted, mean=(), std=(), channel_order="rgb"), model.num_classes, model.background
+        if key not in self.fitted:
             load = partial(
-                images_for,
-                self.model,
-                data,
-                task=self.task,
-                seed=self.spec.sensitivity.seed,
-                data_roots=self.data_roots,
+                images_for, model, data, task=self.task, seed=self.spec.sensitivity.seed, data_roots=self.data_roots
             )
             try:
                 images = load(num_samples=self.count)
@@ -318,9 +325,8 @@ class _Search:
                 images = load()
             if not isinstance(images, PreparedImages):
                 return images
-            self.fitted[crop] = images
-        found = self.fitted[crop]
-        return None if found is None else found.normalised_as(wanted)
+            self.fitted[key] = images
+        return self.fitted[key].normalised_as(wanted)
 
     # ---- the choice
 
@@ -353,7 +359,8 @@ class _Search:
         if len(scored) == 1:
             return self._choice(scored, scored[0], count, "fit", "")
         best, second = scored[0], scored[1]
-        if best.value >= _LEAST_AGREEMENT and _clearly_better(best.each, second.each, len(scored)):
+        is_far = best.value >= max(_LEAST_AGREEMENT, _LEAST_RATIO * second.value)
+        if is_far and _clearly_better(best.each, second.each, len(scored)):
             return self._choice(scored, best, count, "images", "")
         what = "outputs" if len({_key(each) for each in scored}) > 1 else "images"
         question = (
@@ -398,7 +405,7 @@ class _Search:
         }
 
     def _trial(self, scored: _Scored, all_scored: Sequence[_Scored], count: int) -> PreparationTrial:
-        candidate, images = scored.candidate, self._images(scored.candidate.data)
+        candidate, images = scored.candidate, self._images(scored.candidate.data, scored.candidate.reader)
         data, model = candidate.data, self.spec.model
         usual = effective_preprocessing(data, self.model.preprocessing)
         data = replace(
@@ -426,7 +433,7 @@ class _Search:
         parts = [", ".join(candidate.words) or self.model.prepared_as]
         if candidate.reader is not None and len({_key(each) for each in scored}) > 1:
             parts.append(candidate.reader.words)
-        orders, images = {each.candidate.order for each in scored}, self._images(candidate.data)
+        orders, images = {each.candidate.order for each in scored}, self._images(candidate.data, candidate.reader)
         if len(orders) > 1 and isinstance(images, PreparedImages):
             parts.append(f"classes {images.label_orders[candidate.order].words}")
         return "; ".join(parts)
@@ -440,6 +447,10 @@ class _Search:
     def _best_words(self, scored: Sequence[_Scored]) -> str:
         best = " · ".join(f"{self._title(each.candidate, scored)}: {self._result(each)}" for each in scored[:3])
         return f"The best of {plural(len(scored), 'reading')}: {best}."
+
+
+def _labels_as(images: PreparedImages, order: int) -> PerImage | None:
+    return images.with_labels_as(order).labels if order else images.labels
 
 
 def _key(scored: _Scored) -> str:

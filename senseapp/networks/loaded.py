@@ -78,6 +78,7 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     onnx: OpenedOnnx | None = None
     task: str = ""
+    background: str = "unknown"
 
 
 _SEED = 0  # so that a network with random weights is the same in every process

@@ -90,7 +90,7 @@ def test_size_normalisation_and_channel_order_are_found_together(trained, pictur
     choice = choose_preparation(asked(pictures))
     found = choice.spec
     assert found.model.img_size == NATIVE
-    assert found.data.channel_order == ("bgr" if bgr else "rgb")
+    assert found.data.channel_order == ("bgr" if bgr else "")
     assert (found.data.mean or OWN["mean"], found.data.std or OWN["std"]) == (values["mean"], values["std"])
     assert choice.chosen.correct >= 45
     assert not choice.guess
@@ -199,7 +199,7 @@ def test_settings_that_mean_nothing_are_refused(wrong):
 
 def test_settings_of_older_runs_are_read_as_given():
     old = dumps(RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))))
-    for name in ('"channel_order":"rgb",', '"preparation":"given",', '"chosen_by":[],'):
+    for name in ('"channel_order":"",', '"preparation":"given",', '"chosen_by":[],'):
         assert name in old
         old = old.replace(name, "")
     assert loads(old, RunSpec).data.preparation == "given"

@@ -291,7 +291,7 @@ def test_a_detector_for_images_that_are_no_square_is_read_as_it_was_recognised(t
     path = written(tmp_path / "detector.onnx", nodes, stored, shape=(1, 3, 96, 64), outputs=names)
     model = load_model(spec_of(path, task="detection"))
     assert model.num_classes == 3
-    assert any("4 maps of strides 8, 16, 32, 64" in note for note in model.notes)
+    assert any("maps of strides 8, 16, 32, 64" in note for note in model.notes)
     images = torch.rand(2, 3, 96, 64)
     rows = DETECTION.output(model.module(images))
     assert rows.shape[:2] == (2, 12 * 8 + 6 * 4 + 3 * 2 + 2 * 1)

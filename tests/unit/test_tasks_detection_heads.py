@@ -15,10 +15,9 @@ from senseapp.metrics.detection.detections import candidates_of, detections_of
 from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.preparation import UsualPreparation
-from senseapp.tasks.reading import UsualInput
 from senseapp.tasks.detection import DETECTION
-from senseapp.tasks.detection.heads import DetectorRows, HeadReader, read_heads
-from senseapp.tasks.detection.heads import decode, recognise
+from senseapp.tasks.detection.heads import DetectorRows, decode, head_readers, read_heads, recognise
+from senseapp.tasks.reading import UsualInput
 
 SIDE, CLASSES = 64, 3
 CELLS = 8 * 8 + 4 * 4 + 2 * 2
@@ -63,7 +62,7 @@ def test_four_and_classes_along_the_last_axis_as_yolov8_exports_them() -> None:
     values[0, PLACE] = torch.cat([centre(), torch.tensor([0.001, 0.9, 0.001])])
     heads = read_heads(values.transpose(1, 2).contiguous())
     assert_found(heads)
-    assert heads.layout == "84 boxes with 3 classes, centre, width and height."
+    assert heads.layout == "84 boxes (centre, width and height in pixels) with 3 classes"
     assert heads.rows.shape == (2, CELLS, 6 + CLASSES)
     assert (heads.rows[..., KIND] == RowKind.SIGMOID).all()
 
@@ -73,7 +72,7 @@ def test_five_and_classes_as_yolov5_exports_them() -> None:
     values[0, 7] = torch.cat([centre(), torch.tensor([0.9, 0.001, 1.0, 0.001])])
     heads = read_heads(values)
     assert_found(heads)
-    assert heads.layout == "252 boxes with 3 classes and an object's score, centre, width and height."
+    assert heads.layout == "252 boxes (centre, width and height in pixels) with 3 classes and an object's score"
 
 
 def test_shifts_in_cells_as_yolox() -> None:
@@ -110,7 +109,7 @@ def test_distributions_of_distances_as_yolov8() -> None:
     ]
     from_maps = read_heads(maps[::-1])  # in any order
     assert_found(from_maps)
-    assert from_maps.layout == "Maps of strides 8, 16 and 32: distances in 16 steps (DFL) and 3 classes, as of YOLOv8."
+    assert from_maps.layout == "maps of strides 8, 16, 32 with distances in 16 steps (DFL) and 3 classes, as of YOLOv8"
     torch.testing.assert_close(from_maps.rows, heads.rows)
 
 
@@ -122,7 +121,7 @@ def test_distances_by_stride_as_picodet() -> None:
     sides[0][0, PLACE] = distances(8)
     heads = read_heads([*classes, *sides])
     assert_found(heads)
-    assert heads.layout.startswith("4 maps of strides 8, 16, 32, 64: 3 classes and distances in 8 steps")
+    assert heads.layout.startswith("maps of strides 8, 16, 32, 64 with distances in steps and 3 classes")
 
 
 def test_anchored_maps_as_yolov5() -> None:
@@ -136,7 +135,7 @@ def test_anchored_maps_as_yolov5() -> None:
     maps[0][0, 1, 3, 3, 4:] = torch.tensor([sure(0.9), -7.0, 20.0, -7.0])
     heads = read_heads(maps)
     assert_found(heads)
-    assert heads.layout.startswith("Maps of strides 8, 16 and 32 with three anchors and 3 classes")
+    assert heads.layout.startswith("maps of strides 8, 16, 32 with three anchors")
     flat = [each.permute(0, 1, 4, 2, 3).reshape(2, -1, *each.shape[2:4]) for each in maps]
     torch.testing.assert_close(read_heads(flat).rows, heads.rows)
 
@@ -146,8 +145,10 @@ def test_a_softmax_with_corners_as_ssd() -> None:
     boxes = torch.tensor([0.1, 0.1, 0.4, 0.5]).expand(2, 50, 4).clone()
     shares[0, 9] = torch.tensor([0.05, 0.9, 0.03, 0.02])
     boxes[0, 9] = torch.tensor(WANTED) / SIDE
-    layout = recognise([boxes, shares], (SIDE, SIDE))
-    assert layout.sentence == "50 boxes (corners) with a softmax of 4 classes, the first the background."
+    (layout,) = recognise([boxes, shares], (SIDE, SIDE))
+    assert (
+        layout.words == "50 boxes (corners in shares of a side) with a softmax of 4 classes, the first the background"
+    )
     assert_found(DetectorRows(rows=decode([boxes, shares], layout), layout=""), label=1)
     with pytest.raises(UnsupportedModel, match="size of the input is not known"):
         read_heads([boxes, shares])
@@ -158,9 +159,10 @@ def test_a_softmax_whose_last_class_is_no_object_as_detr() -> None:
     boxes = torch.full((2, 20, 4), 0.5)
     logits[0, 4] = torch.tensor([-9.0, math.log(9.0), -9.0, 0.0])
     boxes[0, 4] = centre() / SIDE
-    layout = recognise([logits, boxes], (SIDE, SIDE))
+    (layout,) = recognise([logits, boxes], (SIDE, SIDE))
     assert (
-        layout.sentence == "20 boxes (centre, width and height) with a softmax of 4 classes, the last the background."
+        layout.words == "20 boxes (centre, width and height in shares of a side) with a softmax of 4 classes, the last "
+        "the background"
     )
     rows = decode([logits, boxes], layout)
     assert_found(DetectorRows(rows=rows, layout=""))
@@ -174,8 +176,8 @@ def test_boxes_are_told_from_the_logits_of_four_classes(boxes_first: bool) -> No
     boxes = torch.cat([corner, corner + sides], dim=2)
     logits = torch.randn(2, 50, 4, generator=generator) + torch.tensor([5.0, 0.0, 0.0, 0.0])
     pair = [boxes, logits] if boxes_first else [logits, boxes]
-    layout = recognise(pair, (SIDE, SIDE))
-    assert layout.sentence == "50 boxes (corners) with a softmax of 4 classes, the first the background."
+    (layout,) = recognise(pair, (SIDE, SIDE))
+    assert layout.words == "50 boxes (corners in pixels) with a softmax of 4 classes, the first the background"
     torch.testing.assert_close(decode(pair, layout)[..., :4], boxes)
 
 
@@ -183,8 +185,8 @@ def test_centre_maps() -> None:
     heat, sizes, offsets = rare(2, CLASSES, 8, 8), torch.ones(2, 2, 8, 8), torch.full((2, 2, 8, 8), 0.5)
     heat[0, LABEL, 3, 3] = 0.9
     sizes[0, :, 3, 3] = torch.tensor([24.0, 40.0]) / 8
-    layout = recognise([heat, offsets, sizes], (SIDE, SIDE))
-    assert layout.sentence == "A map of centres for each of 3 classes, with sizes and offsets, as of CenterNet."
+    (layout,) = recognise([heat, offsets, sizes], (SIDE, SIDE))
+    assert layout.words == "maps of centres for 3 classes, with sizes, as of CenterNet"
     assert_found(DetectorRows(rows=decode([heat, offsets, sizes], layout), layout=""))
 
 
@@ -202,10 +204,10 @@ def test_centre_maps_of_logarithms_are_those_of_a_loop_over_cells(order: tuple[i
     """Against the loop that CenterFace's authors publish, without its clipping to the picture."""
     heat, sizes, offsets, _ = maps = centerface()
     given = [maps[place] for place in order]
-    layout = recognise(given, (48, 32))
-    assert layout.sentence == (
-        "A map of centres for one class, with logarithms of heights and widths and offsets, as of CenterFace (of its 5 "
-        "points nothing is measured)."
+    (layout,) = recognise(given, (48, 32))
+    assert layout.words == (
+        "maps of centres for 1 class, with logarithms of heights and widths, as of CenterFace; further maps are not "
+        "read"
     )
     rows = decode(given, layout)
     for image, y, x in [(0, 0, 0), (0, 11, 7), (1, 3, 5)]:
@@ -221,7 +223,7 @@ def test_centre_maps_of_logarithms_are_those_of_a_loop_over_cells(order: tuple[i
 def test_sizes_that_no_picture_holds_as_logarithms_are_sizes() -> None:
     maps = centerface()
     maps[1] = maps[1] * 10  # cells
-    assert "with sizes and offsets, as of CenterNet" in recognise(maps, (48, 32)).sentence
+    assert "with sizes, as of CenterNet" in recognise(maps, (48, 32))[0].words
 
 
 def test_maps_of_several_other_widths_are_refused() -> None:
@@ -233,7 +235,7 @@ def test_maps_of_several_other_widths_are_refused() -> None:
 
 def test_a_layout_is_kept_where_values_leave_their_range() -> None:
     values = torch.cat([random_pixels(CELLS), rare(2, CELLS, CLASSES)], dim=2).transpose(1, 2).contiguous()
-    layout = recognise([values])
+    (layout,) = recognise([values])
     broken = values.clone()
     broken[:, 4:] = 1.7  # of a compressed network, whose sigmoid is not the last node
     assert decode([broken], layout).isfinite().all()
@@ -279,12 +281,12 @@ def test_a_reader_knows_the_size_of_images_that_are_no_square() -> None:
     height, width = 96, 64  # 12 x 8, 6 x 4, 3 x 2 and 2 x 1 cells
     counts = (96, 24, 6, 2)
     classes, sides = ([torch.zeros(2, count, wide) for count in counts] for wide in (CLASSES, 32))
-    reader = DETECTION.reader([*classes, *sides], (height, width))
+    reader = DETECTION.readers([*classes, *sides], (height, width))[0]
     for each in classes:
         each.fill_(0.001)
     classes[0][0, PLACE, LABEL] = 0.9
     sides[0][0, PLACE] = distances(8)
-    assert "4 maps of strides" in reader.sentence
+    assert "maps of strides 8, 16, 32, 64" in reader.words
     assert_found(read_heads(reader([*classes, *sides])))
 
 
@@ -292,9 +294,9 @@ def test_a_reader_decodes_what_is_rounded_as_it_decodes_the_original() -> None:
     """Shares that do not add up to 1 any more look like boxes, and boxes like their classes."""
     boxes = torch.rand(2, 50, 4).sort(dim=2).values * SIDE  # corners
     shares = torch.tensor([0.97, 0.01, 0.01, 0.01]).repeat(2, 50, 1)
-    reader = DETECTION.reader([boxes, shares], (SIDE, SIDE))
+    reader = DETECTION.readers([boxes, shares], (SIDE, SIDE))[0]
     rounded = [boxes, (shares * 20).round() / 20]  # 0.95, and 0 for the others
-    assert recognise(rounded, (SIDE, SIDE)).order != reader.layout.order
+    assert recognise(rounded, (SIDE, SIDE))[0].order != reader.layout.order
     rows = read_heads(reader(rounded)).rows
     assert set(rows[..., KIND].flatten().tolist()) == {RowKind.SOFTMAX}
     torch.testing.assert_close(rows[..., BOX], boxes)
@@ -303,19 +305,19 @@ def test_a_reader_decodes_what_is_rounded_as_it_decodes_the_original() -> None:
 def test_heads_of_a_known_family_say_how_pictures_are_prepared() -> None:
     """By the families' own code: YOLOX takes what OpenCV reads, ImageNet's mean and std are of none of them."""
     shifts = torch.cat([torch.rand(2, CELLS, 2), torch.zeros(2, CELLS, 2), rare(2, CELLS, CLASSES + 1)], dim=2)
-    yolox = HeadReader.of(shifts, (SIDE, SIDE)).usual_input
-    face = HeadReader.of(centerface(), (48, 32)).usual_input
+    yolox = head_readers(shifts, (SIDE, SIDE))[0].usual_input
+    face = head_readers(centerface(), (48, 32))[0].usual_input
     assert (yolox, face) == (
         UsualInput(family="YOLOX", to_bytes=True, channel_order="bgr"),
         UsualInput(family="CenterFace", to_bytes=True),
     )
     shape, none = (3, SIDE, SIDE), (0.0, 0.0, 0.0)
     usual = UsualPreparation(
-        preprocessing=Preprocessing(input_shape=shape, mean=none, std=(1.0,) * 3), words="", assumed=True
+        preprocessing=Preprocessing(input_shape=shape, mean=none, std=(1.0,) * 3), words="", evidence="assumed"
     )
     found = usual.of_family(yolox)
     assert found.preprocessing == Preprocessing(
         input_shape=shape, mean=none, std=(1 / 255,) * 3, channel_order="bgr", fit="letterbox"
     )
     assert found.words == "values from 0 to 255, channels in the order bgr"
-    assert replace(usual, assumed=False).of_family(yolox).preprocessing == usual.preprocessing
+    assert replace(usual, evidence="file").of_family(yolox).preprocessing == usual.preprocessing

@@ -59,6 +59,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         prepared_as=prepared.words,
         preparation_evidence=prepared.evidence,
         readers=readers,
+        background=reader.background if reader else "unknown",
         num_classes=num_outputs,
         pretrained=True,
         class_names=_class_names(opened, num_outputs),

@@ -36,7 +36,7 @@ def of_one_tensor(tensor: Tensor, size: tuple[int, int] | None, num_classes: int
         on_grid = square is not None and num_cells(square, STRIDES) == count
         if on_grid and square and width > DISTANCES and values.has_negatives(rows[..., :4]):
             yield _distributions(count, width, square, rows, anchors_last=anchors_last)
-        elif on_grid and square and not anchors_last and width > 5 and values.is_small(rows[..., :2]):
+        elif on_grid and square and not anchors_last and width > 5 and values.are_shifts(rows[..., :4]):
             yield _yolox(count, width, square, rows)
         else:
             yield from _decoded(rows, size, num_classes, on_grid=on_grid, anchors_last=anchors_last)

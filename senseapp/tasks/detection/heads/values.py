@@ -54,9 +54,12 @@ def has_negatives(values: Tensor) -> bool:
     return values.is_meta or bool(values.min() < 0)
 
 
-def is_small(values: Tensor) -> bool:
-    """Return whether places are shifts inside of a cell rather than pixels or shares of an image."""
-    return not values.is_meta and not is_probability(values) and bool(values.abs().median() < 4)
+def are_shifts(boxes: Tensor) -> bool:
+    """Return whether boxes (N, A, 4) are shifts inside of cells and logarithms, rather than pixels or shares."""
+    if boxes.is_meta or bool(boxes[..., :2].abs().median() >= 4):
+        return False
+    have_area = bool((boxes[..., 2:] > 0).all(dim=2).float().mean() > _NEARLY_ALL)
+    return not (have_area and is_probability(boxes))
 
 
 def scores_in(columns: Tensor) -> tuple[int, int]:

@@ -1,0 +1,153 @@
+"""Layout, preparation and class numbers of uploaded detectors and maps, found with labels, without, or asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from senseapp.cli.main import main
+from senseapp.core.codec import decode, encode
+from senseapp.core.errors import InvalidSpec, ReadingOpen
+from senseapp.measure.preparation_search import choose_preparation
+from senseapp.measure.reading_search import reading_of
+from senseapp.measure.session import Session
+from senseapp.metrics.detection import TASK as DETECTION
+from senseapp.networks.sources.load import load_model
+from senseapp.records.inputs import PreparationChoice
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, with_reading
+from senseapp.tasks.reading import Reading
+from tests.detector_exports import FORMS, exported_detector, shape_pictures
+
+BYTES = (1 / 255,) * 3
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shape_pictures(tmp_path_factory.mktemp("labelled"))
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shape_pictures(tmp_path_factory.mktemp("unlabelled"), 3, labelled=False)
+
+
+def asked(path: Path, images: Path) -> RunSpec:
+    return RunSpec(
+        model=ModelSpec(library="onnx", checkpoint=str(path), task=DETECTION),
+        data=DataSpec(kind="folder", path=str(images), preparation="auto"),
+        sensitivity=SensitivitySpec(mode="quick", layers=("nothing*",)),
+    )
+
+
+def figure(choice: PreparationChoice) -> str:
+    assert choice.chosen is not None
+    return choice.chosen.result
+
+
+@pytest.mark.parametrize("form", [*FORMS, "pair"])
+def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path, form: str) -> None:
+    """All forms hold the same boxes, so the right reading of each finds the same."""
+    wanted = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), labelled))
+    choice = choose_preparation(asked(exported_detector(tmp_path / "b.onnx", form, high=255.0), labelled))
+    assert choice.question == ""
+    assert (choice.spec.data.mean, choice.spec.data.std) == ((0.0,) * 3, BYTES)
+    assert figure(choice) == figure(wanted)
+    assert dict(choice.spec.data.evidence)["preparation"] == "labels"
+    model = load_model(choice.spec.model)
+    assert model.num_classes == 3 + (form == "pair")
+
+
+@pytest.mark.parametrize("form", ["columns", "object", "angle"])
+def test_boxes_before_columns_are_read_by_what_the_values_are(tmp_path: Path, labelled: Path, form: str) -> None:
+    path = exported_detector(tmp_path / "a.onnx", form, anchors_last=False)
+    wanted = choose_preparation(asked(exported_detector(tmp_path / "b.onnx", "columns"), labelled))
+    assert figure(choose_preparation(asked(path, labelled))) == figure(wanted)
+
+
+def test_without_labels_and_evidence_a_person_is_asked(tmp_path: Path, unlabelled: Path) -> None:
+    spec = asked(exported_detector(tmp_path / "a.onnx", "columns", high=255.0), unlabelled)
+    choice = choose_preparation(spec)
+    assert choice.question.startswith("It is not known how images of a.onnx are read")
+    assert {"values from 0 to 1", "values from 0 to 255"} <= {trial.title for trial in choice.trials}
+    with pytest.raises(ReadingOpen, match=r"--reading reading\.json"):
+        Session.open(spec)
+    chosen = next(trial.spec for trial in choice.trials if trial.title == "values from 0 to 255")
+    assert (chosen.data.preparation, chosen.data.std) == ("given", BYTES)
+
+
+def test_what_a_person_gives_is_kept(tmp_path: Path, unlabelled: Path) -> None:
+    spec = asked(exported_detector(tmp_path / "a.onnx", "columns", high=255.0), unlabelled)
+    given = replace(spec, data=replace(spec.data, mean=(0.0,) * 3, std=BYTES))
+    choice = choose_preparation(given)
+    assert choice.question == ""
+    assert dict(choice.spec.data.evidence)["preparation"] == "person"
+
+
+def test_labels_of_other_pictures_say_that_it_is_read_wrongly(tmp_path: Path, labelled: Path) -> None:
+    other = tmp_path / "shuffled"
+    (other / "images").mkdir(parents=True)
+    names = sorted(each.name for each in (labelled / "images").iterdir())
+    for name, source in zip(names, [*names[5:], *names[:5]], strict=True):
+        (other / "images" / name).write_bytes((labelled / "images" / source).read_bytes())
+    (other / "instances.json").write_bytes((labelled / "instances.json").read_bytes())
+    choice = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), other))
+    assert "probably read wrongly" in choice.question
+    assert choice.trials
+
+
+def test_metadata_of_ultralytics_decide_without_labels(tmp_path: Path, unlabelled: Path) -> None:
+    path = exported_detector(tmp_path / "a.onnx", "masks")
+    model = onnx.load(path)
+    for key, value in {"stride": "32", "task": "segment", "names": "{0: 'r', 1: 'g', 2: 'b'}"}.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    onnx.save(model, path)
+    choice = choose_preparation(asked(path, unlabelled))
+    assert choice.question == ""
+    loaded = load_model(choice.spec.model)
+    assert (loaded.num_classes, loaded.class_names) == (3, ("r", "g", "b"))
+    reading = reading_of(choice.spec, loaded)
+    assert (reading.mean, reading.std, reading.fit) == ((0.0,) * 3, (1.0,) * 3, "letterbox")
+    assert dict(reading.evidence)["preparation"] == "file"
+    assert any("32 further columns of each box not read" in sentence for sentence in reading.sentences)
+
+
+def test_a_reading_is_written_and_taken_by_commands(
+    tmp_path: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = exported_detector(tmp_path / "a.onnx", "columns", high=255.0)
+    command = ["read", "--model", "onnx", "--checkpoint", str(path), "--task", DETECTION, "--data", str(unlabelled)]
+    assert main(command) == 2
+    listed = capsys.readouterr().err
+    number = int(listed.partition("values from 0 to 255")[0].rpartition("[")[2].partition("]")[0])
+    out = tmp_path / "reading.json"
+    assert main([*command, "--choose", str(number), "--out", str(out)]) == 0
+    assert "values from 0 to 255" in capsys.readouterr().out
+    analyze = ["analyze", *command[1:], "--reading", str(out), "--compression", "sparsity", "--levels", "50"]
+    assert main([*analyze, "--mode", "quick", "--samples", "3", "--out", str(tmp_path / "run")]) == 0
+    out.write_text(out.read_text().replace("boxes and classes", "rings"))
+    assert main([*analyze, "--out", str(tmp_path / "other")]) == 2
+    assert "There is no layout 'rings'" in capsys.readouterr().err
+
+
+def test_a_reading_is_the_same_when_it_is_stored() -> None:
+    reading = Reading(task=DETECTION, class_map=(("a", 1),), evidence=(("layout", "labels"),))
+    assert decode(encode(reading), Reading) == reading
+    spec = with_reading(RunSpec(), replace(reading, task="classification", layout=""))
+    assert dict(spec.data.evidence) == {"layout": "person"}
+    with pytest.raises(InvalidSpec, match="none that outputs of this task can have"):
+        ModelSpec(library="onnx", checkpoint="a.onnx", task=DETECTION, layout="name=grid;num_classes=9999999999")
+
+
+def test_answers_to_mirrored_pictures_agree_only_for_answers_with_a_place() -> None:
+    from senseapp.tasks import CLASSIFICATION, SEGMENTATION
+
+    scores = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 4, 8, 6))).float()
+    assert SEGMENTATION.mirror_agreement(scores, scores.flip(3), 6) == pytest.approx([1.0] * 3)
+    assert max(SEGMENTATION.mirror_agreement(scores, scores, 6)) < 0.3
+    assert CLASSIFICATION.mirror_agreement(scores, scores, 6) == [0.0]
