@@ -83,7 +83,7 @@ class Detector(nn.Module):
 
 
 def exported_detector(path: Path, form: str, **how: float | bool) -> Path:
-    """Write a :class:`Detector` as an ONNX file for any number of images, and return its path."""
+    """Write a :class:`Detector` as an ONNX file for one image at a time, and return its path."""
     names = ["logits", "boxes"] if form == "pair" else ["rows"]
     file = io.BytesIO()
     with warnings.catch_warnings():
@@ -95,7 +95,6 @@ def exported_detector(path: Path, form: str, **how: float | bool) -> Path:
             dynamo=False,
             input_names=["images"],
             output_names=names,
-            dynamic_axes={name: {0: "batch"} for name in ("images", *names)},
         )
     path.write_bytes(file.getvalue())
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
+from torch import nn
 
 from senseapp.cli.main import main
 from senseapp.core.codec import decode, encode
@@ -151,3 +154,66 @@ def test_answers_to_mirrored_pictures_agree_only_for_answers_with_a_place() -> N
     assert SEGMENTATION.mirror_agreement(scores, scores.flip(3), 6) == pytest.approx([1.0] * 3)
     assert max(SEGMENTATION.mirror_agreement(scores, scores, 6)) < 0.3
     assert CLASSIFICATION.mirror_agreement(scores, scores, 6) == [0.0]
+
+
+class Colours(nn.Module):
+    """A class for each of four colours, in one of the forms of segmentation networks."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.layer = form, nn.Conv2d(3, 4, 1)
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.tensor(PALETTE / 255.0)[:, :, None, None].float() * 20)
+            self.layer.bias.copy_(-self.layer.weight.square().sum(dim=(1, 2, 3)) / 40)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores = self.layer(images)
+        return {
+            "first": lambda: scores,
+            "last": lambda: scores.permute(0, 2, 3, 1),
+            "numbers": lambda: scores.argmax(1),
+            "numbers with a channel": lambda: scores.argmax(1, keepdim=True),
+            "float numbers": lambda: scores.argmax(1).float(),
+            "numbers of the last axis": lambda: scores.permute(0, 2, 3, 1).argmax(3),
+        }[self.form]()
+
+
+PALETTE = np.array([[60, 60, 60], [130, 60, 60], [60, 130, 60], [60, 60, 130]])
+
+
+@pytest.mark.parametrize(
+    "form", ["first", "last", "numbers", "numbers with a channel", "float numbers", "numbers of the last axis"]
+)
+def test_maps_of_any_layout_give_the_same_figure(tmp_path: Path, form: str) -> None:
+    generator = np.random.default_rng(0)
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    for place in range(12):
+        mask = generator.integers(0, 4, (6, 8)).repeat(8, 0).repeat(8, 1).astype(np.uint8)  # 48 x 64
+        noisy = PALETTE[np.where(generator.random(mask.shape) < 0.1, generator.integers(0, 4, mask.shape), mask)]
+        Image.fromarray(noisy.astype(np.uint8)).save(tmp_path / "images" / f"{place}.png")
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{place}.png")
+    file = io.BytesIO()
+    axes = {"images": {0: "batch"}, "map": {0: "batch"}}
+    torch.onnx.export(
+        Colours(form), (torch.zeros(1, 3, 48, 64),), file, dynamo=False, input_names=["images"], output_names=["map"],
+        dynamic_axes=axes,
+    )  # fmt: skip
+    path = tmp_path / "colours.onnx"
+    path.write_bytes(file.getvalue())
+    spec = RunSpec(
+        model=ModelSpec(library="onnx", checkpoint=str(path), task="segmentation"),
+        data=DataSpec(kind="folder", path=str(tmp_path), preparation="auto"),
+    )
+    choice = choose_preparation(spec)
+    assert choice.question == ""
+    assert choice.spec.data.std == (1.0,) * 3
+    images = [np.asarray(Image.open(tmp_path / "images" / f"{place}.png")) for place in range(12)]
+    masks = [np.asarray(Image.open(tmp_path / "masks" / f"{place}.png")) for place in range(12)]
+    found = [np.abs(each[:, :, None] - PALETTE).sum(3).argmin(2) for each in images]
+    shares = [
+        sum(((a == k) & (b == k)).sum() for a, b in zip(found, masks, strict=True))
+        / sum(((a == k) | (b == k)).sum() for a, b in zip(found, masks, strict=True))
+        for k in range(4)
+    ]
+    assert figure(choice) == f"Mean IoU {100 * np.mean(shares):.1f} %"

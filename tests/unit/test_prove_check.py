@@ -29,6 +29,7 @@ from senseapp.tasks import task_named
 from senseapp.views.report.check import build_check_page
 from senseapp.views.words.check import operator_rows
 from tests.cases import first_of
+from tests.detector_exports import exported_detector, shape_pictures
 
 CLASSIFICATION = task_named("classification")
 BY_NAME = {pair.name: pair for pair in PAIRS}
@@ -297,3 +298,28 @@ def test_pixels_are_given_to_files_that_take_them(shop: Workshop) -> None:
     assert outcome.report.bound.delta == 0
     assert "gets pixels from 0 to 255" in " ".join(outcome.report.candidate.notes)
     assert np.isfinite(outcome.report.size_ratio)
+
+
+def test_a_pair_of_classes_and_boxes_is_compared_by_both(tmp_path: Path) -> None:
+    """Boxes that are all moved lose every object, though no class score changes."""
+    data = shape_pictures(tmp_path / "data")
+    reference = exported_detector(tmp_path / "pair.onnx", "pair")
+    spec = DataSpec(kind="folder", path=str(data), mean=(0.0,) * 3, std=(1.0,) * 3, preparation="auto")
+
+    def changed(name: str, amount: float) -> CheckReport:
+        model = onnx.load(reference)
+        maker = next(node for node in model.graph.node if "boxes" in node.output)
+        maker.output[0] = "inner"
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(amount), "amount"))
+        model.graph.node.append(onnx.helper.make_node("Add", ["inner", "amount"], ["boxes"]))
+        onnx.save(model, tmp_path / name)
+        sides = [
+            ModelSpec(library="onnx", checkpoint=str(each), task="detection") for each in (reference, tmp_path / name)
+        ]
+        return check_files(CheckSpec(reference=sides[0], candidate=sides[1], data=spec, metric="map50", max_drop=0.01))
+
+    same, moved = changed("same.onnx", 0.0), changed("moved.onnx", 0.4)
+    assert same.changes[0].delta == 0
+    assert not moved.holds
+    found = {change.metric: change for change in moved.changes}["map50"]
+    assert (found.baseline > 0.2, found.value < 0.05) == (True, True)
