@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         sensitivity=SensitivitySpec(num_samples=arguments.samples),
     )
     from senseapp.measure.preparation_search import choose_preparation  # torch loads here
-    from senseapp.measure.reading_search import reading_of
+    from senseapp.measure.readings import reading_of
     from senseapp.networks.sources.load import load_model
 
     with phases() as progress:

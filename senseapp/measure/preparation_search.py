@@ -320,6 +320,7 @@ class _PreparationSearch:
             verdict=verdict(taken, trials[id(own)], tried),
             subject=tried.subject,
             caveats=tuple(self._caveats()),
+            question=self._question(chosen, taken),
         )
         settled = replace(
             taken.spec,
@@ -353,6 +354,20 @@ class _PreparationSearch:
             num_images=len(answers.loss),
             correct=answers.num_correct,
             score=answers.mean_loss if answers.correct is not None else -answers.mean_loss,
+        )
+
+    def _question(self, chosen: PreparationCandidate, taken: PreparationTrial) -> str:
+        """Return that the model was probably read wrongly, where its answers hardly fit the labels; else empty."""
+        scores, few = np.concatenate(self._scores[chosen.key]), taken.num_images < _FIRST_IMAGES
+        if self._labels is None or few or self._orders_only or not self._load(chosen.model).pretrained:
+            return ""
+        labels = self._labels_of(chosen)[: len(scores)]
+        if len(np.unique(labels)) < 2 or tells_classes_apart(scores, labels, significance=SIGNIFICANCE):
+            return ""
+        return (
+            f"The original does no better than chance: {taken.result}, so it was probably read wrongly. Say how images "
+            "are prepared and what labels mean, or bring other images; to measure all the same, choose one of these "
+            "readings."
         )
 
     def _caveats(self) -> Iterator[str]:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec
-from senseapp.core.texts import plural, printable
+from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_candidates import NORMALISATIONS
@@ -39,7 +39,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, RunSpec
 from senseapp.tasks import PerImage, Task, task_named
-from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit, OutputReader, Reading
+from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit, OutputReader
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
 _LARGE_SIDE = 320  # pixels
@@ -102,60 +102,6 @@ def choose_reading(
         count=_FEW_IMAGES if side > _LARGE_SIDE else _IMAGES,
     )
     return search.choose()
-
-
-def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
-    """Return how a run with these settings reads outputs, images and class numbers, and how each is known."""
-    task, data = task_named(spec.model.task), spec.data
-    how, known = effective_preprocessing(data, model.preprocessing), dict(data.evidence)
-    reader = model.readers[0] if model.readers else None
-    given = bool(data.mean or data.std)
-    evidence: dict[str, Evidence] = {
-        "task": "person" if model.onnx is not None else "library",
-        "layout": known.get("layout", "fit" if model.onnx is not None else "library"),
-        "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
-        "classes": known.get("classes", "person" if data.class_map else "fit"),
-    }
-    classes = plural(model.num_classes, task.label_words[0], task.label_words[1])
-    words = {
-        "task": task.label,
-        "layout": reader.words if reader is not None else task.output_title.lower(),
-        "preparation": preparation_words(how),
-        "classes": f"{classes} of the model" + (f"; labels: {_map_words(data.class_map)}" if data.class_map else ""),
-    }
-    return Reading(
-        task=spec.model.task,
-        outputs=model.onnx.outputs if model.onnx is not None else (),
-        layout=reader.key if reader is not None else "",
-        input_shape=how.input_shape,
-        mean=how.mean,
-        std=how.std,
-        crop_pct=how.crop_pct,
-        fit=cast("Fit", how.fit),
-        channel_order=cast("ChannelOrder", how.channel_order),
-        class_map=data.class_map,
-        evidence=tuple(evidence.items()),
-        words=tuple(words.items()),
-    )
-
-
-def preparation_words(how: Preprocessing) -> str:
-    """Return a preparation in words: size, range of values, order of channels, fit."""
-    channels, height, width = how.input_shape
-    named = {
-        tuple(map(tuple, (channel_statistics(each, channels) for each in values))): words
-        for words, values in NORMALISATIONS.items()
-    }
-    texts = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
-    values = named.get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
-    order = f", {how.channel_order.upper()}" if channels > 1 else ""
-    fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
-    return f"{width} × {height} pixels, {values}{order}, {fit}"
-
-
-def _map_words(class_map: Sequence[tuple[str, int]]) -> str:
-    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_ASKED])
-    return shown + (" and others" if len(class_map) > _ASKED else "")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,13 +229,8 @@ class _Search:
             read = [one if reader is None else reader(one) for one in (raw, mirrored)]
             each += self.task.mirror_agreement(read[0], read[1], batch.shape[3])
         found = np.array(each)
-        return _Scored(
-            candidate=candidate,
-            value=float(np.nan_to_num(found).mean()) if len(found) else 0.0,
-            each=found,
-            by_chance=np.zeros_like(found),
-            labelled=False,
-        )
+        none = np.zeros_like(found)
+        return _Scored(candidate=candidate, value=float(found.mean()), each=found, by_chance=none, labelled=False)
 
     def _raw(self, batch: Tensor) -> object:
         """Return outputs of the network before any layout."""

@@ -21,7 +21,7 @@ from senseapp.measure.plan import Layout, settle_kernels, split
 from senseapp.measure.preparation_search import choose_class_order, choose_preparation
 from senseapp.measure.quick.scan import Preview, quick_scan
 from senseapp.measure.quick.true_passes import correction_note
-from senseapp.measure.reading_search import reading_of
+from senseapp.measure.readings import reading_of
 from senseapp.measure.reuse import arithmetic_of, content_key, images_in_span, reusable
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS, divergence_among, primary_among

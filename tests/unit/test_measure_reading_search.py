@@ -17,7 +17,7 @@ from senseapp.cli.main import main
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidSpec, ReadingOpen
 from senseapp.measure.preparation_search import choose_preparation
-from senseapp.measure.reading_search import reading_of
+from senseapp.measure.readings import reading_of
 from senseapp.measure.session import Session
 from senseapp.metrics.detection import TASK as DETECTION
 from senseapp.networks.sources.load import load_model

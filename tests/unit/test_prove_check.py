@@ -20,7 +20,7 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.check import check_files
 from senseapp.prove.check.limits import loss_bound, loss_limit, time_limit
-from senseapp.prove.check.sides import PROBABILITIES, SIGMOIDS, kind_of_outputs
+from senseapp.prove.check.outputs import PROBABILITIES, SIGMOIDS, kind_of_outputs
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median

@@ -12,7 +12,7 @@ from senseapp.core.texts import plural
 from senseapp.metrics.predictions import joined
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from senseapp.networks.network import Network, in_calls
-from senseapp.prove.check.sides import as_shares
+from senseapp.prove.check.outputs import as_shares
 from senseapp.prove.judge import Judgement
 from senseapp.tasks import Task
 

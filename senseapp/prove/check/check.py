@@ -31,17 +31,8 @@ from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.causes import likely_causes
 from senseapp.prove.check.layers import parting_of_layers
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
-from senseapp.prove.check.sides import (
-    ComparedFile,
-    Interpreted,
-    NotComparable,
-    OpenSide,
-    SideOpener,
-    is_runtime_file,
-    kind_of_outputs,
-    read_as,
-    shape_problem,
-)
+from senseapp.prove.check.outputs import ComparedFile, Interpreted, kind_of_outputs, read_as
+from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_runtime_file, shape_problem
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting

@@ -1,0 +1,71 @@
+"""The reading of a run: how outputs, images and class numbers are read, in settings and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from senseapp.core.texts import plural, printable
+from senseapp.data.images import effective_preprocessing
+from senseapp.measure.preparation_candidates import NORMALISATIONS
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.sources.building import channel_statistics
+from senseapp.records.spec import RunSpec
+from senseapp.tasks import task_named
+from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
+
+_SHOWN = 6  # labels with their outputs in a sentence
+
+
+def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
+    """Return how a run with these settings reads outputs, images and class numbers, and how each is known."""
+    task, data = task_named(spec.model.task), spec.data
+    how, known = effective_preprocessing(data, model.preprocessing), dict(data.evidence)
+    reader = model.readers[0] if model.readers else None
+    given = bool(data.mean or data.std)
+    evidence: dict[str, Evidence] = {
+        "task": "person" if model.onnx is not None else "library",
+        "layout": known.get("layout", "fit" if model.onnx is not None else "library"),
+        "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
+        "classes": known.get("classes", "person" if data.class_map else "fit"),
+    }
+    classes = plural(model.num_classes, task.label_words[0], task.label_words[1])
+    words = {
+        "task": task.label,
+        "layout": reader.words if reader is not None else task.output_title.lower(),
+        "preparation": preparation_words(how),
+        "classes": f"{classes} of the model" + (f"; labels: {_map_words(data.class_map)}" if data.class_map else ""),
+    }
+    return Reading(
+        task=spec.model.task,
+        outputs=model.onnx.outputs if model.onnx is not None else (),
+        layout=reader.key if reader is not None else "",
+        input_shape=how.input_shape,
+        mean=how.mean,
+        std=how.std,
+        crop_pct=how.crop_pct,
+        fit=cast("Fit", how.fit),
+        channel_order=cast("ChannelOrder", how.channel_order),
+        class_map=data.class_map,
+        evidence=tuple(evidence.items()),
+        words=tuple(words.items()),
+    )
+
+
+def preparation_words(how: Preprocessing) -> str:
+    """Return a preparation in words: size, range of values, order of channels, fit."""
+    channels, height, width = how.input_shape
+    named = {
+        tuple(map(tuple, (channel_statistics(each, channels) for each in values))): words
+        for words, values in NORMALISATIONS.items()
+    }
+    texts = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
+    values = named.get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
+    order = f", {how.channel_order.upper()}" if channels > 1 else ""
+    fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
+    return f"{width} × {height} pixels, {values}{order}, {fit}"
+
+
+def _map_words(class_map: Sequence[tuple[str, int]]) -> str:
+    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_SHOWN])
+    return shown + (" and others" if len(class_map) > _SHOWN else "")

@@ -1,0 +1,171 @@
+"""Outputs of files that are compared: which are read, by what layout, and how they become class scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.network import Abilities, Network
+from senseapp.runtimes.foreign import ForeignFile, shape_text
+from senseapp.tasks import Task
+from senseapp.tasks.classification import Classification
+from senseapp.tasks.reading import OutputReader
+
+_SMALLEST = 1e-7  # probability whose logarithm is still taken
+_SUM = 0.02  # of probabilities that were rounded on the way, away from 1
+_SLACK = 0.01  # of rounded probabilities beyond 0 and 1
+PIXELS = 255.0
+"""Of 8 bits, the value of white."""
+_LIKELY = ("logit", "prob", "score", "class", "cls", "pred", "softmax", "output")
+
+
+class ComparedFile:
+    """A file of a runtime as a :class:`~senseapp.networks.network.Network` for images prepared as the reference's are.
+
+    Files that take whole numbers get pixels from 0 to 255 instead. ``reader`` makes of each output what its task reads.
+    """
+
+    def __init__(self, file: ForeignFile, preprocessing: Preprocessing, reader: OutputReader | None = None) -> None:
+        self.file, self._preprocessing, self.reader = file, preprocessing, reader
+
+    @property
+    def abilities(self) -> Abilities:
+        """A file only runs."""
+        return self.file.abilities
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call computes; fewer are filled up."""
+        return self.file.fixed_batch
+
+    def given(self, batch: Tensor) -> Tensor:
+        """Return images as values that the file takes, still float32 (N, C, H, W)."""
+        if not self.file.facts.takes_pixels:
+            return batch
+        return (as_shares(batch, self._preprocessing) * PIXELS).round().clamp(0, PIXELS)
+
+    def raw(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch`` as the file has them."""
+        return self.file.run(self.given(batch.detach().cpu()))
+
+    def run(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch`` as its task reads them."""
+        return self.raw(batch) if self.reader is None else self.reader(self.raw(batch))
+
+
+def as_shares(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Return normalised images (N, C, H, W) as brightness from 0 to 1."""
+    mean, std = (torch.tensor(each).view(1, -1, 1, 1) for each in (preprocessing.mean, preprocessing.std))
+    return batch * std + mean
+
+
+@dataclass(frozen=True, slots=True)
+class OutputKind:
+    """Transform of a network's outputs to class scores."""
+
+    note: str
+    scores: Callable[[Tensor], Tensor]
+
+
+def _log(values: Tensor) -> Tensor:
+    return values.double().clamp_min(_SMALLEST).log()
+
+
+def _logit(values: Tensor) -> Tensor:
+    return values.double().clamp(_SMALLEST, 1 - _SMALLEST).logit()
+
+
+PROBABILITIES = OutputKind("It returns probabilities; their logarithms are compared as class scores.", _log)
+SIGMOIDS = OutputKind("It returns a probability for each output; their logits are compared.", _logit)
+
+
+def kind_of_outputs(task: Task, raw: object, like: OutputKind | None = None) -> OutputKind | None:
+    """Return what raw outputs of some images are read as; None for scores as they are.
+
+    ``like`` is what those of the reference are: rounded probabilities need not sum to 1.
+    """
+    if not isinstance(raw, Tensor) or (not isinstance(task, Classification) and not task.several_labels):
+        return None
+    values = raw.double()
+    if not bool(values.isfinite().all()) or bool(((values < -_SLACK) | (values > 1 + _SLACK)).any()):
+        return None
+    if task.several_labels or values.ndim < 2 or values.shape[1] == 1:
+        return SIGMOIDS
+    sums = bool(((values.sum(dim=1) - 1).abs() <= _SUM).all())
+    return PROBABILITIES if sums or like is PROBABILITIES else None
+
+
+class Interpreted:
+    """A network whose outputs are brought to class scores."""
+
+    def __init__(self, network: Network, kind: OutputKind) -> None:
+        self._network, self._kind = network, kind
+
+    @property
+    def abilities(self) -> Abilities:
+        """Those of the network."""
+        return self._network.abilities
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """That of the network."""
+        return self._network.fixed_batch
+
+    def run(self, batch: Tensor) -> object:
+        """Return the scores for ``batch``."""
+        found = self._network.run(batch)
+        assert isinstance(found, Tensor)
+        return self._kind.scores(found).float()
+
+
+def read_as(
+    task: Task, network: ComparedFile, images: Tensor, *, num_classes: int = 0, like: ComparedFile | None = None
+) -> Sequence[OutputReader]:
+    """Choose the first outputs of a file that ``task`` can read, all together or one alone, and what reads them.
+
+    Outputs that are shaped as those of the reference, ``like``, come first, and are read as they are.
+
+    Returns:
+        All that could read the outputs that were chosen.
+
+    Raises:
+        UnsupportedModel: it can read none; the message lists them.
+    """
+    facts, size = network.file.facts, (images.shape[2], images.shape[3])
+    names = tuple(name for name, _ in facts.outputs)
+    wanted = None if like is None else _shapes(like.raw(images))
+    found: list[tuple[tuple[str, ...], Sequence[OutputReader]]] = []
+    for chosen in dict.fromkeys((network.file.output_names, names, *((name,) for name in sorted(names, key=_rank)))):
+        network.file.choose(chosen)
+        raw = network.raw(images)
+        if like is not None and _shapes(raw) == wanted:
+            network.reader = like.reader
+            return () if like.reader is None else (like.reader,)
+        try:
+            readers = task.readers(raw, size, num_classes)
+            task.check_output(readers[0](raw) if readers else raw, len(images))
+        except UnsupportedModel:
+            continue
+        found.append((chosen, readers))
+    if not found:
+        network.file.choose(names)
+        listed = ", ".join(f"“{name}” {shape_text(shape)}" for name, shape in facts.outputs[:8])
+        raise UnsupportedModel(f"No output of the file is one of {task.label.lower()}: {listed}. Choose another task.")
+    chosen, readers = found[0]
+    network.file.choose(chosen)
+    network.reader = next(iter(readers), None)
+    return readers
+
+
+def _rank(name: str) -> int:
+    return 0 if any(word in name.lower() for word in _LIKELY) else 1
+
+
+def _shapes(raw: object) -> list[tuple[int, ...]]:
+    parts = raw if isinstance(raw, list | tuple) else [raw]
+    return [tuple(getattr(each, "shape", ())) for each in parts]
