@@ -79,7 +79,10 @@ class Annotations:
         decode = DECODERS.decoded if foreign else decoded_picture
         try:
             with decode(file, "index", budget) as decoded:
-                return self._placed(lambda: np.asarray(decoded.picture), geometry)
+                values = np.asarray(decoded.picture)
+                if values.ndim == 3 and not reader.colours:
+                    raise Unreadable("colours instead of class numbers")
+                return self._placed(lambda: values, geometry)
         except Unreadable as reason:
             return type(reason)(f"its {reader.words[0]}: {reason}")
 
@@ -119,7 +122,9 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
         ) from error
     entries = {picture: contents.entry(file) for picture, file in found.files.items()}
     contents.set_aside((*found.files.values(), *found.no_pictures))
-    return Annotations(reader, found, {picture: entry for picture, entry in entries.items() if entry is not None})
+    return Annotations(
+        found.reader or reader, found, {picture: entry for picture, entry in entries.items() if entry is not None}
+    )
 
 
 def set_masks_aside(contents: Contents) -> tuple[str, ...]:

@@ -181,7 +181,7 @@ def _prepared(found: Decoded, transform: EvalTransform | None, orientation: int 
 
 
 def _label_image(image: Image.Image) -> Decoded:
-    """Return the values of a label image as they are stored: the indices of a palette, not its colours."""
+    """Return the values of a label image as they are stored: grey, the indices of a palette, or colours."""
     with image:
         if image.format in _LOSSY:
             raise Unreadable(f"a {image.format} file, which may change class numbers")
@@ -190,6 +190,8 @@ def _label_image(image: Image.Image) -> Decoded:
         colours = sum(band != "A" for band in image.getbands())
     if values.ndim == 3 and bool((values[..., :colours] == values[..., :1]).all()):  # grey, stored as colours
         values = values[..., 0]
+    if values.ndim == 3 and colours == 3 and values.dtype == np.uint8 and image.mode.startswith("RGB"):
+        return Decoded(picture=Image.fromarray(values[..., :3]), size=image.size, remarks=())
     if values.ndim != 2 or values.dtype.kind not in "bui":
         raise Unreadable("colours instead of class numbers")
     if values.dtype.kind != "b" and (int(values.min()) < 0 or int(values.max()) > _LARGEST_CLASS):

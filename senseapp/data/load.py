@@ -25,6 +25,7 @@ from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, SHAPE_NAMES, WITHOUT_LABELS, DataSpec
 from senseapp.tasks import Task
+from senseapp.tasks.class_numbers import Background
 
 Split: TypeAlias = Literal["train", "heldout"]
 
@@ -104,6 +105,7 @@ def load_images(
     seed: int = 0,
     data_roots: Sequence[Path] = (),
     class_names: tuple[str, ...] = (),
+    background: Background = "unknown",
     with_labels: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ImageSet:
@@ -119,6 +121,7 @@ def load_images(
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
         class_names: of the model, by index, to recognise folders by; empty where unknown.
+        background: which of its outputs says that there is no object.
         with_labels: False reads none, for a model whose classifier knows no classes.
         progress: told one sentence now and then while images are downloaded; it may raise to give up.
 
@@ -132,6 +135,7 @@ def load_images(
         task=task,
         num_classes=num_classes,
         class_names=class_names,
+        background=background,
         num_samples=num_samples,
         seed=seed,
         data_roots=tuple(data_roots),
@@ -162,6 +166,7 @@ def images_for(
         seed=seed,
         data_roots=data_roots,
         class_names=model.class_names,
+        background=model.background,
         with_labels=with_labels and not model.fresh_head,
         progress=progress,
     )
@@ -190,6 +195,7 @@ def load_named(
         task=task,
         num_classes=num_classes,
         class_names=(),
+        background="unknown",
         num_samples=None,
         seed=0,
         data_roots=tuple(data_roots),

@@ -135,7 +135,7 @@ class PictureDecoder:
         if "unreadable" in answer:
             raise Unreadable(answer["unreadable"])
         width, height = answer["sent"]
-        kind = mode if mode == "RGB" else "L"
+        kind = "RGB" if mode == "RGB" or (mode == "index" and answer["colours"]) else "L"
         picture, *more = (_received(stdout, kind, (width, height)) for _ in range(answer["pictures"]))
         return Decoded(
             picture=picture,
@@ -268,6 +268,7 @@ def _send(decoded: Decoded, answers: IO[bytes]) -> None:
     width, height = pictures[0].size
     geometry = decoded.geometry and asdict(decoded.geometry)
     told = {"size": decoded.size, "remarks": decoded.remarks, "depth": decoded.depth, "geometry": geometry}
+    told["colours"] = pictures[0].mode == "RGB"
     _write_line(answers, told | {"sent": [width, height], "pictures": len(pictures)})
     for picture in pictures:
         rows = max(1, _BAND_BYTES // (width * len(picture.mode)))

@@ -28,7 +28,8 @@ from senseapp.data.reading import read_drawn, require_readable
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import MULTILABEL, Targets, Task, WrittenLabels
+from senseapp.tasks import MULTILABEL, FittedAnnotations, Targets, Task, WrittenLabels
+from senseapp.tasks.class_numbers import Background, ModelClasses
 
 _SIDES = (96, 160)
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
@@ -82,6 +83,7 @@ class ImageRequest:
     task: Task
     num_classes: int
     class_names: tuple[str, ...]
+    background: Background
     num_samples: int | None
     seed: int
     data_roots: tuple[Path, ...]
@@ -223,15 +225,20 @@ def _image_set(
     """Put the drawn pictures into the order of their names."""
     chosen = sorted([index for index in order if index in drawn.rows][: request.num_samples])
     labels = None if targets.values is None else chosen_of(targets.values, chosen)
+    fitted: FittedAnnotations | None = None
     if arrangement.annotations is not None:
         fitted = request.task.fitted(
             drawn.targets(chosen),
-            arrangement.annotations.found.names,
-            output_names=request.class_names,
-            num_outputs=request.task.outputs_of_head(request.num_classes),
+            arrangement.annotations.found,
+            ModelClasses(
+                num_outputs=request.task.outputs_of_head(request.num_classes),
+                names=request.class_names,
+                background=request.background,
+            ),
+            request.spec.class_map,
         )
-        labels = fitted.values
-        targets = replace(targets, names=fitted.names, notes=(*targets.notes, *fitted.notes))
+        labels, notes = fitted.values, (*targets.notes, *fitted.notes)
+        targets = replace(targets, names=fitted.names, notes=notes, orders=fitted.orders)
     return PreparedImages(
         drawn.pixels,
         request.preprocessing,
@@ -243,6 +250,8 @@ def _image_set(
         picture_size=drawn.usual_size,
         num_marked=drawn.num_marked,
         label_orders=targets.orders,
+        written=fitted and fitted.written,
+        read_as=fitted and fitted.read_as,
     )
 
 

@@ -91,7 +91,8 @@ def choose_class_order(
 
     Where only one order fits the labels, or the user has confirmed one, ``spec`` is unchanged.
     """
-    if spec.data.class_map or not isinstance(images, PreparedImages) or not images.label_orders:
+    by_answers = task_named(spec.model.task).prepared_by_answers
+    if not by_answers or spec.data.class_map or not isinstance(images, PreparedImages) or not images.label_orders:
         return PreparationChoice(spec=spec)
     progress("Choosing the class order")
     return _PreparationSearch(

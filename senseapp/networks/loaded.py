@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.reading import Evidence, OutputReader
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class LoadedModel:
         notes: sentences for the user (adapted head, weights that are not finite).
         onnx: the ONNX file that the network was built from, with the tensor of each parameter; None for others.
         task: one of :data:`senseapp.tasks.TASKS` that its output is known to be made for; empty where nothing says.
+        background: of a detector, which of its classes says that there is no object.
     """
 
     module: nn.Module
@@ -78,7 +80,7 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     onnx: OpenedOnnx | None = None
     task: str = ""
-    background: str = "unknown"
+    background: Background = "unknown"
 
 
 _SEED = 0  # so that a network with random weights is the same in every process

@@ -105,7 +105,10 @@ class AnnotationFiles:
         no_pictures: further files with the name of an image format that are none to measure on.
         choices: files and folders that a person may choose in place of those that were taken; see ``chosen`` of
             :class:`Listing`.
-        names: of the classes, by index, where files say them.
+        names: of the classes, by index, where files say them; an empty one where a number has none.
+        used: how many annotated pictures have each class, as far as that is known.
+        numbered: whether files write the numbers of ``names``; else these are in alphabetical order.
+        reader: reads ``files`` where that depends on all of them; else the reader that found them.
         notes: sentences that a person should read.
     """
 
@@ -114,6 +117,9 @@ class AnnotationFiles:
     no_pictures: Collection[str] = ()
     choices: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    used: Mapping[int, int] = field(default_factory=dict)
+    numbered: bool = True
+    reader: AnnotationReader | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -125,12 +131,14 @@ class AnnotationReader(ABC):
         words: one of them and several, as people count them: ``("mask", "masks")``.
         label_images: whether files are pictures whose values are class numbers from 0 to 255. They are decoded like
             pictures, in a process that can be ended, and go to :meth:`place` as uint8 (H, W) without :meth:`read`.
+        colours: whether they may hold colours as well, (H, W, 3).
         dense: whether :meth:`place` returns arrays of one shape, which are kept as one tensor of their type, images
             first; otherwise targets are a tuple of what it returns.
     """
 
     words: tuple[str, str]
     label_images: bool = False
+    colours: bool = False
     dense: bool = False
 
     @abstractmethod

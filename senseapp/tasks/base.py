@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
-from senseapp.tasks.annotations import AnnotationReader, PerImage
+from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, PerImage
+from senseapp.tasks.class_numbers import Background, ModelClasses
 from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, Targets, WrittenLabels
 from senseapp.tasks.reading import OutputReader
 
@@ -234,14 +235,22 @@ class Task(ABC):
         """Return which output each label means, for a person to confirm; None where there is nothing to confirm."""
         return None
 
-    def fitted(
-        self, annotations: PerImage, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
-    ) -> FittedAnnotations:
-        """Return annotations in the model's own classes, whose ``output_names`` may be known.
+    def background(self, output: Tensor) -> Background:
+        """Return which class of :meth:`output` says that there is nothing."""
+        return "unknown"
 
-        ``names`` are those of the classes in the annotations; empty where their files say none.
+    def fitted(
+        self,
+        annotations: PerImage,
+        files: AnnotationFiles,
+        model: ModelClasses,
+        confirmed: Sequence[tuple[str, int]] = (),
+    ) -> FittedAnnotations:
+        """Return annotations that were found in ``files``, in the classes of a model.
+
+        ``confirmed`` are pairs (label, output) that a person gave. Raises InvalidDataset where classes mean nothing.
         """
-        return FittedAnnotations(values=annotations, names=tuple(names))
+        return FittedAnnotations(values=annotations, names=files.names)
 
     def label_notes(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Return sentences on labels that make poor targets."""

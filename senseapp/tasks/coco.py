@@ -6,11 +6,14 @@ Source: https://cocodataset.org/#format-data.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
-from senseapp.core.texts import plural, printable
+from senseapp.core.texts import first_names, plural, printable
 from senseapp.tasks.annotations import AnnotationFiles, Listing
 
 PictureId: TypeAlias = int | str
@@ -37,19 +40,27 @@ class CocoFile:
         pictures: by their ids.
         objects: of each picture, by its id; also of pictures that the file does not list.
         names: of classes, by their numbers.
+        notes: sentences on what was left out.
     """
 
     path: str
     pictures: Mapping[PictureId, CocoPicture]
     objects: Mapping[PictureId, Sequence[Written]]
     names: Mapping[int, str]
+    notes: tuple[str, ...] = ()
 
     def present(self, listing: Listing) -> tuple[dict[str, PictureId], tuple[str, ...]]:
         """Return the id of each picture that is there, by its path, and a sentence on those that are not."""
         paths = listing.named([each.name for each in self.pictures.values()], beside=self.path)
         found = {path: number for number, path in zip(self.pictures, paths, strict=True) if path is not None}
         lost = len(paths) - len(found)
-        return found, ((f"{printable(self.path)} lists {plural(lost, 'picture')} that are not there.",) if lost else ())
+        said = (f"{printable(self.path)} lists {plural(lost, 'picture')} that are not there.",) if lost else ()
+        return found, (*self.notes, *said)
+
+    def used(self, present: Iterable[PictureId]) -> Counter[int]:
+        """Return how many of some pictures have each class."""
+        classes = ({each["category_id"] for each in self.objects.get(number, ())} for number in present)
+        return Counter(label for found in classes for label in found)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -62,12 +73,16 @@ def find_coco(
     interpret: Callable[[CocoFile], AnnotationFiles | None],
     *,
     first: Sequence[str],
-    class_number: Callable[[object], int],
+    part: str,
+    check: Callable[[Written], object],
+    most: int,
 ) -> AnnotationFiles | None:
     """Return what ``interpret`` makes of the first file that lists pictures which are there.
 
     Where no file does, nothing is ``parsed``, and the notes are those of the first that lists others; None without one.
     Files whose names have a part of ``first`` are read before others; of ones that a person chose, only that one.
+    Annotations that have no ``part``, or that ``check`` raises ValueError for, are left out, and said; classes are
+    numbered below ``most``.
 
     Raises:
         ValueError: a file that a person chose, or all that look like one, are damaged; the message says what is wrong.
@@ -81,7 +96,7 @@ def find_coco(
     elsewhere: AnnotationFiles | None = None
     for path in ordered[:_MOST_FILES]:
         try:
-            file = _read(listing, path, class_number)
+            file = _read(listing, path, part, check, most)
             found = None if file is None else interpret(file)
         except ValueError as error:
             damaged.append(ValueError(f"{printable(path)}: {error}"))
@@ -94,22 +109,74 @@ def find_coco(
     return elsewhere and AnnotationFiles(choices=tuple(paths), notes=elsewhere.notes)
 
 
-def _read(listing: Listing, path: str, class_number: Callable[[object], int]) -> CocoFile | None:
+def _read(listing: Listing, path: str, part: str, check: Callable[[Written], object], most: int) -> CocoFile | None:
     content = parsed_json(listing.read(path))
     if not isinstance(content, Mapping) or not {"images", "annotations"} <= content.keys():
         if listing.chosen:
             raise ValueError('a COCO file has the keys "images" and "annotations"')
         return None
+    written, categories = (_listed(content.get(key, []), key) for key in ("annotations", "categories"))
+    if written and not listing.chosen and not any(isinstance(each, Mapping) and part in each for each in written):
+        return None
+    names, number_of = _classes(categories, written, most)
     objects: dict[PictureId, list[Written]] = {}
-    for each in _list_of(content, "annotations"):
-        objects.setdefault(_id(each, "image_id", "an annotation"), []).append(each)
-    categories = _list_of(content, "categories") if "categories" in content else []
-    return CocoFile(
-        path=path,
-        pictures=_pictures(_list_of(content, "images")),
-        objects=objects,
-        names={class_number(required(each, "id", "a category")): str(each.get("name", "")) for each in categories},
-    )
+    refused: list[str] = []
+    for each in written:
+        try:
+            picture = _id(each, "image_id", "an annotation")
+            label = number_of(required(each, "category_id", "an annotation"))
+            if not required(each, part, "an annotation"):
+                raise ValueError(f"an annotation without {part}")
+            check(each)
+        except ValueError as error:
+            refused.append(str(error))
+        else:
+            objects.setdefault(picture, []).append({**each, "category_id": label})
+    if refused and not objects:
+        raise ValueError(refused[0])
+    reasons = first_names(list(dict.fromkeys(refused)))
+    left = (f"{plural(len(refused), 'annotation')} in {printable(path)} left out: {reasons}.",) if refused else ()
+    pictures = _pictures(_listed(content["images"], "images"))
+    return CocoFile(path=path, pictures=pictures, objects=objects, names=names, notes=left)
+
+
+def _classes(
+    categories: Sequence[Any], written: Sequence[Any], most: int
+) -> tuple[dict[int, str], Callable[[object], int]]:
+    """Return the name of each class number, and what returns the number of an id: itself, or its place if it is large.
+
+    A first category without objects that is the supercategory of all others names the set, as Roboflow writes it.
+    """
+    named = {_id(each, "id", "a category"): each for each in categories}
+    number_of: Callable[[object], int] = partial(class_number, most=most)
+    ids = [number for number in named if isinstance(number, int) and number >= 0]
+    if ids and len(ids) == len(named) < most <= max(ids):
+        places = {str(number): place for place, number in enumerate(sorted(ids))}
+
+        def number_of(value: object) -> int:
+            if str(value) not in places:
+                raise ValueError("an annotation of a category that is not listed")
+            return places[str(value)]
+
+    names = {number_of(number): each for number, each in named.items()}
+    first, *others = sorted(names) or [0]
+    group = {str(names[number].get("supercategory")) for number in others}
+    if group == {str(names[first].get("name"))} if others else False:
+        used = {str(each.get("category_id")) for each in written if isinstance(each, Mapping)}
+        if str(names[first]["id"]) not in used:
+            del names[first]
+    return {number: str(each.get("name", "")) for number, each in names.items()}, number_of
+
+
+def class_number(value: object, most: int) -> int:
+    """Return a class number; raises ValueError where it is none, or not below ``most``."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < most or number != int(number):
+        raise ValueError(f"class numbers must be whole and below {most:,}, got {str(value)[:40]!r}")
+    return int(number)
 
 
 def parsed_json(content: bytes) -> Any:
@@ -126,8 +193,7 @@ def parsed_json(content: bytes) -> Any:
         raise ValueError("a number of thousands of digits") from None
 
 
-def _list_of(content: Mapping[str, Any], key: str) -> list[Any]:
-    value = content[key]
+def _listed(value: object, key: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f'"{key}" must be a list')
     return value

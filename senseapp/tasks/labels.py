@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -58,6 +58,7 @@ class LabelMapProposal:
         unmatched: labels that mean none of the model's outputs.
         words: how they were matched, as people read it: ``by number``.
         num_orders: orders of the outputs that fit the labels, this one included; measuring decides between several.
+        certain: whether names or numbers leave no doubt; of annotations, else they are only assumed to mean this.
     """
 
     pairs: tuple[tuple[str, int], ...]
@@ -66,6 +67,7 @@ class LabelMapProposal:
     notes: tuple[str, ...] = ()
     words: str = ""
     num_orders: int = 1
+    certain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,14 @@ class FittedAnnotations:
         values: of the images, images first.
         names: of the model's outputs, as people read them; empty where unknown.
         notes: sentences on what was matched and what was left out.
+        orders: where several readings of their class numbers fit, all of them, first the one that ``values`` follow.
+        written: where there are several, annotations in the class numbers of their files.
+        read_as: makes of these, or of some of them, values and names by one of ``orders``.
     """
 
     values: PerImage
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    orders: tuple[LabelMapProposal, ...] = ()
+    written: PerImage = None
+    read_as: Callable[[PerImage, LabelMapProposal], tuple[PerImage, tuple[str, ...]]] | None = None

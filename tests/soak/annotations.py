@@ -61,7 +61,7 @@ def outcome_of(bad: BadAnnotation, path: Path) -> str:
         return f"{sorted(lost)} lost without a word: {said[:300]!r}"
     if images.labels is None:
         return _checked("left out", bad, said) if "No picture has" in said else f"read nothing: {said[:300]!r}"
-    return _checked("left out" if lost else "read", bad, said)
+    return _checked("left out" if lost or "1 annotation in" in said else "read", bad, said)
 
 
 def _checked(outcome: str, bad: BadAnnotation, said: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.images import PreparedImages
@@ -20,8 +19,7 @@ from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import TASKS
 from senseapp.tasks.coco import parsed_json
 from senseapp.tasks.detection.annotations.voc import read_voc
-from senseapp.tasks.detection.annotations.yolo import names_in_yaml, read_yolo
-from senseapp.tasks.detection.classes import fit_classes
+from senseapp.tasks.detection.annotations.yolo import names_of, read_yaml, read_yolo
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 
 DETECTION = TASKS["detection"]
@@ -141,47 +139,18 @@ def test_a_box_of_no_area_is_left_out_with_words(files: Mapping[str, bytes], tmp
     assert "1 box left out: no area, or less than a pixel of the network's input." in images.notes
 
 
-def test_classes_by_number_where_the_model_has_no_names() -> None:
-    target = {
-        "boxes": torch.zeros(2, 4),
-        "labels": torch.tensor([0, 1]),
-        "crowd": torch.zeros(2, dtype=torch.bool),
-        "names": ("", ""),
-    }
-    shifted = fit_classes((target,), ("cat", "dog"), (), 91)
-    assert shifted.values[0]["labels"].tolist() == [1, 2]
-    assert shifted.notes == (
-        "Classes are matched by number: the model's is one above that in the file, as the model's first is the "
-        "background.",
-    )
-    same = fit_classes((target,), ("cat", "dog"), (), 2)
-    assert same.values[0]["labels"].tolist() == [0, 1]
-
-
 @pytest.mark.parametrize(
-    ("num_outputs", "expected", "behind"), [(2, [0, 1], ""), (3, [1, 2], ", behind the background")]
-)
-def test_as_many_classes_with_higher_numbers_are_matched_by_order(
-    num_outputs: int, expected: list[int], behind: str
-) -> None:
-    target = {
-        "boxes": torch.zeros(2, 4),
-        "labels": torch.tensor([3, 7]),
-        "crowd": torch.zeros(2, dtype=torch.bool),
-        "names": ("", ""),
-    }
-    names = ("", "", "", "cat", "", "", "", "dog")
-    fitted = fit_classes((target,), names, (), num_outputs)
-    assert fitted.values[0]["labels"].tolist() == expected
-    assert fitted.notes == (f"Classes are matched by their order: the file and the model have as many{behind}.",)
-    assert fitted.names[-2:] == ("cat", "dog")
-
-
-@pytest.mark.parametrize(
-    "text", ["names: [cat, 'dog']", "nc: 2\nnames:\n  - cat\n  - dog\n", 'names:\n  0: cat\n  1: "dog"\ntrain: x']
+    "text",
+    [
+        "names: [cat, 'dog']",
+        "nc: 2\nnames:\n  - cat\n  - dog\n",
+        'names:\n  0: cat\n  1: "dog"\ntrain: x',
+        "names: [cat,\n  dog]  # two",
+        "{names: {1: dog, 0: cat}}",
+    ],
 )
 def test_names_in_yaml(text: str) -> None:
-    assert names_in_yaml(text) == ("cat", "dog")
+    assert names_of(read_yaml(text.encode())["names"]) == ("cat", "dog")
 
 
 BOMB = (

@@ -33,7 +33,9 @@ from senseapp.prove.answers import changed_answers
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import DataSpec, ModelSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION, task_of_output
-from senseapp.tasks.segmentation.coco import Shapes
+from senseapp.tasks.annotations import AnnotationFiles
+from senseapp.tasks.class_numbers import ModelClasses
+from senseapp.tasks.segmentation.coco import REST, Shapes
 from senseapp.tasks.segmentation.drawing import legend, overlaid, palette
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 from tests.plain_loop import sampled, sparse_logits
@@ -224,17 +226,17 @@ def test_class_numbers_are_fitted_to_the_model(folder: Callable[[Files], DataSpe
     files = {"images/3.png": picture(3), "masks/3.png": encoded(Image.fromarray(one))}
     images = load(folder(files), num_classes=2)
     assert np.array_equal(images.labels[0], (one > 0).astype(np.uint8))
-    assert any("255 was taken for the second class" in note for note in images.notes)
+    assert any(note == "Class numbers are read as shades from black to white." for note in images.notes)
     ids = np.array([[7, 33], [26, 4]], dtype=np.uint8).repeat(16, 0).repeat(16, 1)
-    fitted = SEGMENTATION.fitted(torch.from_numpy(ids)[None], (), output_names=(), num_outputs=19)
+    fitted = SEGMENTATION.fitted(torch.from_numpy(ids)[None], AnnotationFiles(), ModelClasses(num_outputs=19))
     assert fitted.values[0, ::16, ::16].tolist() == [[0, 18], [13, VOID]]
     assert "ids of Cityscapes" in fitted.notes[0]
     numbers = torch.arange(4, dtype=torch.uint8).reshape(1, 2, 2)
-    named = ("", "Cat", "zebra", "TV monitor")
-    outputs = ("__background__", "tvmonitor", "cat")
-    fitted = SEGMENTATION.fitted(numbers, named, output_names=outputs, num_outputs=3)
+    files = AnnotationFiles(names=("", "Cat", "zebra", "TV monitor"))
+    model = ModelClasses(num_outputs=3, names=("__background__", "tvmonitor", "cat"))
+    fitted = SEGMENTATION.fitted(numbers, files, model)
     assert fitted.values.tolist() == [[[0, 2], [VOID, 1]]]
-    assert fitted.notes == ("The model has no class zebra: their pixels are void.",)
+    assert fitted.notes == ("The model has no class zebra.",)
 
 
 def coco(*, runs: bool, first: int = 1, **changes: Any) -> dict[str, Any]:
@@ -270,11 +272,14 @@ def test_coco_polygons_and_runs_are_filled(runs: bool, folder: Callable[[Files],
     images = load(folder(coco_files(coco(runs=runs))))
     for number in range(3):
         assert np.array_equal(images.labels[number], scene(number).mask)
-    assert any("of class 0, the background" in note for note in images.notes)
-    others = load(folder(coco_files(coco(runs=runs, first=0))))
+    assert "Pixels without an annotation are of class 0." in images.notes
+    others = load(folder(coco_files(coco(runs=runs, first=0))))  # one above: three classes, of which two are listed
+    without = load(folder(coco_files(coco(runs=runs, first=0))), num_classes=2)
     for number in range(3):
+        assert np.array_equal(others.labels[number], scene(number).mask)
         wanted = np.where(scene(number).mask == 0, VOID, scene(number).mask - 1)
-        assert np.array_equal(others.labels[number], wanted)
+        assert np.array_equal(without.labels[number], wanted)
+    assert "Pixels without an annotation are void." in without.notes
 
 
 def test_the_text_form_of_runs_is_that_of_pycocotools() -> None:
@@ -286,8 +291,8 @@ def test_the_text_form_of_runs_is_that_of_pycocotools() -> None:
         written = coding.encode(np.asfortranarray(inside))
         shape = {"category_id": 1, "segmentation": {"size": list(size), "counts": written["counts"].decode()}}
         plain = EvalTransform(width=size[1], height=size[0], crop_pct=1.0, interpolation="nearest")
-        placed = Shapes(shapes=(shape,), rest=0).placed(plain.geometry((size[1], size[0])))
-        assert np.array_equal(placed, inside)
+        placed = Shapes(shapes=(shape,)).placed(plain.geometry((size[1], size[0])))
+        assert np.array_equal(placed, np.where(inside, 1, REST))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -300,10 +305,10 @@ def test_polygons_and_runs_lie_where_a_label_image_would(orientation: int, size:
     corners = [left, top, right, top, right, bottom, left, bottom]
     ys, xs = np.mgrid[:height, :width] + 0.5
     inside = ((xs > left) & (xs < right) & (ys > top) & (ys < bottom)).astype(np.uint8)
-    wanted = geometry.mask(inside, fill=VOID)
+    wanted = geometry.mask(np.where(inside > 0, 1, REST).astype(np.uint8), fill=VOID)
     runs = {"size": [height, width], "counts": run_lengths(inside)}
     for outline, allowed in (([corners], 0.06), (runs, 0.0)):
-        placed = Shapes(shapes=({"category_id": 1, "segmentation": outline},), rest=0).placed(geometry)
+        placed = Shapes(shapes=({"category_id": 1, "segmentation": outline},)).placed(geometry)
         assert (placed != wanted).mean() <= allowed  # the edge of a polygon passes between pixels of the picture
 
 
@@ -312,8 +317,8 @@ def test_small_objects_lie_on_top_and_crowds_are_void() -> None:
     small = {"category_id": 2, "segmentation": [[2, 2, 4, 2, 4, 4, 2, 4]]}
     large = {"category_id": 1, "segmentation": [[0, 0, 6, 0, 6, 6, 0, 6]]}
     crowd = {"category_id": 1, "iscrowd": 1, "segmentation": {"size": [8, 8], "counts": [56, 8]}}
-    placed = Shapes(shapes=(small, large, crowd), rest=0).placed(plain)
-    wanted = np.zeros((8, 8))
+    placed = Shapes(shapes=(small, large, crowd)).placed(plain)
+    wanted = np.full((8, 8), REST)
     wanted[:6, :6], wanted[2:4, 2:4], wanted[:, 7] = 1, 2, VOID
     assert np.array_equal(placed, wanted)
 
@@ -332,10 +337,9 @@ REFUSED: list[tuple[object, str]] = [
     ({"images": [{"id": 1}], "annotations": []}, "a picture without file_name"),
     (coco(runs=False) | {"annotations": {}}, '"annotations" must be a list'),
     (coco(runs=False) | {"annotations": [5]}, "an annotation without image_id"),
-    (coco(runs=False) | {"categories": [{"id": 999}]}, "class numbers are from 0 to 254, got '999'"),
+    (coco(runs=False) | {"categories": [{"id": -9}]}, "class numbers must be whole and below 254, got '-9'"),
 ]
 LEFT_OUT: list[tuple[dict[str, Any], str]] = [
-    ({"category_id": "x"}, "class numbers are from 0 to 254"),
     ({"segmentation": "text"}, "no polygons and no runs of pixels"),
     ({"segmentation": [[1, 2, 3]]}, "three corners at least"),
     ({"segmentation": [[1, 2, 3, 4, 5, None]]}, "a corner that is no number"),
@@ -373,9 +377,10 @@ def test_a_picture_with_a_damaged_object_is_left_out_with_the_reason(
 
 def test_a_mask_with_too_large_numbers_is_refused_before_a_run(folder: Callable[[Files], DataSpec]) -> None:
     files = {"images/1.png": picture(1), "masks/1.png": encoded(Image.fromarray(np.full((SIDE, SIDE), 7, np.uint8)))}
-    images = load(folder(files))
+    with pytest.raises(InvalidDataset, match=r"have the classes 7, and the model has 3 outputs: no reading"):
+        load(folder(files))
     with pytest.raises(InvalidInput, match=r"class numbers below 3, the model's number of classes, .* got 7"):
-        SEGMENTATION.check_targets(images.labels, 1, 3)
+        SEGMENTATION.check_targets(torch.full((1, 8, 8), 7, dtype=torch.uint8), 1, 3)
 
 
 def test_a_colour_picture_is_no_mask(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
+from senseapp.tasks.class_numbers import given_outputs, spelling
 from senseapp.tasks.labels import LabelMapProposal
 
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
@@ -144,28 +144,19 @@ def _by_index(names: Sequence[str], num_classes: int) -> dict[str, int]:
 
 def _by_class_name(names: Sequence[str], class_names: Sequence[str]) -> dict[str, int]:
     known = _spellings(class_names)
-    matched = {name: known[_normal(name)] for name in names if _normal(name) in known}
+    matched = {name: known[spelling(name)] for name in names if spelling(name) in known}
     return matched if len(set(matched.values())) == len(matched) else {}
 
 
 def _spellings(class_names: Sequence[str]) -> dict[str, int]:
     """Return the class of each full name, and of each synonym that only one class has."""
-    synonyms = [{_normal(part) for part in name.split(",")} for name in class_names]
+    synonyms = [{spelling(part) for part in name.split(",")} for name in class_names]
     counts = Counter(part for parts in synonyms for part in parts)
     known = {part: index for index, parts in enumerate(synonyms) for part in parts if counts[part] == 1}
-    full = Counter(_normal(name) for name in class_names)
-    known.update((_normal(name), index) for index, name in enumerate(class_names) if full[_normal(name)] == 1)
+    full = Counter(spelling(name) for name in class_names)
+    known.update((spelling(name), index) for index, name in enumerate(class_names) if full[spelling(name)] == 1)
     known.pop("", None)
     return known
-
-
-def _normal(name: str) -> str:
-    """Return a name without case, punctuation and spaces.
-
-    >>> _normal("Golden_Retriever ") == _normal("golden retriever")
-    True
-    """
-    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFC", name).casefold())
 
 
 def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
@@ -208,7 +199,7 @@ def resolve_class_map(
     does not exist, raises InvalidDataset.
     """
     if confirmed:
-        return (_confirmed(label_names, num_classes, dict(confirmed)),)
+        return (_confirmed(label_names, num_classes, confirmed),)
     orders = class_orders(label_names, class_names, num_classes, own_order=own_order, empty=empty)
     if orders:
         return orders
@@ -223,20 +214,8 @@ def resolve_class_map(
     )
 
 
-def _confirmed(label_names: Sequence[str], num_classes: int, pairs: dict[str, int]) -> LabelMapProposal:
-    wrong = [f"{name} → {index}" for name, index in pairs.items() if not 0 <= index < num_classes]
-    if wrong:
-        raise InvalidDataset(
-            f"A class must be a number from 0 to {num_classes - 1}, got {listed(wrong)}. Correct the mapping."
-        )
-    composed = {unicodedata.normalize("NFC", name): index for name, index in pairs.items()}
-    known = {name: composed.get(unicodedata.normalize("NFC", name)) for name in label_names}
-    kept = {name: index for name, index in known.items() if index is not None}
-    if not kept:
-        raise InvalidDataset(
-            f"The mapping names {listed(pairs)}, and the images have {listed(label_names)}: no name is in both. "
-            "Write the names as the folders have them."
-        )
+def _confirmed(label_names: Sequence[str], num_classes: int, confirmed: Sequence[tuple[str, int]]) -> LabelMapProposal:
+    kept = given_outputs(label_names, num_classes, confirmed)
     dropped = [name for name in label_names if name not in kept]
     classes = plural(len(dropped), "class", "classes")
     notes = (f"{classes} without a place in the mapping left out: {listed(dropped)}.",) if dropped else ()

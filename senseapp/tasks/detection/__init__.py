@@ -10,8 +10,9 @@ from senseapp.core.errors import InvalidInput
 from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
 from senseapp.metrics.detection.rules import SURE_SCORE
-from senseapp.tasks.annotations import PerImage
+from senseapp.tasks.annotations import AnnotationFiles, PerImage
 from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.class_numbers import Background, ModelClasses
 from senseapp.tasks.detection.annotations import BOXES
 from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.reading import OutputReader
@@ -126,13 +127,26 @@ class Detection(Task):
         if highest >= num_outputs:
             raise InvalidInput(f"Boxes must be of classes below {num_outputs}, got {highest}.")
 
-    def fitted(
-        self, annotations: PerImage, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
-    ) -> FittedAnnotations:
-        """Return annotations in the model's own classes; see :func:`~senseapp.tasks.detection.classes.fit_classes`."""
-        from senseapp.tasks.detection.classes import fit_classes
+    def background(self, output: Tensor) -> Background:
+        """Return the background's place among the classes, by the kinds of the rows."""
+        from senseapp.metrics.detection.rows import RowKind, blocks
 
-        return fit_classes(annotations, names, output_names, num_outputs)
+        kinds = {kind for kind, _ in blocks(output)} - {RowKind.ANCHOR}
+        if kinds & {RowKind.SOFTMAX, RowKind.PROPOSAL}:
+            return "first"
+        return "last" if RowKind.SOFTMAX_LAST in kinds else "none" if kinds else "unknown"
+
+    def fitted(
+        self,
+        annotations: PerImage,
+        files: AnnotationFiles,
+        model: ModelClasses,
+        confirmed: Sequence[tuple[str, int]] = (),
+    ) -> FittedAnnotations:
+        """Return boxes in the model's own classes; see :meth:`Task.fitted`."""
+        from senseapp.tasks.detection.annotations.boxes import fit_boxes
+
+        return fit_boxes(annotations, files, model, confirmed)
 
     def score(self, output: Tensor) -> Tensor:
         """Return the sum of each image's highest score."""

@@ -26,7 +26,9 @@ from senseapp.metrics.segmentation import (
     masks_like,
     predictions_of,
 )
+from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.class_numbers import ModelClasses
 from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.reading import OutputReader
 from senseapp.tasks.segmentation.masks import MASKS
@@ -116,12 +118,16 @@ class Segmentation(Task):
         )
 
     def fitted(
-        self, annotations: Tensor, names: Sequence[str], *, output_names: Sequence[str], num_outputs: int
+        self,
+        annotations: Tensor,
+        files: AnnotationFiles,
+        model: ModelClasses,
+        confirmed: Sequence[tuple[str, int]] = (),
     ) -> FittedAnnotations:
         """Return masks with the model's class numbers; see :meth:`Task.fitted`."""
-        from senseapp.tasks.segmentation.classes import fit_classes
+        from senseapp.tasks.segmentation.numbers import fit_masks
 
-        return fit_classes(annotations, names, output_names, num_outputs)
+        return fit_masks(annotations, files, model, confirmed)
 
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse masks with classes that the model does not have; see :meth:`Task.check_targets`."""

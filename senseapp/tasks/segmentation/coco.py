@@ -1,7 +1,7 @@
 """Masks of all pictures in one JSON file, as COCO writes them: polygons, or runs of pixels.
 
-A category's id is its class number. Where no id is 0, pixels without an annotation are of class 0, the background; else
-nobody knows their class. Smaller objects lie on top of larger ones, and crowds are void.
+Pixels without an annotation have a number of their own, :data:`REST`. Smaller objects lie on top of larger ones, and
+crowds are void.
 
 Source: https://cocodataset.org/#format-data; the text form of runs is that of ``maskApi.c`` in pycocotools.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PictureGeometry
 from senseapp.tasks.coco import CocoFile, find_coco
 
+REST = VOID - 1
+"""Number of pixels without an annotation."""
 _MOST_OBJECTS = 5_000  # of one picture
 _MOST_POLYGONS, _MOST_CORNERS = 20_000, 200_000  # of one picture
 _MOST_PIXELS = 1_000_000_000  # drawn for one picture; each of these limits takes up to ten seconds of processor time
@@ -47,15 +50,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """The objects of one picture, and the class of all other pixels."""
+    """The objects of one picture."""
 
     shapes: tuple[Any, ...]
-    rest: int
 
     def placed(self, geometry: PictureGeometry) -> NDArray[np.uint8]:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""
         width, height = geometry.size
-        found = geometry.mask(np.full((height, width), self.rest, dtype=np.uint8), fill=VOID)
+        found = geometry.mask(np.full((height, width), REST, dtype=np.uint8), fill=VOID)
         inside = geometry.mask(np.ones((height, width), dtype=np.uint8), fill=0) > 0
         shapes = sorted(map(_shape, self.shapes), key=lambda each: -each.area)
         corners = [len(polygon) for each in shapes for polygon in each.polygons]
@@ -73,27 +75,18 @@ class Shapes:
 
 def find_shapes(listing: Listing) -> AnnotationFiles | None:
     """Return the masks of the first file that lists pictures which are there; see :func:`find_coco`."""
-    return find_coco(listing, lambda file: _shapes_of(file, listing), first=_FIRST, class_number=_class_number)
+    interpret = partial(_shapes_of, listing=listing)
+    return find_coco(listing, interpret, first=_FIRST, part="segmentation", check=lambda _: None, most=REST)
 
 
-def _shapes_of(file: CocoFile, listing: Listing) -> AnnotationFiles | None:
-    if not any("segmentation" in each for found in file.objects.values() for each in found):
-        return None
+def _shapes_of(file: CocoFile, listing: Listing) -> AnnotationFiles:
     most = max(map(len, file.objects.values()), default=0)
     if most > _MOST_OBJECTS:
         raise ValueError(f"a picture with {most:,} objects, and up to {_MOST_OBJECTS:,} are taken")
-    rest = VOID if 0 in file.names else 0
     present, notes = file.present(listing)
-    parsed = {path: Shapes(shapes=tuple(file.objects.get(number, ())), rest=rest) for path, number in present.items()}
-    unmarked = "void: no class is known of them." if rest == VOID else "of class 0, the background."
-    said = f"Category ids are class numbers; pixels without an annotation are {unmarked}"
-    return AnnotationFiles(parsed=parsed, names=file.class_names, notes=(*notes, said))
-
-
-def _class_number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < VOID:
-        raise ValueError(f"class numbers are from 0 to {VOID - 1}, got {str(value)[:40]!r}")
-    return value
+    parsed = {path: Shapes(shapes=tuple(file.objects.get(number, ()))) for path, number in present.items()}
+    names = (*file.class_names, *[""] * REST)[:REST]
+    return AnnotationFiles(parsed=parsed, names=(*names, "background"), used=file.used(present.values()), notes=notes)
 
 
 # ---- one object
@@ -101,7 +94,7 @@ def _class_number(value: object) -> int:
 
 def _shape(written: Mapping[str, Any]) -> Shape:
     """Return one annotation; raises ValueError where it says nothing that can be drawn."""
-    label = VOID if written.get("iscrowd") else _class_number(written.get("category_id"))
+    label = VOID if written.get("iscrowd") else written["category_id"]
     outline = written.get("segmentation")
     if isinstance(outline, Mapping):
         size = outline.get("size")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from senseapp.core.errors import InvalidDataset
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
 
 if TYPE_CHECKING:
     from senseapp.tasks.detection.annotations.boxes import PictureBoxes
+    from senseapp.tasks.detection.annotations.yolo import Columns
 
+_MOST_FILES, _MOST_BYTES = 2_000, 8_000_000  # that are looked at before pictures are drawn: under a second
 _LEAST_SIDE = 1.0  # pixel of the network's input that is left of a box; of smaller ones nothing can be seen
 
 
@@ -19,7 +22,12 @@ class BoxReader(AnnotationReader):
     """Reads boxes; targets are dictionaries of ``boxes`` (n, 4), ``labels``, ``crowd`` and ``names`` (n,).
 
     ``left_out`` is the number of boxes of the picture that are too small to be seen.
+
+    Attributes:
+        columns: of long lines in text files, which is decided by all files of a set.
     """
+
+    columns: Columns = "outline"
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""
@@ -36,16 +44,15 @@ class BoxReader(AnnotationReader):
 
     def _of_files(self, listing: Listing, choices: tuple[str, ...], within: str = "") -> AnnotationFiles:
         """Return the file of each picture that has one of its own, below the folder ``within``."""
-        from senseapp.tasks.detection.annotations.yolo import find_names, is_boxes_name
+        from senseapp.tasks.detection.annotations import voc, yolo
 
         files = [path for path in listing.others if not within or path.startswith(within.rstrip("/") + "/")]
-        for suffix in (".xml", ".txt"):
-            own = [path for path in files if path.casefold().endswith(suffix) and is_boxes_name(path)]
+        for suffix, told_by in ((".xml", voc.told_by), (".txt", yolo.told_by)):
+            own = [path for path in files if path.casefold().endswith(suffix) and yolo.is_boxes_name(path)]
             pairs = _paired(list(listing.pictures), own)
             if pairs:
-                names = find_names(listing) if suffix == ".txt" else ()
-                notes = () if names or suffix == ".xml" else ("No file names the classes: they are numbers.",)
-                return AnnotationFiles(files=pairs, choices=choices, names=names, notes=notes)
+                found, columns = told_by(listing, _some(listing, {*pairs.values()}))
+                return replace(found, files=pairs, choices=choices, reader=replace(self, columns=columns))
         return AnnotationFiles(choices=choices)
 
     def read(self, content: bytes) -> PictureBoxes:
@@ -53,7 +60,7 @@ class BoxReader(AnnotationReader):
         from senseapp.tasks.detection.annotations.voc import read_voc
         from senseapp.tasks.detection.annotations.yolo import read_yolo
 
-        return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content)
+        return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content, self.columns)
 
     def place(self, annotation: PictureBoxes, geometry: PictureGeometry) -> Any:
         """Return the boxes in pixels of the network's input; those of which less than a pixel is left are left out."""
@@ -70,6 +77,20 @@ class BoxReader(AnnotationReader):
             "names": named,
             "left_out": len(boxes) - len(kept),
         }
+
+
+def _some(listing: Listing, paths: Collection[str]) -> Iterator[bytes]:
+    """Yield files spread over all of ``paths``, in the order in which they lie, up to limits of number and bytes."""
+    found = [path for path in listing.others if path in paths]
+    left = _MOST_BYTES
+    for path in found[:: -(-len(found) // _MOST_FILES) or 1]:
+        try:
+            content = listing.read(path)
+        except InvalidDataset:
+            continue  # its picture is left out with the reason once it is drawn
+        if (left := left - len(content)) < 0:
+            return
+        yield content
 
 
 def _paired(pictures: Sequence[str], files: Sequence[str]) -> dict[str, str]:

@@ -1,15 +1,18 @@
-"""The boxes of one picture as its file stores them, and limits on files from elsewhere."""
+"""The boxes of one picture as its file stores them, limits on files from elsewhere, and the classes of all pictures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.tasks.annotations import FARTHEST
+from senseapp.core.texts import plural
+from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, PerImage
+from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
+from senseapp.tasks.labels import FittedAnnotations
 
 MOST_BOXES = 5_000
 """Of one picture; photographs have some tens."""
@@ -90,12 +93,39 @@ def check_box(box: Sequence[float]) -> None:
         raise ValueError(f"a box of negative size, {box[2] - box[0]:g} × {box[3] - box[1]:g}")
 
 
-def class_number(value: object) -> int:
-    """Return a class number; raises ValueError where it is none."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not 0 <= number < MOST_CLASSES or number != int(number):
-        raise ValueError(f"class numbers must be whole and below {MOST_CLASSES:,}, got {str(value)[:40]!r}")
-    return int(number)
+def fit_boxes(
+    targets: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
+) -> FittedAnnotations:
+    """Return targets, as :class:`BoxReader` places them, with the model's classes; objects without one are left out.
+
+    Raises:
+        InvalidDataset: classes of the annotations cannot be those of the model.
+    """
+    names = files.names
+    if not files.numbered:
+        names = tuple(sorted({*names}.union(*(each["names"] for each in targets))))  # also of files not looked at
+        numbers = {name: number for number, name in enumerate(names)}
+        targets = tuple(
+            each | {"labels": each["labels"].new_tensor([numbers[name] for name in each["names"]])} for each in targets
+        )
+    written = WrittenClasses(
+        used={int(label) for each in targets for label in each["labels"]}.union(files.used),
+        names={number: name for number, name in enumerate(names) if name},
+        numbered=files.numbered,
+    )
+    fitted = fit_numbers(targets, written, model, _renumbered, confirmed=confirmed)
+    unseen = sum(each["left_out"] for each in targets)
+    if not unseen:
+        return fitted
+    left = f"{plural(unseen, 'box', 'boxes')} left out: no area, or less than a pixel of the network's input."
+    return replace(fitted, notes=(*fitted.notes, left))
+
+
+def _renumbered(targets: PerImage, meaning: Mapping[int, int]) -> PerImage:
+    """Return targets with other class numbers, without objects of classes that have none."""
+    found = []
+    for each in targets:
+        labels = each["labels"].new_tensor([meaning.get(int(label), -1) for label in each["labels"]])
+        kept = labels >= 0
+        found.append({"boxes": each["boxes"][kept], "labels": labels[kept], "crowd": each["crowd"][kept]})
+    return tuple(found)

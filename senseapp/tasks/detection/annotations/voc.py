@@ -8,9 +8,13 @@ Source: Everingham et al. (2010), The Pascal Visual Object Classes challenge, an
 from __future__ import annotations
 
 import math
-from typing import NoReturn
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Literal, NoReturn
 from xml.parsers import expat
 
+from senseapp.tasks.annotations import AnnotationFiles, Listing
 from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, PictureBoxes
 
 _MOST_BYTES = 4_000_000  # 5,000 objects of 500 bytes, and more
@@ -28,28 +32,42 @@ class _Fields:
         self.path: list[str] = []
         self.objects: list[dict[str, str]] = []
         self.size: dict[str, str] = {}
+        self.kept: list[tuple[dict[str, str], str]] = []  # where the text of each open element goes
 
     def start(self, name: str, _: object) -> None:
-        self.path.append(name)
+        self.path.append(name[:_LONGEST])
         if len(self.path) > _DEEPEST:
             raise ValueError(f"nested more than {_DEEPEST} deep")
         if tuple(self.path) == _OBJECT:
             self.objects.append({})
             if len(self.objects) > MOST_BOXES:
                 raise ValueError(f"more than {MOST_BOXES:,} objects")
+        place, key = tuple(self.path[:2]), "/".join(self.path[2:])
+        fields = self.objects[-1] if place == _OBJECT else self.size if place == _SIZE else {}
+        self.kept.append((fields if key in _READ else {}, key))
 
     def end(self, _: str) -> None:
         self.path.pop()
+        self.kept.pop()
 
     def text(self, letters: str) -> None:
-        place, key = tuple(self.path[:2]), "/".join(self.path[2:])
-        kept = self.size if place == _SIZE else self.objects[-1] if place == _OBJECT and key else None
-        if kept is not None and key in _READ:
-            kept[key] = (kept.get(key, "") + letters)[: _LONGEST + 1]
+        fields, key = self.kept[-1]
+        fields[key] = (fields.get(key, "") + letters)[: _LONGEST + 1]
 
     @staticmethod
     def refuse(*_: object) -> NoReturn:
         raise ValueError("a document type or an entity, which a file of boxes has no use for")
+
+
+def told_by(_: Listing, contents: Iterable[bytes]) -> tuple[AnnotationFiles, Literal["box"]]:
+    """Return the classes in some files of a set."""
+    used: Counter[str] = Counter()
+    for content in contents:
+        with suppress(ValueError):  # its picture is left out with the reason once it is drawn
+            used.update({*read_voc(content).names})
+    names = tuple(sorted(used))
+    counts = {number: used[name] for number, name in enumerate(names)}
+    return AnnotationFiles(names=names, used=counts, numbered=False), "box"
 
 
 def read_voc(content: bytes) -> PictureBoxes:

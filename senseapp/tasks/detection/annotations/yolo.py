@@ -1,100 +1,230 @@
 """Boxes of one picture in a text file, as YOLO writes it: class, centre and size as shares of the picture's sides.
 
-Lines with more corners are polygons, of which the box around them is taken.
+Lines may have further numbers: corners of an outline, key points, a score, the number of a track. Which of these they
+are is decided by all lines of a set.
 
-Source: https://docs.ultralytics.com/datasets/detect and https://docs.ultralytics.com/datasets/segment.
+Source: https://docs.ultralytics.com/datasets/detect, /segment, /pose and /obb.
 """
 
 from __future__ import annotations
 
-import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias
 
-from senseapp.tasks.annotations import Listing
-from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, MOST_CLASSES, PictureBoxes, class_number
+import numpy as np
+import yaml
+from numpy.typing import NDArray
 
+from senseapp.tasks.annotations import AnnotationFiles, Listing
+from senseapp.tasks.coco import class_number
+from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, MOST_CLASSES, PictureBoxes
+
+Row: TypeAlias = tuple[int, list[float]]
+"""The class and the other numbers of a line."""
+Columns: TypeAlias = Literal["box", "outline", "outline and score", "unknown"]
+"""What long lines hold behind the class: a box and something else, the corners of an outline, or either."""
 _MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
-_BOX = 5  # numbers of a line with a box
+_MOST_YAML = 64_000  # bytes, half a second; 1,200 classes have 25,000
+_BOX = 4  # numbers of a box
 _SLACK = 0.01  # of a side: tools round corners to just outside of the picture
+_ROOM = 0.55  # of a box's sides, from its centre: key points may lie just outside
+_MOST, _FEW, _HALF, _MANY = 0.9, 0.7, 0.5, 8  # shares of lines; of outlines less than half could be boxes with points
+_LARGEST = 1e12  # number of a track
+_MOST_FILES = 8  # YAML files that are read
 _LISTS = ("classes.txt", "obj.names", "labels.txt", "names.txt", "predefined_classes.txt")
 _NO_BOXES = (*_LISTS, "readme.txt", "train.txt", "val.txt", "test.txt", "requirements.txt")
-_ENTRY = re.compile(r"^\s*(?:-|(\d+)\s*:)\s*(.+?)\s*$")
 
 
 def is_boxes_name(path: str) -> bool:
     """Return whether a file of this name may hold boxes of a picture, and no list of pictures or classes."""
-    return path.rpartition("/")[2].casefold() not in _NO_BOXES
+    return _file(path) not in _NO_BOXES
 
 
-def read_yolo(content: bytes) -> PictureBoxes:
+def _file(path: str) -> str:
+    return path.rpartition("/")[2].casefold()
+
+
+# ---- lines
+
+
+def read_yolo(content: bytes, columns: Columns = "outline") -> PictureBoxes:
     """Return the boxes in a file; an empty one says that there are none. Raises ValueError where it is damaged."""
+    rows = list(rows_of(content))
+    boxes = [_box_of(values, columns, number) for number, (_, values) in rows]
+    return PictureBoxes.of(boxes, labels=[label for _, (label, _) in rows], relative=True)
+
+
+def rows_of(content: bytes) -> Iterator[tuple[int, Row]]:
+    """Yield the number of each line and its numbers; raises ValueError where one has none."""
     if len(content) > _MOST_BYTES:
         raise ValueError(f"{len(content) / 1e6:.0f} MB, and a text file of boxes may have {_MOST_BYTES / 1e6:.0f} MB")
     try:
         lines = [line.split() for line in content.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError:
         raise ValueError("no text file") from None
-    rows = [(number, line) for number, line in enumerate(lines, 1) if line]
-    if len(rows) > MOST_BOXES:
-        raise ValueError(f"{len(rows):,} lines, and a picture may have up to {MOST_BOXES:,} boxes")
-    found = [_row(line, number) for number, line in rows]
-    return PictureBoxes.of([box for box, _ in found], labels=[label for _, label in found], relative=True)
+    if (count := sum(map(bool, lines))) > MOST_BOXES:
+        raise ValueError(f"{count:,} lines, and a picture may have up to {MOST_BOXES:,} boxes")
+    for number, line in enumerate(lines, 1):
+        if line:
+            try:
+                yield number, (class_number(line[0], MOST_CLASSES), [float(each) for each in line[1:]])
+            except ValueError:
+                raise ValueError(f"line {number} is not a class number with coordinates") from None
 
 
-def _row(line: list[str], number: int) -> tuple[list[float], int]:
-    try:
-        label, values = class_number(line[0]), [float(each) for each in line[1:]]
-    except ValueError:
-        raise ValueError(f"line {number} is not a class number with coordinates") from None
-    if not all(-_SLACK <= value <= 1 + _SLACK for value in values):
+def _box_of(values: list[float], columns: Columns, number: int) -> list[float]:
+    """Return left, top, right and bottom, as shares of the sides."""
+    count = len(values)
+    if columns == "unknown" and count > _BOX:
+        raise ValueError(f"line {number} has {1 + count} numbers, of unknown meaning")
+    if columns == "box" and count > _BOX:
+        values = values[:_BOX]
+    elif columns == "outline and score" and count % 2:
+        values = values[:-1]
+    if not all(_inside(value) for value in values):
         raise ValueError(f"line {number} has a coordinate outside of 0 to 1, the share of a side")
-    if len(line) == _BOX:
+    if len(values) == _BOX:
         x, y, width, height = values
-        return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], label
-    if len(values) >= 6 and len(values) % 2 == 0:  # a polygon
-        return [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])], label
-    raise ValueError(f"line {number} has {len(line)} numbers: a box has 5, a polygon 7 or more, an odd number")
+        return [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+    if len(values) < 6 or len(values) % 2:
+        raise ValueError(f"line {number} has {1 + count} numbers: a box has 5, a polygon 7 or more, an odd number")
+    return [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
 
 
-def find_names(listing: Listing) -> tuple[str, ...]:
-    """Return the class names, by number, that a list or a YAML file of a set says; empty where none does."""
-    for path in sorted(listing.others, key=lambda path: (path.count("/"), path)):
-        name = path.rpartition("/")[2].casefold()
-        if name in _LISTS:
-            return _named(dict(enumerate(_text(listing, path).splitlines())))
-        if name.endswith((".yaml", ".yml")):
-            found = names_in_yaml(_text(listing, path))
-            if found:
-                return found
-    return ()
+def _inside(value: float) -> bool:
+    return -_SLACK <= value <= 1 + _SLACK
 
 
-def names_in_yaml(text: str) -> tuple[str, ...]:
-    """Return the ``names`` of a YAML file that Ultralytics reads: a list in brackets, with dashes, or by number.
+# ---- which columns a set has
 
-    >>> names_in_yaml("names: ['cat', dog]")
-    ('cat', 'dog')
+
+def told_by(listing: Listing, contents: Iterable[bytes]) -> tuple[AnnotationFiles, Columns]:
+    """Return the classes of a set and the columns of long lines, by some of its files."""
+    files: list[list[Row]] = []
+    for content in contents:
+        with suppress(ValueError):  # its picture is left out with the reason once it is drawn
+            files.append([row for _, row in rows_of(content)])
+    names, points = find_names(listing)
+    columns, note = columns_of(files, points)
+    notes = () if names else ("No file names the classes: they are numbers.",)
+    used = Counter(label for file in files for label in {label for label, _ in file})
+    return AnnotationFiles(names=names, used=used, notes=(*notes, note) if note else notes), columns
+
+
+def columns_of(files: Sequence[Sequence[Row]], points: tuple[int, int] | None = None) -> tuple[Columns, str]:
+    """Return what the long lines of a set hold, and a sentence where there are any.
+
+    ``points`` are the number of key points and of the numbers of each, where a file says them.
     """
-    before, found, after = text.partition("names:")
-    if not found or (before and not before.endswith("\n")):
-        return ()
-    first = after.split("\n", 1)[0].strip()
-    if first.startswith("["):
-        inside = after.partition("[")[2].partition("]")[0]
-        return _named(dict(enumerate(each.strip().strip("'\"") for each in inside.split(","))))
-    names: dict[int, str] = {}
-    for line in after.splitlines()[1:]:
-        entry = _ENTRY.match(line)
-        if entry is None:
-            break
-        number = int(entry[1]) if entry[1] and len(entry[1]) < 6 else len(names)
-        names[number] = entry[2].strip("'\"")
-    return _named(names)
+    rows = [values for file in files for _, values in file if all(abs(each) < _LARGEST for each in values)]
+    long = [values for values in rows if len(values) > _BOX]
+    if not long:
+        return "box", ""
+    (count, number), *_ = Counter(map(len, long)).most_common(1)
+    what = f"Lines of {1 + count} numbers" if number == len(long) else "Lines of more than 5 numbers"
+    if count == _BOX + 1:
+        columns = _sixth([[values[_BOX] for _, values in file if len(values) == count] for file in files])
+    elif points is not None and count - _BOX - points[0] * points[1] in (0, 1):
+        columns = "box"
+    else:
+        alike = number >= _MOST * len(long) and len(rows) - len(long) <= len(long) // _MANY
+        columns = _longer(long, np.array([values for values in long if len(values) == count]) if alike else None)
+    if columns == "unknown":
+        either = "the angle of a box or a track" if count == _BOX + 1 else "a box with key points or an outline"
+        return columns, f"{what} may hold {either}, so they are not read. kpt_shape in data.yaml tells key points."
+    if columns == "box":
+        return columns, f"{what} are read as a class and a box; the others (key points, a score or a track) are not."
+    return columns, f"{what} are outlines or turned boxes: the upright box around each is taken."
 
 
-def _named(names: dict[int, str]) -> tuple[str, ...]:
-    kept = {number: name.strip() for number, name in names.items() if name.strip() and number < MOST_CLASSES}
+def _sixth(files: Sequence[Sequence[float]]) -> Columns:
+    """Return whether the sixth number is a score, a mark or the number of a track, not the angle of a box."""
+    scores = all(0 <= each <= 1 for file in files for each in file)
+    whole = all(each >= 0 and each == each // 1 for file in files for each in file)
+    repeated = any(len({*file}) < len(file) and max(file) > 2 for file in files)  # no picture has a track twice
+    return "box" if scores or (whole and not repeated) else "unknown"
+
+
+def _longer(long: Sequence[list[float]], alike: NDArray[np.float64] | None) -> Columns:
+    """Return what lines of seven numbers and more hold; those ``alike`` are as long as each other, if nearly all are."""
+    many = len(long) >= _MANY
+    inside = [len(values) % 2 for values in long if all(map(_inside, values))]
+    even, odd = inside.count(0) / len(long), inside.count(1) / len(long)
+    boxes, sure = (0.0, False) if alike is None else _boxes_with_points(alike)
+    clear = sure or max(even, odd) < _HALF
+    if boxes >= (_HALF if clear else _MOST) and (clear or many):
+        return "box"
+    if boxes <= _FEW and even > odd:
+        return "outline"
+    return "outline and score" if boxes <= _FEW and odd >= _MOST and many else "unknown"
+
+
+def _boxes_with_points(rows: NDArray[np.float64]) -> tuple[float, bool]:
+    """Return the share of lines that may be boxes with key points, and whether marks of visibility leave no doubt."""
+    centres, sides, others = rows[:, None, :2], rows[:, None, 2:_BOX], rows[:, _BOX:]
+    ends = np.concatenate([centres - sides / 2, centres + sides / 2], axis=1)
+    holds = ((ends >= -_SLACK) & (ends <= 1 + _SLACK) & (sides > 0)).all(axis=(1, 2))
+    shares, last = [], others[:, -1]
+    for step in (2, 3):
+        if others.shape[1] % step == 0:
+            points = others.reshape(len(rows), -1, step)[..., :2]
+            near = (abs(points - centres) <= _ROOM * sides + _SLACK) | (points == 0).all(axis=2, keepdims=True)
+            shares.append((holds & near.all(axis=(1, 2))).mean())
+    tracks = others.shape[1] == 2 and bool(((last >= 0) & (last == np.floor(last))).all())  # behind scores
+    tracks &= len(rows) >= _MANY or last.max() > 1
+    marks = others.shape[1] % 3 == 0 and bool(np.isin(others[:, 2::3], (0, 1, 2)).all())
+    return max([*shares, holds.mean() if tracks else 0.0]), marks or tracks
+
+
+# ---- names of classes
+
+
+def find_names(listing: Listing) -> tuple[tuple[str, ...], tuple[int, int] | None]:
+    """Return the class names, by number, and the shape of key points that lists and YAML files of a set say."""
+    names: tuple[str, ...] = ()
+    points: tuple[int, int] | None = None
+    suffixes = (".yaml", ".yml")
+    told_by = [path for path in listing.others if path.casefold().endswith(suffixes) or _file(path) in _LISTS]
+    for path in sorted(told_by, key=lambda path: (path.count("/"), path))[:_MOST_FILES]:
+        content = listing.read(path)
+        if _file(path) in _LISTS:
+            told: Mapping[str, Any] = {"names": content[:_MOST_BYTES].decode("utf-8-sig", "replace").splitlines()}
+        else:
+            told = read_yaml(content)
+        names, points = names or names_of(told.get("names")), points or points_of(told.get("kpt_shape"))
+    return names, points
+
+
+def read_yaml(content: bytes) -> Mapping[str, Any]:
+    """Return the entries of a YAML file, all of them texts; none of one that is large or damaged."""
+    if len(content) > _MOST_YAML:
+        return {}
+    try:
+        found = yaml.load(content.decode("utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506  (makes texts only)
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def names_of(told: object) -> tuple[str, ...]:
+    """Return names by number from a list, or from a mapping of numbers.
+
+    >>> names_of({"0": "cat", "2": "dog"})
+    ('cat', '', 'dog')
+    """
+    entries = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
+    names = {int(key): name.strip() for key, name in entries if _is_number(str(key)) and isinstance(name, str)}
+    kept = {number: name for number, name in names.items() if name and number < MOST_CLASSES}
     return tuple(kept.get(number, "") for number in range(max(kept, default=-1) + 1))
 
 
-def _text(listing: Listing, path: str) -> str:
-    return listing.read(path)[:_MOST_BYTES].decode("utf-8-sig", errors="replace")
+def points_of(told: object) -> tuple[int, int] | None:
+    """Return the number of key points and of numbers for each, of ``[17, 3]``; None for anything else."""
+    fits = isinstance(told, list) and len(told) == 2 and all(map(_is_number, told))
+    return (int(told[0]), int(told[1])) if isinstance(told, list) and fits else None
+
+
+def _is_number(text: object) -> bool:
+    return isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 6
