@@ -116,7 +116,7 @@ class _Search:
     def choose(self) -> PreparationChoice:
         """Return the choice; see :func:`choose_reading`."""
         given = replace(self.spec, data=replace(self.spec.data, preparation="given"))
-        images = self._images(given.data)
+        images = self._some_images(given.data)
         if not isinstance(images, PreparedImages):
             return PreparationChoice(spec=given)
         labelled = images.labels is not None and bool(self.task.shown_metric)
@@ -156,7 +156,7 @@ class _Search:
 
     def _finer(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         """Yield the other orders of channels and other fits of the pictures."""
-        usual, images = effective_preprocessing(best, self.model.preprocessing), self._images(best)
+        usual, images = effective_preprocessing(best, self.model.preprocessing), self._some_images(best)
         if usual.input_shape[0] == 3 and not self.spec.data.channel_order:
             other: ChannelOrder = "rgb" if usual.channel_order == "bgr" else "bgr"
             yield other.upper(), replace(best, channel_order=other)
@@ -170,7 +170,7 @@ class _Search:
 
     def _with_preparation(self, data: DataSpec, words: tuple[str, ...], *, labelled: bool) -> Iterator[_Scored]:
         """Yield the candidates of one preparation, from one pass of the network over the images."""
-        images = self._images(data)
+        images = self._some_images(data)
         if not isinstance(images, PreparedImages):
             return
         raws = [self._raw(images.batch(at, min(at + _BATCH, len(images)))) for at in range(0, len(images), _BATCH)]
@@ -244,12 +244,21 @@ class _Search:
             finally:
                 module.reader = reader
 
+    def _some_images(self, data: DataSpec) -> ImageSet:
+        """Return the images with labels that fit some layout; raises InvalidDataset where they fit none."""
+        refused: list[InvalidDataset] = []
+        for reader in self.model.readers or (None,):
+            try:
+                return self._images(data, reader)
+            except InvalidDataset as error:
+                refused.append(error)
+        raise refused[0]
+
     def _images(self, data: DataSpec, reader: OutputReader | None = None) -> ImageSet:
         """Return some of the images as ``data`` has them prepared, with labels for the outputs that ``reader`` reads.
 
         Equal crops with labels for as many outputs are read once.
         """
-        reader = reader or next(iter(self.model.readers), None)
         model = self.model
         if reader is not None and reader.num_outputs:
             named = model.class_names if len(model.class_names) == reader.num_outputs else ()
@@ -375,7 +384,7 @@ class _Search:
         if candidate.reader is not None and len({_key(each) for each in scored}) > 1:
             parts.append(candidate.reader.words)
         orders, images = {each.candidate.order for each in scored}, self._images(candidate.data, candidate.reader)
-        if len(orders) > 1 and isinstance(images, PreparedImages):
+        if len(orders) > 1 and isinstance(images, PreparedImages) and images.label_orders:
             parts.append(f"classes {images.label_orders[candidate.order].words}")
         return "; ".join(parts)
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.tasks.detection.heads import decoding, values
-from senseapp.tasks.detection.heads.layout import BINS, DISTANCES, STRIDES, HeadLayout, in_pixels, num_cells, square_of
+from senseapp.tasks.detection.heads.layout import (
+    BINS,
+    DISTANCES,
+    STRIDES,
+    HeadLayout,
+    in_pixels,
+    num_cells,
+    square_of,
+    strides_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,57 +35,65 @@ def of_one_tensor(tensor: Tensor, size: tuple[int, int] | None, num_classes: int
         count, width = rows.shape[1], rows.shape[2]
         if width < 5:
             continue
-        cells = num_cells(size, STRIDES) if size else 0
-        if width in (6, 7) and count <= _MOST_FINAL and count != cells and values.is_final(rows):
+        square = size or square_of(count, STRIDES)
+        strides = strides_of(count, square)
+        if width in (6, 7) and count <= _MOST_FINAL and not strides and values.is_final(rows):
             raise UnsupportedModel(
                 f"These are final boxes, {count:,} for each image, after non-maximum suppression: they leave nothing "
                 "to rank layers by. Cut the graph before it."
             )
-        square = size or square_of(count, STRIDES)
-        on_grid = square is not None and num_cells(square, STRIDES) == count
-        if on_grid and square and width > DISTANCES and values.has_negatives(rows[..., :4]):
-            yield _distributions(count, width, square, rows, anchors_last=anchors_last)
-        elif on_grid and square and not anchors_last and width > 5 and values.are_shifts(rows[..., :4]):
-            yield _yolox(count, width, square, rows)
+        grid = {"size": square or (0, 0), "strides": strides}
+        if strides and width > DISTANCES and values.has_negatives(rows[..., :4]):
+            yield _distributions(rows, grid, anchors_last=anchors_last)
+        elif strides and not anchors_last and width > 5 and values.are_shifts(rows[..., :4]):
+            yield _yolox(rows, grid)
         else:
-            yield from _decoded(rows, size, num_classes, on_grid=on_grid, anchors_last=anchors_last)
+            yield from _decoded(rows, size, num_classes, on_grid=bool(strides), anchors_last=anchors_last)
 
 
 def _orientations(tensor: Tensor, size: tuple[int, int] | None) -> list[bool]:
-    """Return whether boxes may lie along the last axis, most probable first: the longer axis, or that of the cells."""
+    """Return whether boxes may lie along the last axis, most probable first: that of the cells, or the longer one.
+
+    The shorter one may list boxes too, of as many classes, where its columns hold boxes and probabilities.
+    """
     lengths = tensor.shape[1:3]
-    cells = num_cells(size, STRIDES) if size else -1
-    counted = [length in (cells, _ANCHORS * cells) for length in lengths]
+    counted = [bool(_strides_of_boxes(length, size)) for length in lengths]
     if counted[0] != counted[1]:
         return [counted[1]]
-    return [bool(lengths[0] < lengths[1])] if lengths[0] != lengths[1] else [False, True]
+    usual = bool(lengths[0] < lengths[1])
+    other = tensor if usual else tensor.transpose(1, 2)
+    fits = tensor.is_meta or (values.is_probability(other[..., 4:]) and values.has_sides(other[..., :4]))
+    return [usual, not usual] if fits else [usual]
 
 
-def _distributions(count: int, width: int, size: tuple[int, int], rows: Tensor, *, anchors_last: bool) -> HeadLayout:
+def _strides_of_boxes(count: int, size: tuple[int, int] | None) -> tuple[int, ...]:
+    """Return the strides of maps with so many boxes, one or three in each cell."""
+    return strides_of(count, size) or (strides_of(count // _ANCHORS, size) if count % _ANCHORS == 0 else ())
+
+
+def _distributions(rows: Tensor, grid: dict[str, Any], *, anchors_last: bool) -> HeadLayout:
     return HeadLayout(
         name="distributions",
-        num_classes=width - DISTANCES,
-        num_boxes=count,
+        num_classes=rows.shape[2] - DISTANCES,
+        num_boxes=rows.shape[1],
         first_class=DISTANCES,
-        size=size,
-        strides=STRIDES,
         probabilities=values.is_probability(rows[..., DISTANCES:]),
         anchors_last=anchors_last,
         family=_YOLO,
+        **grid,
     )
 
 
-def _yolox(count: int, width: int, size: tuple[int, int], rows: Tensor) -> HeadLayout:
+def _yolox(rows: Tensor, grid: dict[str, Any]) -> HeadLayout:
     return HeadLayout(
         name="grid",
-        num_classes=width - 5,
-        num_boxes=count,
+        num_classes=rows.shape[2] - 5,
+        num_boxes=rows.shape[1],
         first_class=5,
         has_object=True,
-        size=size,
-        strides=STRIDES,
         probabilities=values.is_probability(rows[..., 4:]),
         family="YOLOX",
+        **grid,
     )
 
 
@@ -92,7 +109,7 @@ def _decoded(
     if num_classes < scores - 1 and num_classes:  # further columns that look like scores
         scores = num_classes + (width - 4 > num_classes and not anchors_last)
     relative = values.is_relative(rows[..., :4])
-    by_anchor = bool(size) and count == _ANCHORS * num_cells(size or (0, 0), STRIDES)
+    by_anchor = not on_grid and bool(_strides_of_boxes(count, size))
     shares = rows[..., 4 : 4 + scores] if probabilities else rows[..., 4 : 4 + scores].sigmoid()
     with_object = None if scores < 2 else values.is_object(shares[..., 0], shares[..., 1:])
     if scores < 2 or (with_object is None and on_grid and anchors_last):

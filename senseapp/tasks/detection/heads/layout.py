@@ -13,7 +13,9 @@ from senseapp.core.texts import plural
 if TYPE_CHECKING:
     from torch import Tensor
 
-STRIDES = (8, 16, 32)  # of YOLO's three maps
+STRIDES = (8, 16, 32)
+"""Of YOLO's three maps."""
+_OTHER_STRIDES = ((8, 16, 32, 64), (4, 8, 16, 32), (8, 16), (16, 32))  # of larger and smaller members of the family
 BINS = 16  # of a distance, in YOLOv8 to v11
 DISTANCES = 4 * BINS
 """Channels of the distances to the four sides."""
@@ -85,6 +87,12 @@ class HeadLayout:
 def num_cells(size: tuple[int, int], strides: Sequence[int]) -> int:
     """Return the number of cells of all maps of an input of ``size`` (height, width)."""
     return sum(math.prod(-(-side // stride) for side in size) for stride in strides)
+
+
+def strides_of(count: int, size: tuple[int, int] | None) -> tuple[int, ...]:
+    """Return the strides of maps that have ``count`` cells together; empty where there are none."""
+    sets = (STRIDES, *_OTHER_STRIDES) if size else ()
+    return next((strides for strides in sets if num_cells(size or (0, 0), strides) == count), ())
 
 
 def square_of(count: int, strides: Sequence[int]) -> tuple[int, int] | None:
