@@ -1,34 +1,21 @@
-"""Pairs of an ONNX file and labelled pictures, and the figure that is right for each, without senseapp's own reading.
-
-Each case is a layout of outputs, a preparation, names and numbers of classes, and a form of labels. The right figure is
-pycocotools' mAP@.5:.95 of what the network in torch finds (scores from .02, non-maximum suppression by class at IoU
-.5, 100 boxes), the mean IoU, or the share of right answers.
-"""
+"""The pairs: each is a layout of outputs, a preparation, names and numbers of classes, and a form of labels."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
+import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx
+import onnxruntime
 import torch
-from numpy.typing import NDArray
-from PIL import Image
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 from torch import Tensor, nn
 from torchvision.models._meta import _COCO_CATEGORIES
-from torchvision.ops import batched_nms
 
-from benchmarks.reading_networks import IMAGENET, NAMES, Preparation, Scene, placed, scene, trained
+from benchmarks.readings.networks import IMAGENET, NAMES, Preparation, trained
 
-PICTURES = 32
 Values = Mapping[str, Tensor]
 Head = Callable[[Tensor, Tensor, Tensor, Tensor, int], Values]
 """From corners in pixels, class logits, further channels, features and the side to named outputs."""
@@ -77,6 +64,15 @@ HEADS: dict[str, Head] = {
     },
 }  # fmt: skip
 _SOFTMAX = {"first is background", "last is background", "softmax, first"}
+
+
+def scores_of(head: str, logits: Tensor, further: Tensor) -> Tensor:
+    """Return the scores that a head means, (N, A, C)."""
+    if head in _SOFTMAX:
+        return _rows(logits, logits[..., :1] * 0).softmax(-1)[..., :-1]
+    if head == "any":
+        return _S(_rows(further[..., :1], logits))
+    return _S(logits) * (_S(further[..., :1]) if head == "object" else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +239,8 @@ class _Delivered(nn.Module):
         return HEADS[self.case.head](*found, self.network.trunk(images), self.case.side)
 
 
-def _network(case: Case, folder: Path) -> nn.Module:
+def network_of(case: Case, folder: Path) -> nn.Module:
+    """Return the trained network with the classes of the case, for images prepared as it says."""
     network = trained(case.task, folder)
     if case.task == "detection":
         network = network.with_classes(case.live)
@@ -251,32 +248,18 @@ def _network(case: Case, folder: Path) -> nn.Module:
         places = [0 if each is None else each + 1 for each in case.live]
         network.classify.weight = nn.Parameter(network.classify.weight[places])
         network.classify.bias = nn.Parameter(network.classify.bias[places])
-    return case.preparation.taken_in(network)
+    return case.preparation.taken_in(network).requires_grad_(False)
 
 
-def write_case(case: Case, folder: Path, networks: Path) -> float:
-    """Write ``model.onnx``, ``data`` and ``right.json`` into ``folder``; return the figure that is right."""
-    network = _network(case, networks).eval().requires_grad_(False)
-    (folder / "data").mkdir(parents=True, exist_ok=True)
-    _export(_Delivered(network, case), case, folder / "model.onnx")
-    generator = np.random.default_rng(sum(map(ord, case.name)))
-    alive = sorted(each for each in case.live if each is not None)
-    most = 1 if case.task == "classification" else 4
-    scenes = [scene(generator, case.size, alive, most) for _ in range(PICTURES)]
-    write_labels(case, scenes, folder / "data")
-    right = _right(case, network, scenes)
-    (folder / "right.json").write_text(json.dumps({"name": case.name, "task": case.task, "right": right}))
-    return right
-
-
-def _export(network: _Delivered, case: Case, path: Path) -> None:
-    images = torch.zeros(1, 3, case.side, case.side)
-    found = network.outputs(images)
+def write_model(network: nn.Module, case: Case, images: Tensor, path: Path) -> None:
+    """Write the network as the case delivers it, and make sure that onnxruntime computes the same of ``images``."""
+    delivered = _Delivered(copy.deepcopy(network), case)  # the exporter folds norms into the network that it is given
+    found = {name: values.clone() for name, values in delivered.outputs(images).items()}
     names = list(found)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            network, (images,), str(path), dynamo=False, input_names=["images"], output_names=names,
+            delivered, (images[:1],), str(path), dynamo=False, input_names=["images"], output_names=names,
             dynamic_axes={name: {0: "batch"} for name in ("images", *names)}, opset_version=17,
         )  # fmt: skip
     model = onnx.load(path)
@@ -286,6 +269,9 @@ def _export(network: _Delivered, case: Case, path: Path) -> None:
     for key, value in _metadata(case).items():
         model.metadata_props.add(key=key, value=value)
     onnx.save(model, path)
+    run = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"images": images.numpy()})
+    for one, other in zip(run, found.values(), strict=True):
+        assert torch.allclose(torch.from_numpy(one), other, atol=1e-2, rtol=1e-3), f"{path} differs from the network"
 
 
 def _metadata(case: Case) -> Mapping[str, str]:
@@ -295,175 +281,3 @@ def _metadata(case: Case) -> Mapping[str, str]:
     told = {"author": "Ultralytics", "task": case.told, "stride": "32", "batch": "1", "imgsz": str([case.side] * 2)}
     told["names"] = str(dict(enumerate(case.names)))
     return told | ({"kpt_shape": "[3, 3]"} if case.told == "pose" else {})
-
-
-def _annotated(case: Case, found: Scene) -> list[tuple[int, NDArray[np.float64]]]:
-    """Return the annotated objects of a picture, by the place of their class in the head."""
-    places = {each: place for place, each in enumerate(case.live) if each is not None}
-    shift = 1 if case.head == "any" else 0
-    rows = [(places[int(row[0])] + shift, row[1:]) for row in found[1]]
-    rows += [(0, row[1:]) for row in found[1] if shift]
-    return [row for row in rows if not case.labels.only or row[0] in case.labels.only]
-
-
-def write_labels(case: Case, scenes: Sequence[Scene], folder: Path) -> None:
-    """Write pictures and labels."""
-    labels, pictures = case.labels, [f"picture-{number:02d}" for number in range(len(scenes))]
-    if labels.form == "folders":
-        for name, (picture, boxes, _) in zip(pictures, scenes, strict=True):
-            (folder / NAMES[int(boxes[0, 0])]).mkdir(exist_ok=True)
-            Image.fromarray(picture).save(folder / NAMES[int(boxes[0, 0])] / f"{name}.png")
-        return
-    (folder / "images").mkdir(exist_ok=True)
-    for name, (picture, _, classes) in zip(pictures, scenes, strict=True):
-        Image.fromarray(picture).save(folder / "images" / f"{name}.png")
-        if labels.form == "masks":
-            (folder / "masks").mkdir(exist_ok=True)
-            values = classes * 85 if labels.ids == "greys" else classes + (labels.ids == "one")
-            Image.fromarray(values.astype(np.uint8)).save(folder / "masks" / f"{name}.png")
-    rows = [_annotated(case, found) for found in scenes] if case.task == "detection" else []
-    if labels.form == "coco":
-        (folder / "annotations.json").write_text(json.dumps(_coco(case, pictures, rows)))
-    elif labels.form == "yolo":
-        _write_yolo(case, pictures, rows, folder)
-    elif labels.form == "voc":
-        for name, found in zip(pictures, rows, strict=True):
-            (folder / "images" / f"{name}.xml").write_text(_voc(case, name, found))
-
-
-def _id_of(case: Case, place: int) -> int:
-    gaps = (3, 7, 8, 15, 21)
-    ids = {"zero": place, "one": place + 1, "set": place + 1, "gaps": gaps[place % 5]}
-    return COCO_IDS[case.names[place]] if case.labels.ids == "coco" else ids[case.labels.ids]
-
-
-def _coco(case: Case, pictures: Sequence[str], rows: Sequence[list[tuple[int, NDArray[np.float64]]]]) -> object:
-    labels, (width, height) = case.labels, case.size
-    places = labels.only or range(len(case.names))
-    number = {place: _id_of(case, place) for place in places}
-    categories = [{"id": number[place], "name": case.names[place]} for place in places]
-    if labels.ids == "set":
-        categories.insert(0, {"id": 0, "name": "coloured-things"})
-    categories += [{"id": 40 + index, "name": name} for index, name in enumerate(labels.unused)]
-    annotations = [
-        {"id": 1000 * index + at, "image_id": index, "category_id": number[place], "iscrowd": 0,
-         "bbox": [*box[:2], *(box[2:] - box[:2])], "area": float(np.prod(box[2:] - box[:2]))}
-        for index, found in enumerate(rows)
-        for at, (place, box) in enumerate(found)
-    ]  # fmt: skip
-    if labels.broken:
-        annotations.append({"id": 10**6, "image_id": 0, "category_id": number[0], "iscrowd": 0, "bbox": []})
-    listed = [
-        {"id": index, "file_name": f"{name}.png", "width": width, "height": height}
-        for index, name in enumerate(pictures)
-    ]
-    told = {"categories": categories} if labels.names else {}
-    return {"images": listed, "annotations": annotations, **told}
-
-
-def _write_yolo(case: Case, pictures: Sequence[str], rows: Sequence[list[tuple[int, NDArray[np.float64]]]],
-                folder: Path) -> None:  # fmt: skip
-    labels, sides = case.labels, np.tile(case.size, 2)
-    order = labels.only or tuple(range(len(case.names)))
-    (folder / "labels").mkdir(exist_ok=True)
-    for name, found in zip(pictures, rows, strict=True):
-        lines = [_line(order.index(place), box / sides, labels.columns, at) for at, (place, box) in enumerate(found)]
-        (folder / "labels" / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    if labels.names:
-        named = "\n".join(f"  {number}: {case.names[place]}" for number, place in enumerate(order))
-        points = {"points": "kpt_shape: [3, 2]\n", "seen": "kpt_shape: [3, 3]\n"}.get(labels.columns, "")
-        (folder / "data.yaml").write_text(f"path: .\ntrain: images\nval: images\n{points}names:\n{named}\n")
-
-
-def _line(number: int, box: NDArray[np.float64], columns: str, at: int) -> str:
-    middle, sides = (box[:2] + box[2:]) / 2, box[2:] - box[:2]
-    corners = [box[0], box[1], box[2], box[1], box[2], box[3], box[0], box[3]]
-    points = [middle, box[:2] + sides / 4, box[2:] - sides / 4]
-    further = {
-        "": [], "tracks": [at + 1], "polygons": [],
-        "points": [each for point in points for each in point],
-        "seen": [each for point in points for each in (*point, 2)],
-    }[columns]  # fmt: skip
-    values = corners if columns == "polygons" else [*middle, *sides, *further]
-    return " ".join([str(number), *(f"{each:.6g}" for each in values)])
-
-
-def _voc(case: Case, name: str, found: list[tuple[int, NDArray[np.float64]]]) -> str:
-    objects = "".join(
-        f"<object><name>{case.names[place]}</name><difficult>0</difficult><bndbox>"
-        + "".join(f"<{key}>{value:.3f}</{key}>" for key, value in zip(
-            ("xmin", "ymin", "xmax", "ymax"), (box[0] + 1, box[1] + 1, box[2], box[3]), strict=True))
-        + "</bndbox></object>"
-        for place, box in found
-    )  # fmt: skip
-    size = f"<size><width>{case.size[0]}</width><height>{case.size[1]}</height><depth>3</depth></size>"
-    return f"<annotation><filename>{name}.png</filename>{size}{objects}</annotation>"
-
-
-def _right(case: Case, network: nn.Module, scenes: Sequence[Scene]) -> float:
-    images = case.preparation.images([each[0] for each in scenes], case.side)
-    found = network(images)
-    if case.task == "classification":
-        return float((found.argmax(1).numpy() == [int(each[1][0, 0]) for each in scenes]).mean())
-    if case.task == "segmentation":
-        answers, truth = found.argmax(1).numpy(), np.stack([each[2] for each in scenes])
-        return float(np.mean([((answers == c) & (truth == c)).sum() / ((answers == c) | (truth == c)).sum()
-                              for c in np.unique(truth)]))  # fmt: skip
-    return average_precision(case, found, scenes)
-
-
-def average_precision(case: Case, found: tuple[Tensor, Tensor, Tensor], scenes: Sequence[Scene]) -> float:
-    """Return mAP@.5:.95 of what a detector finds."""
-    boxes, logits, further = found
-    scores = _S(logits)
-    if case.head in _SOFTMAX:
-        scores = _rows(logits, logits[..., :1] * 0).softmax(-1)[..., :-1]
-    elif case.head == "object":
-        scores = scores * _S(further[..., :1])
-    elif case.head == "any":
-        scores = _rows(_S(further[..., :1]), scores)
-    truth, guesses = [], []
-    for index, each in enumerate(scenes):
-        rows = _annotated(case, each)
-        truth += [(index, place + 1, *box[:2], *(box[2:] - box[:2])) for place, box in rows]
-        guesses += _detections(case, index, boxes[index], scores[index])
-    return _evaluated(truth, guesses, len(scenes))
-
-
-def _detections(case: Case, index: int, boxes: Tensor, scores: Tensor) -> list[tuple[float, ...]]:
-    """Return image, class, left, top, width, height in the picture, and score of each detection."""
-    anchors, classes = (scores >= 0.02).nonzero(as_tuple=True)
-    kept = boxes.clamp(0, case.side)[anchors], scores[anchors, classes], classes
-    chosen = batched_nms(*kept, 0.5)[:100]
-    left, top, width, height = placed(case.size, case.side, case.preparation.letterbox)
-    found = []
-    for box, score, label in zip(*(each[chosen].tolist() for each in kept), strict=True):
-        xs = [min(max((side - left) / width, 0), 1) * case.size[0] for side in box[::2]]
-        ys = [min(max((side - top) / height, 0), 1) * case.size[1] for side in box[1::2]]
-        found.append((index, label + 1, xs[0], ys[0], xs[1] - xs[0], ys[1] - ys[0], score))
-    return found
-
-
-def _evaluated(truth: list[tuple[float, ...]], guesses: list[tuple[float, ...]], pictures: int) -> float:
-    if not guesses:
-        return 0.0
-    known = COCO()
-    known.dataset = {
-        "info": {}, "images": [{"id": index} for index in range(pictures)],
-        "categories": [{"id": number} for number in {row[1] for row in truth}],
-        "annotations": [
-            {"id": at + 1, "image_id": row[0], "category_id": row[1], "bbox": list(row[2:]), "iscrowd": 0,
-             "area": row[4] * row[5]}
-            for at, row in enumerate(truth)
-        ],
-    }  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()):
-        known.createIndex()
-        found = known.loadRes([
-            {"image_id": row[0], "category_id": row[1], "bbox": list(row[2:6]), "score": row[6]} for row in guesses
-        ])  # fmt: skip
-        judge = COCOeval(known, found, "bbox")
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
-    return float(judge.stats[0])

@@ -1,10 +1,10 @@
 """Are files and labels read right, or asked about? ``python -m benchmarks.readings [--only PART] [--cases FOLDER]``.
 
-Each pair of :mod:`benchmarks.reading_cases` is opened as ``senseapp analyze`` opens it, with no flag but ``--task`` and
-``--data``, and the figure of the uncompressed network on the labels is compared with the right one. A pair is *right*
-within .02, *asked* where a sentence refuses it or asks (exit status 2), *false* where that sentence names a false
-reason, else *wrong*; a note that the file was probably read wrongly is counted beside that. ``check`` gets each file
-with itself, and files all of whose boxes are moved. Rows are kept in ``readings.jsonl``, and the section of
+Each pair of :mod:`benchmarks.readings.cases` is opened as ``senseapp analyze`` opens it, with no flag but ``--task``
+and ``--data``, and the figure of the uncompressed network on the labels is compared with the right one. A pair is
+*right* within .02, *asked* where a sentence refuses it or asks (exit status 2), *false* where that sentence names a
+false reason, else *wrong*; a note that the file was probably read wrongly is counted beside that. ``check`` gets each
+file with itself, and files all of whose boxes are moved. Rows are kept in ``rows.jsonl``, and the section of
 ``RESULTS.md`` is written from them.
 """
 
@@ -25,11 +25,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
 
-from benchmarks.reading_cases import CASES, Case, write_case
+from benchmarks.readings.cases import CASES, Case, network_of, write_model
+from benchmarks.readings.figures import right_figure
+from benchmarks.readings.labels import write_labels
+from benchmarks.readings.networks import scene
 from benchmarks.results import machine, write_section
 from senseapp.cli.main import BAD_INPUT, build_parser
 from senseapp.cli.main import main as senseapp
@@ -38,9 +42,9 @@ from senseapp.core.errors import SenseError
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.session import Session
 
-ROWS = Path(__file__).with_name("readings.jsonl")
+ROWS = Path(__file__).with_name("rows.jsonl")
 TITLE = "Files and labels read right, or asked about (`python -m benchmarks.readings`)"
-NEAR = 0.02
+NEAR, PICTURES = 0.02, 32
 VERDICTS = ("right", "asked", "false", "wrong")
 FIGURES = {"detection": "map", "segmentation": "miou", "classification": "top1"}
 MOVED = ("yolo8 told, coco", "yolo8, coco", "shares", "pair, first is background", "pair, last is background",
@@ -178,6 +182,18 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def write_case(case: Case, folder: Path, networks: Path) -> None:
+    """Write ``model.onnx``, ``data`` and ``right.json``, the figure that is right, into ``folder``."""
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(sum(map(ord, case.name)))
+    alive = sorted(each for each in case.live if each is not None)
+    scenes = [scene(generator, case.size, alive, 1 if case.task == "classification" else 4) for _ in range(PICTURES)]
+    network, images = network_of(case, networks), case.preparation.images([each[0] for each in scenes], case.side)
+    write_labels(case, scenes, folder / "data")
+    write_model(network, case, images, folder / "model.onnx")
+    (folder / "right.json").write_text(json.dumps({"right": right_figure(case, network, images, scenes)}))
 
 
 def measured(case: Case, cases: Path, *, again: bool, prepared: bool) -> Iterator[dict[str, Any]]:

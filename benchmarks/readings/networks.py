@@ -1,4 +1,4 @@
-"""Small networks that ``benchmarks.readings`` trains on coloured ellipses and rectangles, one for each task.
+"""Small networks that are trained on coloured ellipses and rectangles, one for each task.
 
 Their first convolution takes in the preparation that pictures must have, so that a file shows nothing of it.
 """
