@@ -174,7 +174,7 @@ class _Search:
         if not isinstance(images, PreparedImages):
             return
         raws = [self._raw(images.batch(at, min(at + _BATCH, len(images)))) for at in range(0, len(images), _BATCH)]
-        for place, reader in enumerate(self._readers(raws)):
+        for place, reader in enumerate(self._readers(raws, every=labelled)):
             if not labelled:
                 one = _Candidate(data=data, reader=reader, order=0, words=words, departures=len(words) + place)
                 yield self._by_mirror(one, raws, images)
@@ -188,13 +188,13 @@ class _Search:
                     one = _Candidate(data=data, reader=reader, order=order, words=words, departures=departures)
                     yield self._by_metric(one, outputs, images)
 
-    def _readers(self, raws: Sequence[object]) -> Sequence[OutputReader | None]:
+    def _readers(self, raws: Sequence[object], *, every: bool) -> Sequence[OutputReader | None]:
         """Return what may read the outputs of these images; of noise they may have looked otherwise."""
         if not self.model.readers or self.spec.model.layout:
             return self.model.readers or (None,)
         try:
             names = len(self.model.class_names) - bool(self.model.readers[0].background in ("first", "last"))
-            return self.task.readers(raws[0], self.model.preprocessing.input_shape[1:], max(0, names))
+            return self.task.readers(raws[0], self.model.preprocessing.input_shape[1:], max(0, names), every=every)
         except InvalidInput:
             return self.model.readers
 

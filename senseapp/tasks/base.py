@@ -158,13 +158,15 @@ class Task(ABC):
         """Return one sentence where the uncompressed model says nothing that could be lost; else empty."""
         return ""
 
-    def readers(self, model_output: object, size: tuple[int, int], num_classes: int = 0) -> Sequence[OutputReader]:
+    def readers(
+        self, model_output: object, size: tuple[int, int], num_classes: int = 0, *, every: bool = False
+    ) -> Sequence[OutputReader]:
         """Return what may read every output of a network as the one in ``model_output``, for images of ``size`` (H, W).
 
         Each is of a layout that neither shapes nor values contradict, the most probable first. The network returns what
         the chosen one makes of its outputs: a compressed network's values may lie in other ranges. Empty for tasks that
         read outputs in one way. Outputs on the device ``meta`` have shapes alone. ``num_classes`` is their number where
-        it is known otherwise.
+        it is known otherwise; with ``every``, layouts come too that values make improbable, for labels to judge.
 
         Raises:
             UnsupportedModel: it is no output of this task.

@@ -50,7 +50,8 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     )
     readers = _readers_of(task, opened, prepared.preprocessing, spec.layout)
     reader = opened.network.reader = readers[0] if readers else None
-    prepared = prepared.of_family(reader.usual_input if reader else None)
+    usual = {each.usual_input for each in readers}
+    prepared = prepared.of_family(usual.pop() if len(usual) == 1 else None)
     num_outputs = _num_outputs(task, opened, reader)
     return LoadedModel(
         module=opened.network.requires_grad_(False),

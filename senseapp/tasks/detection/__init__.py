@@ -31,11 +31,13 @@ _SEED = 0  # so that the same output gives the same directions
 class Detection(Task):
     """Where objects are in an image, and of which class."""
 
-    def readers(self, model_output: object, size: tuple[int, int], num_classes: int = 0) -> Sequence[OutputReader]:
+    def readers(
+        self, model_output: object, size: tuple[int, int], num_classes: int = 0, *, every: bool = False
+    ) -> Sequence[OutputReader]:
         """Return what decodes outputs by each layout that this one may have."""
         from senseapp.tasks.detection.heads import head_readers
 
-        return head_readers(model_output, size, num_classes)
+        return head_readers(model_output, size, num_classes, every=every)
 
     def reader_of(self, key: str) -> OutputReader:
         """Return what decodes outputs by a layout that a setting names."""

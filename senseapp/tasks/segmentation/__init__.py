@@ -51,7 +51,9 @@ _MOST_BOUND_POSITIONS = 512  # pixels of an image that the bound is computed fro
 class Segmentation(Task):
     """Which of several classes each pixel belongs to."""
 
-    def readers(self, model_output: object, size: tuple[int, int], num_classes: int = 0) -> Sequence[OutputReader]:
+    def readers(
+        self, model_output: object, size: tuple[int, int], num_classes: int = 0, *, every: bool = False
+    ) -> Sequence[OutputReader]:
         """Return what brings maps to class scores, by each layout that this one may have."""
         from senseapp.tasks.segmentation.maps import map_readers
 

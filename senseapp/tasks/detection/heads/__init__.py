@@ -91,16 +91,19 @@ class HeadReader:
         return {_ROWS: decode(list(_tensors_in(model_output)), self.layout)}
 
 
-def head_readers(raw: object, size: tuple[int, int] | None, num_classes: int = 0) -> tuple[HeadReader, ...]:
+def head_readers(
+    raw: object, size: tuple[int, int] | None, num_classes: int = 0, *, every: bool = False
+) -> tuple[HeadReader, ...]:
     """Return readers for outputs like ``raw`` of images of ``size`` (height, width), the most probable first.
 
-    Each is of a layout that neither shapes nor values contradict. Where ``num_classes`` are known, layouts with as many
+    Each is of a layout that neither shapes nor values contradict. With ``every``, values
+    only order those with an object's score and without. Where ``num_classes`` are known, layouts with as many
     (or one more, for a background) come alone, if there are any.
 
     Raises:
         UnsupportedModel: there is none; the message says what came.
     """
-    found = recognise(list(_tensors_in(raw)), size, num_classes)
+    found = recognise(list(_tensors_in(raw)), size, num_classes, every=every)
     fitting = [each for each in found if each.num_classes - bool(each.background) == num_classes]
     return tuple(HeadReader(layout=layout) for layout in fitting or found)
 
@@ -113,11 +116,13 @@ def reader_from(key: str) -> HeadReader:
     return HeadReader(layout=layout)
 
 
-def recognise(tensors: Sequence[Tensor], size: tuple[int, int] | None = None, num_classes: int = 0) -> list[HeadLayout]:
+def recognise(
+    tensors: Sequence[Tensor], size: tuple[int, int] | None = None, num_classes: int = 0, *, every: bool = False
+) -> list[HeadLayout]:
     """Return the layouts of the raw tensors of a detector; see :func:`head_readers`."""
     shapes = [tuple(each.shape) for each in tensors]
     if len(tensors) == 1 and tensors[0].ndim == 3:
-        found = list(by_anchor.of_one_tensor(tensors[0], size, num_classes))
+        found = list(by_anchor.of_one_tensor(tensors[0], size, num_classes, every=every))
     elif tensors and all(each.ndim == 3 for each in tensors):
         found = list(by_anchor.of_several(tensors, size))
     elif tensors and all(each.ndim in (4, 5) for each in tensors):

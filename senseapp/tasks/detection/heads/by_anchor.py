@@ -28,7 +28,9 @@ _ANCHORS = 3  # of each cell, in YOLOv3 to v7
 _YOLO = "YOLOv5 to v11"
 
 
-def of_one_tensor(tensor: Tensor, size: tuple[int, int] | None, num_classes: int = 0) -> Iterator[HeadLayout]:
+def of_one_tensor(
+    tensor: Tensor, size: tuple[int, int] | None, num_classes: int = 0, *, every: bool = False
+) -> Iterator[HeadLayout]:
     """Yield the layouts of one tensor, (N, C, A) or (N, A, C), that its values do not contradict."""
     for anchors_last in _orientations(tensor, size):
         rows = tensor.transpose(1, 2) if anchors_last else tensor  # (N, A, C)
@@ -48,7 +50,7 @@ def of_one_tensor(tensor: Tensor, size: tuple[int, int] | None, num_classes: int
         elif strides and not anchors_last and width > 5 and values.are_shifts(rows[..., :4]):
             yield _yolox(rows, grid)
         else:
-            yield from _decoded(rows, size, num_classes, on_grid=bool(strides), anchors_last=anchors_last)
+            yield from _decoded(rows, size, num_classes, on_grid=bool(strides), anchors_last=anchors_last, every=every)
 
 
 def _orientations(tensor: Tensor, size: tuple[int, int] | None) -> list[bool]:
@@ -98,7 +100,7 @@ def _yolox(rows: Tensor, grid: dict[str, Any]) -> HeadLayout:
 
 
 def _decoded(
-    rows: Tensor, size: tuple[int, int] | None, num_classes: int, *, on_grid: bool, anchors_last: bool
+    rows: Tensor, size: tuple[int, int] | None, num_classes: int, *, on_grid: bool, anchors_last: bool, every: bool
 ) -> Iterator[HeadLayout]:
     """Yield the layouts of boxes followed by scores: of classes alone, of an object and classes, of a softmax."""
     count, width = rows.shape[1], rows.shape[2]
@@ -111,14 +113,16 @@ def _decoded(
     relative = values.is_relative(rows[..., :4])
     by_anchor = not on_grid and bool(_strides_of_boxes(count, size))
     shares = rows[..., 4 : 4 + scores] if probabilities else rows[..., 4 : 4 + scores].sigmoid()
-    with_object = None if scores < 2 else values.is_object(shares[..., 0], shares[..., 1:])
-    if scores < 2 or (with_object is None and on_grid and anchors_last):
-        with_object = False  # the form of YOLOv8 to v11, which has no such score
-    elif with_object is None and by_anchor:
-        with_object = True  # three boxes a cell: YOLOv3 to v7
     softmax, usual = values.sums_to_one(shares), values.usual_class(shares)
-    undecided = (False, True) if anchors_last else (True, False)
-    for has_object in (False,) if softmax else undecided if with_object is None else (with_object,):
+    if scores < 2 or softmax:
+        with_object = [False]
+    else:  # YOLOv8 to v11 have no such score, and networks with three boxes in a cell, as YOLOv3 to v7, have one
+        family = False if on_grid and anchors_last else True if by_anchor else None
+        found = values.is_object(shares[..., 0], shares[..., 1:])
+        told = family if found is None else found
+        likely = not anchors_last if told is None else told
+        with_object = [likely, not likely] if every or told is None else [likely]
+    for has_object in with_object:
         yield HeadLayout(
             name="boxes and classes",
             num_classes=scores - has_object,
