@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb
 from typing import Literal, TypeAlias
 
@@ -150,7 +150,7 @@ def class_readings(
         needed = {*used} - {*written.blank, written.rest}
         if needed <= each.meaning.keys() or {*model.classes} <= {*each.meaning.values()}:
             return (_proposal(each, written, certain=True),)
-    best, found = _MISFIT, []
+    best, found = _MISFIT, list[Reading]()
     for candidates in ((*more, *_by_number(written, model)), _with_free_outputs(written, model)):
         ranked = [(_rank(each, written, model), each) for each in candidates]
         best = min([best, *(rank for rank, _ in ranked)])
@@ -228,7 +228,7 @@ def _by_number(written: WrittenClasses, model: ModelClasses) -> Iterator[Reading
 
 def _evenly(numbers: list[int]) -> list[int]:
     """Return numbers at even distances; else none, as their order says little."""
-    steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(numbers)}
     return numbers if len(steps) < 2 else []
 
 
@@ -259,7 +259,7 @@ def _rank(reading: Reading, written: WrittenClasses, model: ModelClasses) -> int
         return _MISFIT
     if not {*written.listed} - free <= meaning.keys():
         return _USED
-    met = {meaning[number] for number in (*written.listed, written.rest) if number in meaning}
+    met = {meaning[number] for number in meaning.keys() & {*written.listed, written.rest}}
     return _EXACT if met >= {*model.classes} else _LISTED
 
 
@@ -317,7 +317,8 @@ def _notes(orders: Sequence[LabelMapProposal], written: WrittenClasses, model: M
     rest = "" if written.rest is None else labels[written.rest]
     if rest:
         yield f"Pixels without an annotation are {f'of class {outputs[rest]}' if rest in outputs else 'void'}."
-    left = [printable(label) for label in first.unmatched if label not in (*missing, rest)]
+    said = {*missing, rest}
+    left = [printable(label) for label in first.unmatched if label not in said]
     if left:
         yield f"Left out, as they mean no class of the model: {first_names(left)}."
 
@@ -326,7 +327,7 @@ def _refusal(written: WrittenClasses, model: ModelClasses) -> InvalidDataset:
     labels = [written.labels[number] for number in sorted(written.used)]
     names = f", {listed(model.names)}" if model.names else ""
     return InvalidDataset(
-        f"The annotations have the classes {listed(labels)}, and the model has {model.num_outputs:,} outputs{names}: no "
-        "reading of the classes fits. Say which output each class means (with --class-map FILE, lines such as "
+        f"The annotations have the classes {listed(labels)}, and the model has {model.num_outputs:,} outputs{names}: "
+        "no reading of the classes fits. Say which output each class means (with --class-map FILE, lines such as "
         "'cat,0'), or measure without labels."
     )

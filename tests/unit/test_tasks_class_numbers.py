@@ -185,5 +185,5 @@ def test_masks_that_may_count_from_0_or_1_have_both_readings() -> None:
 
 @pytest.mark.parametrize("values", [[0, 7, 9, 200], [*range(256)], [0, 1, 2, 77]])
 def test_masks_with_values_that_mean_nothing_are_refused(values: list[int]) -> None:
-    with pytest.raises(InvalidDataset, match="The annotations have the classes .*, and the model has 3 outputs"):
+    with pytest.raises(InvalidDataset, match=r"The annotations have the classes .*, and the model has 3 outputs"):
         numbers_of(values, 3)
