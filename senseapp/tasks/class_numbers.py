@@ -133,7 +133,7 @@ def fit_numbers(
     read_as = partial(_read_as, written=written, model=model, renumber=renumber)
     fitted, shown = read_as(values, orders[0] if orders else LabelMapProposal(pairs=(), how=""))
     notes = tuple(_notes(orders, written, model)) if orders else ()
-    if len(orders) < 2:
+    if not orders or orders[0].certain:
         return FittedAnnotations(values=fitted, names=shown, notes=notes)
     return FittedAnnotations(values=fitted, names=shown, notes=notes, orders=orders, written=values, read_as=read_as)
 
@@ -143,14 +143,14 @@ def class_readings(
 ) -> tuple[LabelMapProposal, ...]:
     """Return each way in which the classes of annotations are outputs of the model, the best evidence first.
 
-    Names that match all classes of either side leave no doubt; else numbers may be meant as well. Of numbers those
-    readings are returned that fit best: listed classes are all of the model's, else all listed classes fit, else all
-    that are used.
+    Names of half of the classes used, or of all the model's, leave no doubt; else numbers may be meant as well. Of
+    numbers those readings are returned that fit best: listed classes are all of the model's, else all listed classes
+    fit, else all that are used.
     """
     by_name = _by_name(written, model)
     needed = {*written.used} - {*written.blank, written.rest}
     for each in by_name:
-        if needed <= each.meaning.keys() or {*model.classes} <= {*each.meaning.values()}:
+        if 2 * len(needed & each.meaning.keys()) >= len(needed) or {*model.classes} <= {*each.meaning.values()}:
             return (_proposal(each, written, certain=True),)
     found: list[Reading] = []
     for candidates in ((*more, *_by_number(written, model)), _with_free_outputs(written, model)):
@@ -160,11 +160,9 @@ def class_readings(
     distinct: dict[tuple[int, ...], Reading] = {}
     for each in (*by_name, *found):
         distinct.setdefault(tuple(each.meaning.get(number, -1) for number in sorted(written.used)), each)
-    sole = len(distinct) == 1 and not _are_strangers(written, model)
-    return tuple(
-        _proposal(each, written, num_orders=len(distinct), certain=sole and not each.assumed)
-        for each in distinct.values()
-    )
+    certain = len(distinct) == 1 and not _are_strangers(written, model)
+    certain &= not any(each.assumed for each in distinct.values())
+    return tuple(_proposal(each, written, num_others=len(distinct) - 1, certain=certain) for each in distinct.values())
 
 
 def given_outputs(labels: Collection[str], num_outputs: int, confirmed: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -251,7 +249,7 @@ def _rank(reading: Reading, written: WrittenClasses, model: ModelClasses) -> int
     return _EXACT if met >= {*model.classes} else _LISTED
 
 
-def _proposal(reading: Reading, written: WrittenClasses, *, num_orders: int = 1, certain: bool) -> LabelMapProposal:
+def _proposal(reading: Reading, written: WrittenClasses, *, num_others: int = 0, certain: bool) -> LabelMapProposal:
     meaning, labels = reading.meaning, written.labels
     kept = sorted(meaning.keys() & labels.keys() if written.names else meaning)
     return LabelMapProposal(
@@ -259,7 +257,7 @@ def _proposal(reading: Reading, written: WrittenClasses, *, num_orders: int = 1,
         how=reading.how,
         unmatched=tuple(labels[number] for number in sorted(written.used) if number not in meaning),
         words=reading.how,
-        num_orders=num_orders,
+        num_orders=1 + (num_others or not certain),  # without certainty there is one more at least
         certain=certain,
     )
 
@@ -286,8 +284,8 @@ def _notes(orders: Sequence[LabelMapProposal], written: WrittenClasses, model: M
     if _are_strangers(written, model):
         yield "None of the names in the annotations is one of the model's classes."
     if not first.certain:
-        also = f"; {listed(each.words for each in others)} would fit as well" if others else ", as nothing says more"
-        yield f"Class numbers are only assumed: {first.words}{also}."
+        also = listed(each.words for each in others) or "any other order"
+        yield f"Class numbers are only assumed: {first.words}; {also} would fit as well."
     elif first.words not in (_BY_NAME, _GIVEN, _AS_WRITTEN):
         yield f"Class numbers are read {first.words}."
     outputs, labels = dict(first.pairs), written.labels

@@ -205,7 +205,7 @@ def test_names_of_voc_are_those_of_the_whole_set(tmp_path: Path) -> None:
     images = load(files, tmp_path, num_classes=3, class_names=())
     assert classes_of(images) == [[2, 0], [0], [1]]
     assert images.class_names == ("cat", "dog", "zebra")
-    said = "Class numbers are only assumed: in their order, as nothing says more."
+    said = "Class numbers are only assumed: in their order; any other order would fit as well."
     assert said in images.notes
     path = tmp_path / "set.zip"
     one = load_images(
