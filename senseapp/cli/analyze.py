@@ -156,8 +156,9 @@ def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True)
         "--class-map",
         default="",
         metavar="FILE",
-        help="which class of the model each folder or label means: a table label,class, a list of names in the model's "
-        "order, or JSON (default: by number, name or order, and the images choose where several orders fit)",
+        help="which class of the model each folder, label or annotated class means: a table label,class, a list of "
+        "names in the model's order, or JSON (default: by number, name or order, and the images choose where several "
+        "orders fit)",
     )
     group.add_argument("--samples", type=int, metavar="N", help="images to measure on (default: all)")
     group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,8 +37,8 @@ def read_class_map(content: bytes) -> tuple[tuple[str, int], ...]:
     except (TableError, ValueError, RecursionError) as error:
         raise InvalidDataset(f"This class map cannot be read. {first_line_of(error)}. {_EXPECTED}") from error
     names = [name for name, _ in pairs]
-    repeated = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if repeated is not None:
+    repeated, count = next(iter(Counter(names).most_common(1)), ("", 1))
+    if count > 1:
         raise InvalidDataset(f"The class map names {printable(repeated)} more than once. Keep one line for each label.")
     return pairs
 

@@ -114,8 +114,8 @@ class PreparedImages:
 
     ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any;
     ``num_marked`` tells how many have a rotation mark of their camera. ``label_orders`` are the orders of the classes
-    that fit the labels, if several do; labels follow the first. Of annotations, ``written`` are those in the class
-    numbers of their files, and ``read_as`` makes labels and class names of them by one of the orders.
+    that fit the labels, if that is not certain; labels follow the first. Of annotations, ``written`` are those in the
+    class numbers of their files, and ``read_as`` makes labels and class names of them by one of the orders.
 
     A subset shares the pixels, and has labels of its own. Batches are scaled and normalised exactly as timm's transform
     does it, once their channels are in the order of the preprocessing.

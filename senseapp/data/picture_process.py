@@ -268,8 +268,8 @@ def _send(decoded: Decoded, answers: IO[bytes]) -> None:
     width, height = pictures[0].size
     geometry = decoded.geometry and asdict(decoded.geometry)
     told = {"size": decoded.size, "remarks": decoded.remarks, "depth": decoded.depth, "geometry": geometry}
-    told["colours"] = pictures[0].mode == "RGB"
-    _write_line(answers, told | {"sent": [width, height], "pictures": len(pictures)})
+    sent = {"sent": [width, height], "pictures": len(pictures), "colours": pictures[0].mode == "RGB"}
+    _write_line(answers, told | sent)
     for picture in pictures:
         rows = max(1, _BAND_BYTES // (width * len(picture.mode)))
         for top in range(0, height, rows):  # the whole would be in memory twice

@@ -250,8 +250,8 @@ def _image_set(
         picture_size=drawn.usual_size,
         num_marked=drawn.num_marked,
         label_orders=targets.orders,
-        written=fitted and fitted.written,
-        read_as=fitted and fitted.read_as,
+        written=fitted.written if fitted else None,
+        read_as=fitted.read_as if fitted else None,
     )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb
 from typing import Literal, TypeAlias
 
@@ -19,13 +19,15 @@ from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal
 
 Background: TypeAlias = Literal["first", "last", "none", "unknown"]
 """Which output of a model means that there is no object."""
+Renumber: TypeAlias = Callable[[PerImage, Mapping[int, int]], PerImage]
+"""Returns annotations with other class numbers, without the classes that have none."""
 _BACKGROUNDS = ("background", "bg", "noobject", "nothing", "unlabeled", "unlabelled")  # spellings
-_PLACEHOLDER = re.compile(r"(class|label|cls|category|output)\d+")  # a spelling that says no more than the number
-_MOST_PLACES = 12  # ways to leave outputs without a class that are tried
-_BY_NAME, _GIVEN = "by name", "as the class map says"
-_SHIFTS = {0: "as written", 1: "one above those in the files", -1: "one below those in the files"}
+_PLACEHOLDER = re.compile(r"(class|label|cls|category|output)\d+|")  # a spelling that says no more than the number
 _MARKS = re.compile(r"[\W_]+")
-_EXACT, _LISTED, _USED, _MISFIT = range(4)  # what a reading fits
+_BY_NAME, _GIVEN, _AS_WRITTEN = "by name", "as the class map says", "as written"
+_SHIFTS = {0: _AS_WRITTEN, 1: "one above those in the files", -1: "one below those in the files"}
+_MOST_PLACES = 12  # ways to leave outputs without a class that are tried
+_EXACT, _LISTED, _USED, _MISFIT = range(4)  # what a reading fits: as many classes, all listed, all used, or not these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,14 @@ class ModelClasses:
     def classes(self) -> range:
         """The outputs that an object may be of; all of them where the background is unknown."""
         ends = [bool(self.names) and spelling(self.names[place]) in _BACKGROUNDS for place in (0, -1)]
-        first = self.background == "first" or (self.background == "unknown" and ends[0])
-        last = self.background == "last" or (self.background == "unknown" and ends[1])
-        return range(first, self.num_outputs - last)
+        first, last = (self.background == "unknown" and is_background for is_background in ends)
+        return range(first or self.background == "first", self.num_outputs - (last or self.background == "last"))
+
+    @property
+    def spellings(self) -> dict[str, int]:
+        """The output of each name, where names say more than numbers."""
+        found = {spelling(name): place for place, name in enumerate(self.names)}
+        return {} if all(map(_PLACEHOLDER.fullmatch, found)) else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +70,7 @@ class WrittenClasses:
     rest: int | None = None
     blank: Collection[int] = ()
 
-    @property
+    @cached_property
     def listed(self) -> list[int]:
         """All class numbers, used or not."""
         return sorted({*self.names, *self.used} - {self.rest})
@@ -72,7 +79,7 @@ class WrittenClasses:
     def labels(self) -> dict[int, str]:
         """What people call classes: by a name, or by the number where a class has no name of its own."""
         counts = Counter(self.names.values())
-        names = {number: name for number, name in self.names.items() if name and counts[name] == 1}
+        names = {number: name for number, name in self.names.items() if counts[name] == 1}
         return {number: names.get(number, str(number)) for number in sorted({*self.names, *self.used})}
 
 
@@ -102,38 +109,33 @@ def fit_numbers(
     values: PerImage,
     written: WrittenClasses,
     model: ModelClasses,
-    renumber: Callable[[PerImage, Mapping[int, int]], PerImage],
+    renumber: Renumber,
     *,
     confirmed: Sequence[tuple[str, int]] = (),
     more: Sequence[Reading] = (),
 ) -> FittedAnnotations:
-    """Return annotations in the model's class numbers, by the first of the readings that fit.
+    """Return annotations, ``values``, in the model's class numbers, by the first of the readings that fit.
 
-    Args:
-        values: of the images, in the class numbers of their files.
-        written: these classes.
-        model: the model's.
-        renumber: returns annotations with other numbers, without the classes that have none.
-        confirmed: pairs (label, output) that a person gave, in place of all readings.
-        more: readings that are known for such files.
+    ``confirmed`` are pairs (label, output) that a person gave, which win; ``more`` readings are known for such files.
 
     Raises:
         InvalidDataset: no reading fits.
     """
     orders = (_given(written, model, confirmed),) if confirmed else class_readings(written, model, more)
     if not orders and written.used:
-        raise _refusal(written, model)
+        used = listed(written.labels[number] for number in sorted(written.used))
+        names = f", {listed(model.names)}" if model.names else ""
+        raise InvalidDataset(
+            f"The annotations have the classes {used}, and the model has {model.num_outputs:,} outputs{names}: no "
+            "reading of the classes fits. Say which output each class means (with --class-map FILE, lines such as "
+            "'cat,0'), or measure without labels."
+        )
     read_as = partial(_read_as, written=written, model=model, renumber=renumber)
-    several = len(orders) > 1
-    fitted, names = read_as(values, orders[0] if orders else LabelMapProposal(pairs=(), how=""))
-    return FittedAnnotations(
-        values=fitted,
-        names=names,
-        notes=tuple(_notes(orders, written, model)),
-        orders=orders if several else (),
-        written=values if several else None,
-        read_as=read_as if several else None,
-    )
+    fitted, shown = read_as(values, orders[0] if orders else LabelMapProposal(pairs=(), how=""))
+    notes = tuple(_notes(orders, written, model)) if orders else ()
+    if not orders or orders[0].certain:
+        return FittedAnnotations(values=fitted, names=shown, notes=notes)
+    return FittedAnnotations(values=fitted, names=shown, notes=notes, orders=orders, written=values, read_as=read_as)
 
 
 def class_readings(
@@ -141,28 +143,26 @@ def class_readings(
 ) -> tuple[LabelMapProposal, ...]:
     """Return each way in which the classes of annotations are outputs of the model, the best evidence first.
 
-    Names that match all classes of either side leave no doubt; else numbers may be meant as well. Of numbers those
-    readings are returned that fit best: listed classes are all of the model's, else all listed classes fit, else all
-    that are used.
+    Names of half of the classes used, or of all the model's, leave no doubt; else numbers may be meant as well. Of
+    numbers those readings are returned that fit best: listed classes are all of the model's, else all listed classes
+    fit, else all that are used.
     """
-    by_name, used = _by_name(written, model), sorted(written.used)
+    by_name = _by_name(written, model)
+    needed = {*written.used} - {*written.blank, written.rest}
     for each in by_name:
-        needed = {*used} - {*written.blank, written.rest}
-        if needed <= each.meaning.keys() or {*model.classes} <= {*each.meaning.values()}:
+        if 2 * len(needed & each.meaning.keys()) >= len(needed) or {*model.classes} <= {*each.meaning.values()}:
             return (_proposal(each, written, certain=True),)
-    best, found = _MISFIT, []
+    found: list[Reading] = []
     for candidates in ((*more, *_by_number(written, model)), _with_free_outputs(written, model)):
         ranked = [(_rank(each, written, model), each) for each in candidates]
-        best = min([best, *(rank for rank, _ in ranked)])
+        best = min((rank for rank, _ in ranked), default=_MISFIT)
         found = found or [each for rank, each in ranked if rank == best < _MISFIT]
     distinct: dict[tuple[int, ...], Reading] = {}
     for each in (*by_name, *found):
-        distinct.setdefault(tuple(each.meaning.get(number, -1) for number in used), each)
-    certain = len(distinct) == 1 and not _strangers(written, model)
-    return tuple(
-        _proposal(each, written, num_orders=len(distinct), certain=certain and not each.assumed)
-        for each in distinct.values()
-    )
+        distinct.setdefault(tuple(each.meaning.get(number, -1) for number in sorted(written.used)), each)
+    certain = len(distinct) == 1 and not _are_strangers(written, model)
+    certain &= not any(each.assumed for each in distinct.values())
+    return tuple(_proposal(each, written, num_others=len(distinct) - 1, certain=certain) for each in distinct.values())
 
 
 def given_outputs(labels: Collection[str], num_outputs: int, confirmed: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -188,25 +188,18 @@ def _given(written: WrittenClasses, model: ModelClasses, confirmed: Sequence[tup
     numbers = {str(number): number for number in written.labels} if written.numbered else {}
     numbers |= {label: number for number, label in written.labels.items()}
     given = given_outputs(numbers, model.num_outputs, confirmed)
-    meaning = {numbers[label]: output for label, output in given.items()}
-    return _proposal(Reading(how=_GIVEN, meaning=_with_rest(meaning, written)), written, certain=True)
+    meaning = _with_rest({numbers[label]: output for label, output in given.items()}, written)
+    return _proposal(Reading(how=_GIVEN, meaning=meaning), written, certain=True)
 
 
 def _by_name(written: WrittenClasses, model: ModelClasses) -> list[Reading]:
-    known = {spelling(name): place for place, name in enumerate(model.names)}
-    named = {number: spelling(name) for number, name in written.names.items()}
-    if not known or all(map(_PLACEHOLDER.fullmatch, known)):
-        return []
-    meaning = {number: known[name] for number, name in named.items() if name and name in known}
-    if not meaning or (
-        all(map(str.isdigit, map(named.__getitem__, meaning))) and not {*written.used} <= meaning.keys()
-    ):
-        return []  # none, or numbers that may count from elsewhere
-    background = [known[name] for name in _BACKGROUNDS if name in known]
+    known, named = model.spellings, {number: spelling(name) for number, name in written.names.items()}
+    meaning = {number: known[name] for number, name in named.items() if name in known}
+    if not meaning or (all(named[each].isdigit() for each in meaning) and not {*written.used} <= meaning.keys()):
+        return []  # no names, or numbers that may count from elsewhere
     unnamed = 0 if written.rest is None else written.rest  # of the background in files that name all else
-    if background and not named.get(unnamed):
-        meaning[unnamed] = background[0]
-    return [Reading(how=_BY_NAME, meaning=meaning)]
+    background = [known[name] for name in _BACKGROUNDS if name in known and unnamed not in named]
+    return [Reading(how=_BY_NAME, meaning=meaning | dict(zip([unnamed], background, strict=False)))]
 
 
 def _by_number(written: WrittenClasses, model: ModelClasses) -> Iterator[Reading]:
@@ -216,41 +209,34 @@ def _by_number(written: WrittenClasses, model: ModelClasses) -> Iterator[Reading
         yield Reading(how=how, meaning=_with_rest(moved, written))
     used = sorted({*written.used} - {written.rest})
     some = {"in their order": written.listed, "in the order of those used": used}
-    if not any(written.names.values()):
+    if not written.names:  # the order of numbers at even distances alone says something
         kept = [number for number in used if number not in written.blank]
-        some = {"in their order": _evenly(used), "in their order, without the first": _evenly(kept)}
+        even = [each if len({after - before for before, after in pairwise(each)}) < 2 else [] for each in (used, kept)]
+        some = {"in their order": even[0], "in their order, without the first": even[1]}
     for how, ordered in some.items():
         if len(ordered) == len(model.classes):
-            meaning = dict(zip(ordered, model.classes, strict=True))
-            assumed = not written.numbered or "used" in how
-            yield Reading(how=how, meaning=_with_rest(meaning, written), assumed=assumed)
-
-
-def _evenly(numbers: list[int]) -> list[int]:
-    """Return numbers at even distances; else none, as their order says little."""
-    steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
-    return numbers if len(steps) < 2 else []
+            meaning = _with_rest(dict(zip(ordered, model.classes, strict=True)), written)
+            yield Reading(how=how, meaning=meaning, assumed=not written.numbered or ordered is used)
 
 
 def _with_free_outputs(written: WrittenClasses, model: ModelClasses) -> Iterator[Reading]:
     """Yield orders of listed classes that leave some outputs without one."""
-    numbers = written.listed
-    if any(written.names.values()) and comb(len(model.classes), len(numbers)) <= _MOST_PLACES:
-        for places in combinations(model.classes, len(numbers)):
-            missing = [str(each) for each in model.classes if each not in places]
-            meaning = _with_rest(dict(zip(numbers, places, strict=True)), written)
-            yield Reading(how=f"in their order, none as output {listed(missing)}", meaning=meaning, assumed=True)
+    if not written.names or comb(len(model.classes), len(written.listed)) > _MOST_PLACES:
+        return
+    for places in combinations(model.classes, len(written.listed)):
+        free = listed(str(each) for each in model.classes if each not in places)
+        meaning = _with_rest(dict(zip(written.listed, places, strict=True)), written)
+        yield Reading(how=f"in their order, none as output {free}", meaning=meaning, assumed=True)
 
 
 def _with_rest(meaning: dict[int, int], written: WrittenClasses) -> dict[int, int]:
     """Return ``meaning`` where pixels without an annotation are those of a listed background, else output 0 if free."""
     if written.rest is None or written.rest in meaning:
         return meaning
-    named = [number for number in written.listed if spelling(written.names.get(number, "")) in _BACKGROUNDS]
-    background = [meaning[number] for number in named if number in meaning]
-    if not background and any(meaning.get(number) == 0 for number in written.listed):
-        return meaning
-    return {**meaning, written.rest: background[0] if background else 0}
+    outputs = {spelling(written.names.get(number, "")): meaning.get(number) for number in written.listed}
+    background = [outputs[name] for name in _BACKGROUNDS if name in outputs]
+    place = background[0] if background else None if 0 in outputs.values() else 0
+    return meaning if place is None else {**meaning, written.rest: place}
 
 
 def _rank(reading: Reading, written: WrittenClasses, model: ModelClasses) -> int:
@@ -259,74 +245,57 @@ def _rank(reading: Reading, written: WrittenClasses, model: ModelClasses) -> int
         return _MISFIT
     if not {*written.listed} - free <= meaning.keys():
         return _USED
-    met = {meaning[number] for number in (*written.listed, written.rest) if number in meaning}
+    met = {meaning[number] for number in meaning.keys() & {*written.listed, written.rest}}
     return _EXACT if met >= {*model.classes} else _LISTED
 
 
-def _proposal(reading: Reading, written: WrittenClasses, *, num_orders: int = 1, certain: bool) -> LabelMapProposal:
+def _proposal(reading: Reading, written: WrittenClasses, *, num_others: int = 0, certain: bool) -> LabelMapProposal:
     meaning, labels = reading.meaning, written.labels
-    known = meaning if not any(written.names.values()) else meaning.keys() & labels.keys()
+    kept = sorted(meaning.keys() & labels.keys() if written.names else meaning)
     return LabelMapProposal(
-        pairs=tuple((labels.get(number, str(number)), meaning[number]) for number in sorted(known)),
+        pairs=tuple((labels.get(number, str(number)), meaning[number]) for number in kept),
         how=reading.how,
         unmatched=tuple(labels[number] for number in sorted(written.used) if number not in meaning),
         words=reading.how,
-        num_orders=num_orders,
+        num_orders=1 + (num_others or not certain),  # without certainty there is one more at least
         certain=certain,
     )
 
 
 def _read_as(
-    values: PerImage,
-    order: LabelMapProposal,
-    *,
-    written: WrittenClasses,
-    model: ModelClasses,
-    renumber: Callable[[PerImage, Mapping[int, int]], PerImage],
+    values: PerImage, order: LabelMapProposal, *, written: WrittenClasses, model: ModelClasses, renumber: Renumber
 ) -> tuple[PerImage, tuple[str, ...]]:
     """Return annotations by one reading, and the names of the model's outputs."""
     outputs = dict(order.pairs)
     meaning = {number: outputs[label] for number, label in written.labels.items() if label in outputs}
-    known = {output: written.names[number] for number, output in meaning.items() if written.names.get(number)}
+    known = {output: written.names[number] for number, output in meaning.items() if number in written.names}
     shown = tuple(known.get(number, f"class {number}") for number in range(model.num_outputs)) if known else ()
     return renumber(values, meaning), tuple(model.names) or shown
 
 
-def _strangers(written: WrittenClasses, model: ModelClasses) -> bool:
+def _are_strangers(written: WrittenClasses, model: ModelClasses) -> bool:
     """Whether both sides have names, and none is in both."""
-    told = any(written.names.values()) and not all(_PLACEHOLDER.fullmatch(spelling(name)) for name in model.names)
-    return told and not {spelling(name) for name in written.names.values()} & {spelling(name) for name in model.names}
+    known = model.spellings.keys()
+    return bool(known and written.names) and known.isdisjoint(map(spelling, written.names.values()))
 
 
 def _notes(orders: Sequence[LabelMapProposal], written: WrittenClasses, model: ModelClasses) -> Iterator[str]:
-    if not orders:
-        return
     first, *others = orders
-    if _strangers(written, model):
+    if _are_strangers(written, model):
         yield "None of the names in the annotations is one of the model's classes."
     if not first.certain:
-        also = f"; {listed(each.words for each in others)} would fit as well" if others else ", as nothing says more"
-        yield f"Class numbers are only assumed: {first.words}{also}."
-    elif first.words not in (_BY_NAME, _SHIFTS[0], _GIVEN):
+        also = listed(each.words for each in others) or "any other order"
+        yield f"Class numbers are only assumed: {first.words}; {also} would fit as well."
+    elif first.words not in (_BY_NAME, _GIVEN, _AS_WRITTEN):
         yield f"Class numbers are read {first.words}."
     outputs, labels = dict(first.pairs), written.labels
-    by_name = {label for number, label in labels.items() if first.words == _BY_NAME and written.names.get(number)}
-    missing = [label for label in labels.values() if label in by_name and label not in outputs]
-    if missing:
-        yield f"The model has no class {first_names(list(map(printable, missing)))}."
+    unknown = [labels[number] for number in written.listed if number in written.names and labels[number] not in outputs]
+    if first.words == _BY_NAME and unknown:
+        yield f"The model has no class {first_names(list(map(printable, unknown)))}."
     rest = "" if written.rest is None else labels[written.rest]
     if rest:
         yield f"Pixels without an annotation are {f'of class {outputs[rest]}' if rest in outputs else 'void'}."
-    left = [printable(label) for label in first.unmatched if label not in (*missing, rest)]
+    told = {rest, *(unknown if first.words == _BY_NAME else ())}
+    left = [printable(label) for label in first.unmatched if label not in told]
     if left:
         yield f"Left out, as they mean no class of the model: {first_names(left)}."
-
-
-def _refusal(written: WrittenClasses, model: ModelClasses) -> InvalidDataset:
-    labels = [written.labels[number] for number in sorted(written.used)]
-    names = f", {listed(model.names)}" if model.names else ""
-    return InvalidDataset(
-        f"The annotations have the classes {listed(labels)}, and the model has {model.num_outputs:,} outputs{names}: no "
-        "reading of the classes fits. Say which output each class means (with --class-map FILE, lines such as "
-        "'cat,0'), or measure without labels."
-    )

@@ -131,7 +131,8 @@ def _read(listing: Listing, path: str, part: str, check: Callable[[Written], obj
         except ValueError as error:
             refused.append(str(error))
         else:
-            objects.setdefault(picture, []).append({**each, "category_id": label})
+            each["category_id"] = label
+            objects.setdefault(picture, []).append(each)
     if refused and not objects:
         raise ValueError(refused[0])
     reasons = first_names(list(dict.fromkeys(refused)))
@@ -159,11 +160,11 @@ def _classes(
             return places[str(value)]
 
     names = {number_of(number): each for number, each in named.items()}
-    first, *others = sorted(names) or [0]
-    group = {str(names[number].get("supercategory")) for number in others}
-    if group == {str(names[first].get("name"))} if others else False:
-        used = {str(each.get("category_id")) for each in written if isinstance(each, Mapping)}
-        if str(names[first]["id"]) not in used:
+    if len(names) > 1:
+        first, *others = sorted(names)
+        is_set = {str(names[number].get("supercategory")) for number in others} == {str(names[first].get("name"))}
+        used = (each.get("category_id") for each in written if isinstance(each, Mapping))
+        if is_set and names[first]["id"] not in used:
             del names[first]
     return {number: str(each.get("name", "")) for number, each in names.items()}, number_of
 

@@ -96,8 +96,8 @@ class FittedAnnotations:
         values: of the images, images first.
         names: of the model's outputs, as people read them; empty where unknown.
         notes: sentences on what was matched and what was left out.
-        orders: where several readings of their class numbers fit, all of them, first the one that ``values`` follow.
-        written: where there are several, annotations in the class numbers of their files.
+        orders: where the reading of their class numbers is not certain, all that fit, first the one of ``values``.
+        written: where it is not, annotations in the class numbers of their files.
         read_as: makes of these, or of some of them, values and names by one of ``orders``.
     """
 

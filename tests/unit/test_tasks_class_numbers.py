@@ -62,7 +62,9 @@ def outputs(found: WrittenClasses, classes: ModelClasses) -> list[list[int]]:
         (written([1, 2, 3], {n: f"c{n}" for n in range(80)}), model(3), [[0, 1, 2]], True),
         # names
         (written([0, 1], ["Bicycle", "CAR"]), model(4, names=COCO), [[1, 2]], True),
-        (written([0, 1], ["car", "zebra"]), model(4, names=COCO), [[2, -1], [0, 1], [1, 2]], False),
+        (written([0, 1], ["car", "zebra"]), model(4, names=COCO), [[2, -1]], True),
+        (written([0, 1, 2], ["car", "a", "b"]), model(4, names=COCO), [[2, -1, -1], [0, 1, 2], [1, 2, 3]], False),
+        (written([0, 1, 2], ["car", "a", "b"]), model(1, names=("car",)), [[0, -1, -1]], True),
         (written([0, 1, 2, 3], ["a", "b", "c", "d"]), model(4, names=COCO), [[0, 1, 2, 3]], False),
         (written([0, 1], ["b", "a"]), model(2, names=("class0", "class1")), [[0, 1]], True),
         (written([0, 1], ["1", "0"]), model(2, names=("0", "1")), [[1, 0]], True),
@@ -83,6 +85,7 @@ def test_readings(found: WrittenClasses, classes: ModelClasses, expected: list[l
     first, *others = class_readings(found, classes) or [None]
     assert bool(first and first.certain) == certain
     assert not any(each.certain for each in others)
+    assert not first or (first.num_orders == 1) == certain
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_a_doubt_is_said() -> None:
     fitted = fit_numbers((), written([0, 1], ["a", "b"]), model(2, names=("c", "d")), lambda values, _: values)
     assert fitted.notes == (
         "None of the names in the annotations is one of the model's classes.",
-        "Class numbers are only assumed: as written, as nothing says more.",
+        "Class numbers are only assumed: as written; any other order would fit as well.",
     )
     assert fitted.names == ("c", "d")
 
@@ -185,5 +188,5 @@ def test_masks_that_may_count_from_0_or_1_have_both_readings() -> None:
 
 @pytest.mark.parametrize("values", [[0, 7, 9, 200], [*range(256)], [0, 1, 2, 77]])
 def test_masks_with_values_that_mean_nothing_are_refused(values: list[int]) -> None:
-    with pytest.raises(InvalidDataset, match="The annotations have the classes .*, and the model has 3 outputs"):
+    with pytest.raises(InvalidDataset, match=r"The annotations have the classes .*, and the model has 3 outputs"):
         numbers_of(values, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data.images import PreparedImages
+from senseapp.data.images import PreparedImages, follow
 from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
@@ -53,15 +53,20 @@ YOLO = b"1 0.25 0.35 0.25 0.3\n0 0.1 0.1 0.3 0.1 0.3 0.5\n"
 def load(files: Mapping[str, bytes], tmp_path: Path, fit: str = "crop", **more: Any) -> PreparedImages:
     path = write_zip(tmp_path / "set.zip", files)
     preprocessing = Preprocessing(input_shape=(3, 40, 80), mean=(0.0,) * 3, std=(1.0,) * 3, fit=fit)
-    images = load_images(
-        DataSpec(kind="archive", path=str(path), **more),
-        preprocessing,
-        num_classes=3,
-        task=DETECTION,
-        class_names=NAMES,
-    )
+    model = {name: more.pop(name, usual) for name, usual in {"num_classes": 3, "class_names": NAMES}.items()}
+    model["background"] = more.pop("background", "unknown")
+    images = load_images(DataSpec(kind="archive", path=str(path), **more), preprocessing, task=DETECTION, **model)
     assert isinstance(images, PreparedImages)
     return images
+
+
+def objects(number: int, *classes: int) -> list[dict[str, Any]]:
+    """Return COCO objects of one picture, each in a place of its own."""
+    return [{"image_id": number, "category_id": each, "bbox": [10 + 5 * each, 8, 12, 9]} for each in classes]
+
+
+def classes_of(images: PreparedImages) -> list[list[int]]:
+    return [target["labels"].tolist() for target in images.labels]
 
 
 def test_coco_boxes_get_the_models_classes_by_name(tmp_path: Path) -> None:
@@ -137,6 +142,147 @@ def test_a_box_of_no_area_is_left_out_with_words(files: Mapping[str, bytes], tmp
     (target,) = images.labels
     np.testing.assert_allclose(target["boxes"], [BOX], atol=1e-4)
     assert "1 box left out: no area, or less than a pixel of the network's input." in images.notes
+
+
+SET = {"id": 0, "name": "my-set", "supercategory": "none"}
+ANIMALS = [{"id": 1, "name": "cat", "supercategory": "my-set"}, {"id": 2, "name": "dog", "supercategory": "my-set"}]
+CATEGORIES: list[tuple[list[dict[str, Any]], tuple[int, ...], int, list[int]]] = [
+    ([SET, *ANIMALS], (1, 2), 2, [0, 1]),  # as Roboflow writes it
+    ([SET, *ANIMALS], (2,), 2, [1]),
+    ([SET | {"name": "cat"}, *(each | {"supercategory": "cat"} for each in ANIMALS)], (1, 2), 2, [0, 1]),
+    ([SET | {"supercategory": ""}, *ANIMALS], (1, 2), 2, [0, 1]),
+    ([{"id": 0, "name": "a"}, {"id": 1, "name": "b"}, {"id": 2, "name": "c"}], (1, 2), 3, [1, 2]),
+    ([{"id": 5, "name": "a"}, {"id": 90, "name": "b"}], (90, 5), 2, [1, 0]),
+    ([{"id": 4012345, "name": "b"}, {"id": 4012340, "name": "a"}], (4012345, 4012340), 2, [1, 0]),
+]
+
+
+@pytest.mark.parametrize(("categories", "used", "num_classes", "expected"), CATEGORIES)
+def test_categories_of_coco(
+    categories: list[dict[str, Any]], used: tuple[int, ...], num_classes: int, expected: list[int], tmp_path: Path
+) -> None:
+    boxes = [each | {"bbox": [10 + 20 * place, 8, 12, 9]} for place, each in enumerate(objects(7, *used))]
+    files = {"a.png": picture(), "boxes.json": coco(annotations=boxes, categories=categories)}
+    images = load(files, tmp_path, num_classes=num_classes, class_names=(), background="none")
+    assert classes_of(images) == [expected]
+    assert images.label_orders == ()
+    assert not any("assumed" in note for note in images.notes)
+    names = {each["id"]: each["name"] for each in categories}
+    assert [images.class_names[place] for place in expected] == [names[number] for number in used]
+
+
+BAD = [
+    {"image_id": 7, "category_id": 3},
+    {"image_id": 7, "category_id": 3, "bbox": []},
+    {"image_id": 7, "category_id": 3, "segmentation": {"size": [40, 80], "counts": "0"}},
+    {"image_id": 7, "category_id": 3, "bbox": [1, 2, None, 4]},
+    {"image_id": 7, "category_id": 3, "bbox": [1, 2, -3, 4]},
+    {"image_id": 7, "category_id": None, "bbox": [1, 2, 3, 4]},
+    {"category_id": 3, "bbox": [1, 2, 3, 4]},
+    [],
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_one_damaged_annotation_is_left_out_with_words(bad: Any, tmp_path: Path) -> None:
+    files = {"a.png": picture(), "boxes.json": coco(annotations=[bad, _WRITTEN, bad])}
+    images = load(files, tmp_path, fit="stretch")
+    (target,) = images.labels
+    assert target["boxes"].tolist() == [list(BOX)]
+    assert any(note.startswith("2 annotations in boxes.json left out: ") for note in images.notes)
+
+
+def voc_of(*names: str) -> bytes:
+    corners = "<bndbox><xmin>11</xmin><ymin>9</ymin><xmax>30</xmax><ymax>20</ymax></bndbox>"
+    found = "".join(f"<object><name>{name}</name>{corners}</object>" for name in names)
+    return f"<annotation>{found}</annotation>".encode()
+
+
+def test_names_of_voc_are_those_of_the_whole_set(tmp_path: Path) -> None:
+    """Whatever is drawn of a set, its names stand for the same outputs."""
+    files = {name: content for n in "abc" for name, content in ((f"{n}.png", picture()), (f"{n}.xml", b""))}
+    files |= {"a.xml": voc_of("zebra", "cat"), "b.xml": voc_of("cat"), "c.xml": voc_of("dog")}
+    images = load(files, tmp_path, num_classes=3, class_names=())
+    assert classes_of(images) == [[2, 0], [0], [1]]
+    assert images.class_names == ("cat", "dog", "zebra")
+    said = "Class numbers are only assumed: in their order; any other order would fit as well."
+    assert said in images.notes
+    path = tmp_path / "set.zip"
+    one = load_images(
+        DataSpec(kind="archive", path=str(path)),
+        images.preprocessing,
+        num_classes=3,
+        task=DETECTION,
+        num_samples=1,
+        seed=1,
+    )
+    assert isinstance(one, PreparedImages)
+    assert {tuple(each["labels"].tolist()) for each in one.labels} <= {(2, 0), (0,), (1,)}
+    with pytest.raises(InvalidDataset, match="classes cat, dog, zebra, and the model has 2 outputs"):
+        load(files, tmp_path, num_classes=2, class_names=())
+
+
+def yolo_set(lines: Sequence[str], yaml: str = "") -> dict[str, bytes]:
+    files = {f"images/{n}.png": picture() for n in range(len(lines))}
+    files |= {f"labels/{n}.txt": line.encode() for n, line in enumerate(lines)}
+    return files | ({"data.yaml": yaml.encode()} if yaml else {})
+
+
+POSE = ["1 .25 .35 .25 .3 .2 .3 2 .3 .45 1 0 0 0"] * 3
+QUADS = [f"1 {x} .5 {x + 0.25} .5 {x + 0.25} .8 {x} .8" for x in (0.125, 0.7, 0.375)]
+TRACKED = ["1 .25 .35 .25 .3 7\n2 .25 .35 .25 .3 8"] * 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "yaml", "expected"),
+    [
+        (POSE, "", [10, 8, 30, 20]),
+        (POSE, "kpt_shape: [3, 3]", [10, 8, 30, 20]),
+        ([line.replace(" 2 ", " ").replace(" 1 ", " ", 1) for line in POSE], "kpt_shape: [3, 3]", None),
+        (["1 .25 .35 .25 .3 .2 .3 .3 .45"] * 3, "kpt_shape: [2, 2]", [10, 8, 30, 20]),
+        (["1 .25 .35 .25 .3 .2 .3 .3 .45"] * 3, "", None),
+        (QUADS, "", [10, 20, 30, 32]),
+        (TRACKED, "", [10, 8, 30, 20]),
+        (["1 .25 .35 .25 .3 .91"] * 3, "", [10, 8, 30, 20]),
+    ],
+)
+def test_lines_of_a_yolo_set(lines: list[str], yaml: str, expected: list[int] | None, tmp_path: Path) -> None:
+    if expected is None:
+        with pytest.raises(InvalidDataset, match="of unknown meaning"):
+            load(yolo_set(lines, yaml), tmp_path, fit="stretch", num_classes=3, class_names=())
+        return
+    images = load(yolo_set(lines, yaml), tmp_path, fit="stretch", num_classes=3, class_names=())
+    np.testing.assert_allclose(images.labels[0]["boxes"][0], expected, atol=1e-4)
+    assert any(note.startswith("Lines of ") for note in images.notes)
+
+
+def test_images_have_every_reading_of_their_class_numbers(tmp_path: Path) -> None:
+    lines = ["0 .25 .35 .25 .3\n1 .5 .5 .2 .2", "3 .25 .35 .25 .3", "2 .25 .35 .25 .3"]
+    images = load(yolo_set(lines), tmp_path, num_classes=5, class_names=(), background="none")
+    assert classes_of(images) == [[0, 1], [3], [2]]
+    assert [order.words for order in images.label_orders] == ["as written", "one above those in the files"]
+    assert not any(order.certain for order in images.label_orders)
+    shifted = images.subset([2, 0]).with_labels_as(1)
+    assert classes_of(shifted) == [[3], [1, 2]]
+    assert shifted.label_orders[0] == images.label_orders[1]
+    assert classes_of(shifted.with_labels_as(1)) == [[2], [0, 1]]
+    assert shifted.pixels is images.pixels
+    assert follow(shifted, shifted.label_orders[0].pairs)
+    chosen = load(yolo_set(lines), tmp_path, num_classes=5, class_names=(), class_map=shifted.label_orders[0].pairs)
+    assert classes_of(chosen) == [[1, 2], [4], [3]]
+    assert chosen.label_orders == ()
+    behind = load(yolo_set(lines), tmp_path, num_classes=5, class_names=(), background="first")
+    assert classes_of(behind) == [[1, 2], [4], [3]]
+    assert "Class numbers are read one above those in the files." in behind.notes
+
+
+def test_a_class_map_decides_for_boxes(tmp_path: Path) -> None:
+    files = {"a.png": picture(), "a.xml": voc_of("zebra", "cat")}
+    images = load(files, tmp_path, num_classes=5, class_names=(), class_map=(("zebra", 4), ("cow", 1)))
+    assert classes_of(images) == [[4]]
+    assert "Left out, as they mean no class of the model: cat." in images.notes
+    with pytest.raises(InvalidDataset, match="The class map names cow, and the images have cat, zebra: no name is in"):
+        load(files, tmp_path, num_classes=5, class_names=(), class_map=(("cow", 1),))
 
 
 @pytest.mark.parametrize(

@@ -383,6 +383,50 @@ def test_a_mask_with_too_large_numbers_is_refused_before_a_run(folder: Callable[
         SEGMENTATION.check_targets(torch.full((1, 8, 8), 7, dtype=torch.uint8), 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ({}, palette()[:3].tolist()),  # of Pascal VOC
+        ({"labelmap.txt": b"# label:color_rgb:parts:actions\nred:9,0,0::\nbackground:0,0,1::\ngreen:0,9,0::\n"}, None),
+        ({"class_dict.csv": b"name,r,g,b\nred,9,0,0\nbackground,0,0,1\ngreen,0,9,0\n"}, None),
+        ({"label_colors.txt": b"9 0 0\tred\n0 0 1\tbackground\n0 9 0\tgreen"}, None),
+    ],
+)
+def test_colours_are_classes(file: Files, said: list[list[int]] | None, folder: Callable[[Files], DataSpec]) -> None:
+    colours = np.array(said or [[0, 0, 1], [9, 0, 0], [0, 9, 0]], dtype=np.uint8)
+    files = {f"images/{n}.png": picture(n) for n in range(3)}
+    files |= {f"masks/{n}.png": encoded(Image.fromarray(colours[scene(n).mask])) for n in range(3)}
+    images = load(folder({**files, **file}), class_names=() if said else ("background", "red", "green"))
+    for number in range(3):
+        assert np.array_equal(images.labels[number], scene(number).mask)
+
+
+def test_another_reading_of_masks_needs_no_pictures(folder: Callable[[Files], DataSpec]) -> None:
+    files = {f"images/{n}.png": picture(n) for n in range(3)} | {f"masks/{n}.png": mask(n) for n in range(3)}
+    images = load(folder(files), num_classes=5)
+    own = torch.from_numpy(np.stack([scene(n).mask for n in range(3)]))
+    words = [order.words for order in images.label_orders]
+    assert words == ["as written", "one above those in the files", "one below those in the files"]
+    assert torch.equal(images.labels, own)
+    assert torch.equal(images.with_labels_as(1).labels, own + 1)
+    below = images.subset([2, 1]).with_labels_as(2)
+    assert torch.equal(below.labels, torch.where(own == 0, VOID, own - 1)[[2, 1]])
+    chosen = load(replace(folder(files), class_map=images.label_orders[2].pairs), num_classes=5)
+    assert torch.equal(chosen.labels, torch.where(own == 0, VOID, own - 1))
+    assert "Left out, as they mean no class of the model: 0." in chosen.notes
+
+
+def test_an_annotation_without_a_segmentation_is_left_out_with_words(folder: Callable[[Files], DataSpec]) -> None:
+    content = coco(runs=False)
+    content["annotations"] += [
+        {"image_id": 0, "category_id": 1, "bbox": [1, 2, 3, 4], "segmentation": each} for each in ([], None)
+    ]
+    content["annotations"].append({"image_id": 1, "category_id": 2, "bbox": [1, 2, 3, 4]})
+    images = load(folder(coco_files(content)))
+    assert all(np.array_equal(images.labels[number], scene(number).mask) for number in range(3))
+    assert any(note.startswith("3 annotations in annotations/instances_val.json left out: ") for note in images.notes)
+
+
 def test_a_colour_picture_is_no_mask(tmp_path: Path) -> None:
     files = {f"images/{n}.png": picture(n) for n in range(2)}
     files |= {"masks/0.png": mask(0), "masks/1.png": encoded(random_picture(3, (SIDE, SIDE)))}

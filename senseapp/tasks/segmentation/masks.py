@@ -39,6 +39,7 @@ _OTHER_ENDINGS = ("_gtfine_color", "_gtcoarse_color", "_gtfine_instanceids", "_g
 
 _COLOUR_FILES = ("labelmap.txt", "class_dict.csv", "label_colors.txt")  # of CVAT and CamVid
 _MOST_BYTES = 100_000  # of such a file
+_VOC_VOID = (224, 224, 192)  # the colour of its borders
 _BETWEEN = re.compile(r"[\s,;:]+")
 
 
@@ -86,7 +87,8 @@ class MaskReader(AnnotationReader):
 
         from senseapp.tasks.segmentation.drawing import palette
 
-        known = self.palette or {tuple(colour): number for number, colour in enumerate(palette()[:VOID].tolist())}
+        own = {tuple(colour): number for number, colour in enumerate(palette()[:VOID].tolist())}
+        known = self.palette or {**own, _VOC_VOID: VOID}
         inside = geometry.mask(np.ones(colours.shape[:2], np.uint8), fill=0) > 0
         channels = [geometry.mask(np.ascontiguousarray(colours[..., each]), fill=0)[inside] for each in range(3)]
         found, places = np.unique(np.stack(channels), axis=1, return_inverse=True)

@@ -52,7 +52,7 @@ def _shades(present: Collection[int], num_classes: int) -> Iterator[Reading]:
     shades = [VOID * place / (num_classes - 1) for place in range(num_classes)]
     meaning = {whole: place for place, shade in enumerate(shades) for whole in {int(shade), int(shade + 0.99)}}
     between = any(num_classes <= value < VOID for value in present)
-    if {*present} <= meaning.keys() and (between or num_classes == 2 and VOID in present):
+    if {*present} <= meaning.keys() and (between or (num_classes == 2 and VOID in present)):
         yield Reading(how="as shades from black to white", meaning=meaning)
 
 

@@ -148,7 +148,7 @@ def _sixth(files: Sequence[Sequence[float]]) -> Columns:
 
 
 def _longer(long: Sequence[list[float]], alike: NDArray[np.float64] | None) -> Columns:
-    """Return what lines of seven numbers and more hold; those ``alike`` are as long as each other, if nearly all are."""
+    """Return what lines of seven numbers and more hold; ``alike`` are those of one length, if nearly all are."""
     many = len(long) >= _MANY
     inside = [len(values) % 2 for values in long if all(map(_inside, values))]
     even, odd = inside.count(0) / len(long), inside.count(1) / len(long)
@@ -202,7 +202,7 @@ def read_yaml(content: bytes) -> Mapping[str, Any]:
     if len(content) > _MOST_YAML:
         return {}
     try:
-        found = yaml.load(content.decode("utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506  (makes texts only)
+        found = yaml.load(content.decode("utf-8-sig"), Loader=yaml.BaseLoader)
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
