@@ -53,9 +53,9 @@ class Int8Writer(Quantizer):
 
     Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
-    has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it. ``reduce_range`` gives
-    weights without a rounding 7 bits; ``any_order`` asks of a rounding that its weights never saturate, in whichever
-    order a runtime multiplies. The nodes ``in_float`` stay so in every file, and :meth:`finished` ones are corrected by
+    has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it. Weights without a rounding have
+    7 bits, since sums of products of 8 saturate on processors without VNNI; ``reduce_range`` gives those with one 7 too.
+    ``any_order`` asks of a rounding that its weights never saturate, in whichever order a runtime multiplies. The nodes ``in_float`` stay so in every file, and :meth:`finished` ones are corrected by
     ``correction``, if any.
 
     Raises:
@@ -175,7 +175,7 @@ class Int8Writer(Quantizer):
             calibration_cache_path=Path(self._folder.name) / "ranges.json",
             activation_type=QuantType.QUInt8,
             per_channel=True,
-            reduce_range=self.reduce_range,
+            reduce_range=True,
             extra_options={"TensorQuantOverrides": overrides},
         )
 
