@@ -42,6 +42,7 @@ from senseapp.prove.check.sides import (
     outputs_for,
     shape_problem,
 )
+from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
@@ -294,6 +295,12 @@ class _Comparison:
         progress("Timing operators")
         with self.steps.trying("times of operators"):
             operators = self._operators()
+        saturates: tuple[str, ...] = ()
+        with self.steps.trying("both files without saturation"):
+            saturates = (
+                *saturation(reference.name, judged.judge.original, reference.unsaturated),
+                *saturation(candidate.name, judged, candidate.unsaturated),
+            )
         parting = None
         with self.steps.trying("the comparison of tensors inside"):
             parting = self._parting()
@@ -313,7 +320,7 @@ class _Comparison:
             answers=answers,
             parting=parting,
             operators=operators,
-            notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *self.steps.notes))),
+            notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *saturates, *self.steps.notes))),
         )
 
     def _judged(self) -> tuple[Judgement, int]:
