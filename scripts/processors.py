@@ -1,9 +1,9 @@
 """Run the tests of runtimes and int8 files as other processors would: ``python -m scripts.processors [NAME ...]``.
 
-onnxruntime looks at the processor alone, and OpenVINO, told by its variable to keep to AVX2, crashes on a processor that
-has more; so AVX2 is a processor that QEMU emulates (Debian: ``qemu-user``), which takes some ten times as long. QEMU
-knows no AVX-512: without VNNI and with it, OpenVINO and torch are told by variables what to use, and onnxruntime uses
-all that there is.
+onnxruntime looks at the processor alone, and OpenVINO, told by its variable to keep to AVX2, crashes on a processor
+that has more; so AVX2 is a processor that QEMU emulates (Debian: ``qemu-user``), which takes some ten times as long.
+QEMU knows no AVX-512: without VNNI and with it, OpenVINO and torch are told by variables what to use, and onnxruntime
+uses all that there is.
 """
 
 from __future__ import annotations
@@ -52,4 +52,5 @@ def run(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(not all([run(name) for name in sys.argv[1:] or _PROCESSORS]))
+    passed = [run(name) for name in sys.argv[1:] or _PROCESSORS]
+    sys.exit(not all(passed))
