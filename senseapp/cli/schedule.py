@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import add_run_arguments, add_runtime, loss_from, partner_of
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.files import read_at_most
-from senseapp.core.texts import printable
+from senseapp.core.texts import plural, printable
+from senseapp.descriptions import get
 from senseapp.metrics import METRICS
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
@@ -103,7 +104,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         schedule = _solved(arguments, result, limits)
     written = write_target_file(schedule, result, format_name=arguments.format, path=arguments.out)
-    _report(schedule, result)
+    _report(schedule)
     _say_how_to_apply(schedule, result, arguments.format, arguments.out)
     print(f"Wrote {' and '.join(str(path) for path in written)}")
 
@@ -230,12 +231,14 @@ def _locked(words: list[str], result: RunResult) -> Mapping[str, float]:
     return locked
 
 
-def _report(schedule: Schedule, result: RunResult) -> None:
-    own, scale = result.compression.kind, result.compression.scale
-    levels = [entry.level for entry in schedule.entries if entry.compression == own]
-    low, high = (f"{scale.shown(level):.3g}" for level in (min(levels), max(levels))) if levels else "00"
+def _report(schedule: Schedule) -> None:
+    levels: dict[str, list[float]] = {}
+    for entry in schedule.entries:
+        if entry.compression != "none":
+            levels.setdefault(entry.compression, []).append(entry.level)
     touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}
-    print(f"{len(touched)} layers or groups compressed; {own} from {low} to {high} {scale.suffix}.")
+    parts = "".join(f"; {_range(kind, found)}" for kind, found in levels.items())
+    print(f"{plural(len(touched), 'layer or group', 'layers or groups')} compressed{parts}.")
     print(f"Predicted, before it is measured: {_damage(schedule)}.")
     for kind, figure in schedule.achieved.items():
         if kind == MILLISECONDS:
@@ -245,6 +248,13 @@ def _report(schedule: Schedule, result: RunResult) -> None:
         print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed{compact}")
     for note in schedule.notes:
         print(note)
+
+
+def _range(kind: str, levels: Sequence[float]) -> str:
+    """Return the levels of one compression: ``sparsity of 25 to 75 % in 12 layers or groups``."""
+    scale = get(kind).scale
+    shown = dict.fromkeys(f"{scale.shown(level):.3g}" for level in (min(levels), max(levels)))
+    return f"{kind} of {' to '.join(shown)} {scale.suffix} in {len(levels)}"
 
 
 def _say_how_to_apply(schedule: Schedule, result: RunResult, format_name: str, path: Path) -> None:

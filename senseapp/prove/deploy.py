@@ -21,7 +21,7 @@ from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import times_anew
-from senseapp.prove.findings import advice, findings, side_by_side
+from senseapp.prove.findings import advice, findings, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
@@ -282,6 +282,7 @@ class _Deploying:
                 *steps.notes,
                 *((advice(figures["int8"].time_ratio, self._zeros),) if "int8" in figures and self._zeros else ()),
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
+                *self._saturation,
                 *notes,
                 *runtime.changes(files["file"]),
                 *self._source.notes,
@@ -296,6 +297,15 @@ class _Deploying:
         answers = file_answers(before, after, proof, task=evaluator.task, names=names)
         variant = "" if name == "file" else name
         return Deployed(content=files["file"], record=record, answers=answers, variant=variant)
+
+    @cached_property
+    def _saturation(self) -> tuple[str, ...]:
+        """How the file of the runtime's own quantizer answers elsewhere; those made here do not saturate."""
+        own = self._files.get("default")
+        if own is None or self._found is None:
+            return ()
+        title = self._runtime.description.own_title(self._found.own_setting)
+        return saturation(title, self._judged["default"], lambda: self._runtime.unsaturated(own))
 
     @cached_property
     def _operators_of_original(self) -> tuple[OperatorTime, ...]:

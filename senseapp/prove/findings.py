@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.networks.network import Network
+from senseapp.prove.judge import Judgement
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
 
@@ -45,6 +48,28 @@ def side_by_side(runtime: str, other: Elsewhere) -> str:
         f"{quicker}; the original in float takes {_share(other.original)} (in turns). What the file answers in "
         f"{label} is measured when it is made for it."
     )
+
+
+def saturation(name: str, judged: Judgement, unsaturated: Callable[[], Network | None]) -> tuple[str, ...]:
+    """Return in a sentence how a file whose sums of products saturate here answers elsewhere; none where it does alike.
+
+    Args:
+        name: of the file.
+        judged: the file on this processor.
+        unsaturated: opens it as other processors compute it (:meth:`.Runtime.unsaturated`).
+    """
+    try:
+        network = unsaturated()
+    except UnsupportedModel as error:
+        return (f"{_HERE} may saturate in {name}, and with VNNI or AMX they do not. {error}",)
+    if network is None:
+        return ()
+    here, elsewhere = (_answers(each.changes) for each in (judged, judged.judge.judged(network)))
+    said = f"{_HERE} saturate in {name}: {here}; with VNNI or AMX, computed on the same images: {elsewhere}."
+    return (said,) if here != elsewhere else ()
+
+
+_HERE = "On this processor, which has no VNNI, sums of products of 8 bits"
 
 
 def _share(ratio: Median) -> str:

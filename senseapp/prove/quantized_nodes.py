@@ -19,6 +19,7 @@ from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.sources.load import load_model
+from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.quantized_nodes import NodeDamage, QuantizedNodesReport
 from senseapp.records.spec import RunSpec
@@ -60,6 +61,7 @@ def blame_nodes(
         progress=progress,
     )
     whole, rest, *nodes = found
+    saturates = saturation(candidate.name, judge.judged(runtime.open(content)), lambda: runtime.unsaturated(content))
     return QuantizedNodesReport(
         reference=Path(spec.model.checkpoint).name,
         candidate=candidate.name,
@@ -68,7 +70,7 @@ def blame_nodes(
         whole=whole.without,
         rest=rest.without,
         nodes=tuple(nodes),
-        notes=tuple(dict.fromkeys((*spec.data.chosen_by, *images.notes, *_notes(nodes)))),
+        notes=tuple(dict.fromkeys((*spec.data.chosen_by, *images.notes, *saturates, *_notes(nodes)))),
     )
 
 

@@ -2,10 +2,10 @@
 
 There may be several repairs: of the statistics alone (:mod:`senseapp.reconstruct.repair`), and with new weights for the
 compressed layers (:mod:`senseapp.reconstruct.adapt.weights`), or for those that read removed channels
-(:mod:`senseapp.reconstruct.adapt.pruned`). The best of them on held-out images is the one that is meant here. It is
-fitted to at most :data:`~senseapp.records.spec.REPAIR_IMAGES` of the curves' images. Which of the two is
-better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the other
-half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the repaired
+(:mod:`senseapp.reconstruct.adapt.pruned`). The best of them is the one that is meant here. It is fitted to at most
+:data:`~senseapp.records.spec.REPAIR_IMAGES` of the curves' images, the calibration images. Which of the two is better
+is measured on those that the fit has not seen: one half of them is judged with a repair fitted to the other half, and
+the other way round; what is delivered is then fitted to all. Held-out images, those of proofs, have a veto: where the repaired
 model does worse on them, it is not delivered. They have none where a loss is promised: images that choose between two
 forms cannot judge the better one without a correction. Both figures are reported whichever is delivered.
 """
@@ -27,6 +27,7 @@ from senseapp.records.schedule import Adapting, Delivered, RepairStep
 
 _LEAST_IMAGES = 16  # eight to fit to, and eight to judge on
 _UNREPAIRED = "As compression leaves it"
+_CROSSED = "calibration images that it was not fitted to"
 
 Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
@@ -40,8 +41,8 @@ class Measured:
         delivered: which of the two the model is left in.
         reason: one sentence on why; empty where no repair was asked for.
         notes: sentences on what the repair did.
-        steps: what was tried, with what it loses on held-out images; nothing where there was only one repair.
-        tried: forms between which proof images chose, this one included.
+        steps: what was tried, with what it loses on images that it was not fitted to; nothing where there was only one repair.
+        tried: forms between which held-out images chose, this one included.
     """
 
     changes: Changes
@@ -114,9 +115,9 @@ def measured_quickly(
         adapted = reconstruction.adaptations(applied, reconstruction.usual_adapting)
         repairs: list[Repair] = [*adapted[:1]] or ([matching] if matching.norms or matching.layers else [])
         steps = OptionalSteps(evaluator.progress)
-        held_out = _tried(evaluator, applied, repairs, metric, steps)[1][1] if repairs else None
-        if held_out is not None and _loss(metric, held_out) < lost:
-            return _changes(held_out), True
+        crossed = _tried(evaluator, applied, repairs, metric, steps)[1][1] if repairs else None
+        if crossed is not None and _loss(metric, crossed) < lost:
+            return _changes(crossed), True
     return _changes(without), False
 
 
@@ -139,23 +140,23 @@ def _better(
     changes = _changes(without) if on_curves else evaluator.judged(applied, images).changes
     adapted = any(not isinstance(each, Matching) for each in repairs)
     form = "adapted weights" if adapted else "repair"
-    tried, (repair, held_out) = _tried(evaluator, applied, repairs, metric, steps)
+    tried, (repair, crossed) = _tried(evaluator, applied, repairs, metric, steps)
     fitted = False
     with steps.trying(_as_noun(repair)), applied.active():
-        fitted = held_out is not None and repair.fit()
-    if held_out is None or not fitted:
+        fitted = crossed is not None and repair.fit()
+    if crossed is None or not fitted:
         repair.undo()
         reason, *notes = steps.notes or repair.sentences(fitted=False)[:1]
         return Measured(changes=changes, reason=f"Delivered without repair. {reason}", notes=tuple(notes))
     if others is not None:
-        held_out = _added(held_out, evaluator.judged(applied, others).moments)
-    repaired = _changes(held_out) if on_curves else evaluator.judged(applied, images).changes
-    better, reason = _verdict(metric, _changes(without), _changes(held_out), "held-out images", form)
+        crossed = _added(crossed, evaluator.judged(applied, others).moments)
+    repaired = _changes(crossed) if on_curves else evaluator.judged(applied, images).changes
+    better, reason = _verdict(metric, _changes(without), _changes(crossed), _CROSSED, form)
     plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
     has_veto = better and veto and not on_curves
     if has_veto and (math.isnan(mended) or mended > plain):
         better = False
-        reason = _verdict(metric, changes, repaired, "proof images", form)[1] + " On held-out images it was better."
+        reason = _verdict(metric, changes, repaired, "held-out images", form)[1] + f" On {_CROSSED} it was better."
     if not better:
         repair.undo()
     forms = [(each.title, sums, better and each is repair) for each, sums in tried]

@@ -221,6 +221,10 @@ class Runtime(ABC):
         """
         raise self._no_int8()
 
+    def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
+        """Return a file in this runtime as :meth:`.ForeignFile.unsaturated` does; raises UnsupportedModel likewise."""
+        return None
+
     def roundings(
         self,
         content: bytes,

@@ -80,6 +80,16 @@ class ForeignFile(RuntimeNetwork):
     def choose(self, names: tuple[str, ...]) -> None:
         """Return only these outputs from now on; raises InvalidSpec where the file has none of that name."""
 
+    def unsaturated(self) -> ForeignFile | None:
+        """Return an int8 file as processors compute it on which no sum of products of 8 bits saturates.
+
+        None where none does here, or in no int8.
+
+        Raises:
+            UnsupportedModel: it cannot be computed so.
+        """
+        return None
+
     @abstractmethod
     def fed(self, images: Tensor) -> Tensor:
         """Return float32 images (N, C, H, W) as the file's input takes them: its layout, type and number of images."""

@@ -98,7 +98,7 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
 
 
 def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backend: Backend, shown_schedule) -> None:
-    reason = "Delivered without repair: it is no better with it on 64 held-out images."
+    reason = "Delivered without repair: it is no better with it on 64 calibration images."
     repaired = (a_change("top1", 0.06), a_change(shown_schedule.metric, 0.5))
     validation = a_validation(shown_schedule, repaired=repaired, delivered="compressed", delivered_reason=reason)
     verification = Verification(run_id=finished_run, schedule=shown_schedule)

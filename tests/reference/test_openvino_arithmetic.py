@@ -11,8 +11,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, has_dot_products
+from senseapp.runtimes.onnx_network import saturates
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.openvino.operations import OPERATIONS
+from senseapp.runtimes.openvino.runtime import OpenVinoModel
 
 CHANNELS, SIDE = 16, 24
 TIES = {"residual": 5e-5, "attention": 5e-5}
@@ -222,7 +224,7 @@ def test_a_pattern_is_computed_as_in_openvino(name, images) -> None:
     """To the bit, where products of 8 bits have instructions; other kernels differ in what they compute at once."""
     graph = Graph()
     differing = compared(graph.file(PATTERNS[name](graph)), images)[0]
-    assert differing <= (TIES.get(name, 0.0) if has_dot_products() else 0.0005)
+    assert differing <= (TIES.get(name, 0.0) if not saturates(OpenVinoModel) else 0.0005)
 
 
 def test_what_a_convolution_adds_to_another_tensor_is_kept_in_range_and_not_rounded(images) -> None:

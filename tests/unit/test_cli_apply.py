@@ -64,7 +64,7 @@ def test_repair_is_measured_and_written(files, capsys):
     assert report["repaired"] > report["after"]
     assert report["uniform_repaired"] is not None
     assert report["delivered"] == "repaired"
-    assert "held-out images" in report["reason"]
+    assert "calibration images that it was not fitted to" in report["reason"]
     plain = build_demo_network()
     plain.load_state_dict(torch.load(files / "repaired.pth", weights_only=True), strict=True)
 
@@ -172,7 +172,8 @@ def test_a_recommendation_is_proven_and_its_files_are_what_it_says(files, capsys
     arguments = ["--run", str(files / "run"), "--allowed", "2", "--schedule", str(schedule), "--out", str(out)]
     assert main(["recommend", *arguments]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["headline"].startswith("You can remove ")
+    assert found["proven"].startswith("You can remove ")
+    assert found["headline"] == found["recommended"]["headline"]
     assert (found["allowed"], found["images"]) == (0.02, NUM_DIGITS - SEEN)
     assert found["delta"] <= 0.02
     dense, network = build_demo_network(), build_demo_network()

@@ -31,7 +31,7 @@ FITTED, OTHERS = IMAGES[:16].split(8), IMAGES[16:]
 @pytest.fixture(autouse=True)
 def dot_products(monkeypatch):
     """Results are those of a processor that does not saturate, wherever tests run."""
-    monkeypatch.setattr(own, "has_dot_products", lambda: True)
+    monkeypatch.setattr(own, "saturates", lambda _opened: False)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_weights_of_7_bits_come_first_where_8_saturate(network, relative_error, 
         weights = [each for each in constants if each.dtype == np.int8 and each.ndim > 1]
         return relative_error(content) + 1000 * sum(int((np.abs(each) > 64).sum()) for each in weights)
 
-    monkeypatch.setattr(own, "has_dot_products", lambda: False)
+    monkeypatch.setattr(own, "saturates", lambda _opened: True)
     steps: list[str] = []
     found = best_own(network, FITTED, damage_of=without_dot_products, progress=steps.append)
     assert found is not None

@@ -63,7 +63,7 @@ def files(images: torch.Tensor) -> Iterator[SimpleNamespace]:
     torch.manual_seed(0)
     network = Residual().eval()
     content = onnx_model(network, images[:2])
-    with Int8Writer(content, [images], rounding=Rounding(), reduce_range=True) as writer:
+    with Int8Writer(content, [images], rounding=Rounding()) as writer:
         yield SimpleNamespace(network=network, real=content, int8=writer.write(), writer=writer)
 
 
@@ -117,33 +117,58 @@ def test_weights_fitted_for_openvino_saturate_in_no_order_of_the_products(files,
     assert max(pairs.clip(0).sum(2).max(), -pairs.clip(max=0).sum(2).min()) <= 128
 
 
-def test_files_compute_the_same_where_products_of_8_bits_have_no_instructions(tmp_path: Path) -> None:
-    """Kernels for AVX-512 without VNNI add two products in 16 bits; which two, differs where channels are odd."""
+class Loud(nn.Module):
+    """Layers of every kind with weights and images near their largest: odd channels, depthwise, shared, dense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.depthwise = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3, groups=32)
+        self.shared, self.head = nn.Conv2d(32, 32, 1), nn.Linear(32, 5)
+        with torch.no_grad():
+            for each in (self.first, self.depthwise, self.shared, self.head):
+                each.weight.copy_(each.weight.sign() * each.weight.abs().clamp_min(0.8 * each.weight.abs().max()))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        body = self.depthwise(self.first(images).relu()).relu()
+        return self.head(self.shared(self.shared(body).relu()).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("processor", ["AVX2", "AVX512_CORE"])
+def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instructions(processor, tmp_path) -> None:
+    """Kernels there add two products in 16 bits; which two, differs where channels are odd."""
     torch.manual_seed(0)
-    layer = nn.Conv2d(1, 32, 3).eval()
-    with torch.no_grad():
-        layer.weight.copy_(layer.weight.sign() * layer.weight.abs().clamp_min(0.8 * layer.weight.abs().max()))
     images = torch.rand(4, 1, 16, 16) * 0.3 + 0.7
+    content = onnx_model(Loud().eval(), images[:1])
     fitting = Fitting(
         batches=[images], damage_of=lambda _file: 0.0, damages_of=lambda _file: (0.0,), steps=OptionalSteps()
     )
-    with OPERATIONS.fitted_quantizer(onnx_model(layer, images[:1]), fitting) as quantizer:
-        content = quantizer.write()
-    (tmp_path / "net.onnx").write_bytes(content)
-    torch.save(images, tmp_path / "images.pt")
+    with OPERATIONS.fitted_quantizer(content, fitting) as quantizer:
+        files = {"fitted": quantizer.write()}
+    with OPERATIONS.quantizer(content, [images]) as quantizer:
+        files["not fitted"] = quantizer.write()
+    with Int8Writer(content, [images]) as quantizer:
+        files["of others"] = quantizer.write()
+    torch.save((files, images), tmp_path / "files.pt")
     script = (
-        "import torch; from senseapp.runtimes.openvino.operations import OPERATIONS; from pathlib import Path; "
-        "found = OPERATIONS.open(Path('net.onnx').read_bytes()).run(torch.load('images.pt')); "
-        "torch.save(found, 'found.pt')"
+        "import torch; from senseapp.runtimes.openvino.operations import OPERATIONS; "
+        "files, images = torch.load('files.pt'); "
+        "found = {name: OPERATIONS.open(each).run(images) for name, each in files.items()}; "
+        "meant = {name: OPERATIONS.unsaturated(each).run(images) for name, each in files.items()}; "
+        "torch.save((found, meant, OPERATIONS.machine()), 'found.pt')"
     )
-    older = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "PYTHONPATH": str(Path(__file__).parents[2])}
+    older = {**os.environ, "ONEDNN_MAX_CPU_ISA": processor, "PYTHONPATH": str(Path(__file__).parents[2])}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=older, check=True)
-    torch.testing.assert_close(torch.load(tmp_path / "found.pt"), OPERATIONS.open(content).run(images))
+    found, meant, machine = torch.load(tmp_path / "found.pt")
+    assert "without VNNI" in machine
+    for name, file in files.items():
+        expected = OPERATIONS.simulated(file).run(images)
+        torch.testing.assert_close(meant[name], expected)
+        assert (relative(found[name], expected) < 1e-4) == (name != "of others")
 
 
 @pytest.mark.parametrize("has_vnni", [True, False])
 def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has_vnni, monkeypatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.openvino.operations.has_dot_products", lambda: has_vnni)
+    monkeypatch.setattr("senseapp.runtimes.openvino.operations.saturates", lambda _opened: not has_vnni)
     size = ["N", 3, 4, 4]
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in "xy"]
     weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
@@ -165,8 +190,8 @@ def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has
         kernels = [each.kernel for each in executed(found, (1, 3, 4, 4)) if each.kind in ("MatMul", "FullyConnected")]
         assert "8" in kernels[0]
         assert has_vnni or kernels[1].endswith("f32")
-        assert len(quantizer.notes) == (not has_vnni)
-        assert has_vnni or quantizer.notes[0].startswith("In float: 1 product of two activations")
+        (note,) = quantizer.notes
+        assert note.startswith("For processors without VNNI" if has_vnni else "In float: 1 product of two activations")
 
 
 def test_an_executed_node_belongs_to_the_layer_whose_product_it_computes_or_that_comes_before_it() -> None:

@@ -89,6 +89,31 @@ def digits(**more: object) -> DataSpec:
     return replace(DataSpec(kind="demo", mean=(0.304,), std=(0.323,)), **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("static int8, QDQ, per channel", "saturate in static.onnx: "),
+        ("static int8, QOperator", "may saturate in static.onnx, and with VNNI or AMX they do not. What it does there"),
+        ("dynamic int8, matrix products", "holds operators of integers (MatMulInteger)"),
+        ("float16 throughout", ""),
+    ],
+)
+def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str, said: str, monkeypatch) -> None:
+    """As where the file in int8 is far from what its integers are meant to compute, here that of another network."""
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.saturates", lambda _opened: True)
+    meant = BY_NAME["untrained weights"].make(shop)
+    assert isinstance(meant, Path)
+    monkeypatch.setattr(
+        "senseapp.runtimes.onnxruntime.runtime.computed_on_integers", lambda _content: meant.read_bytes()
+    )
+    outcome = check_pair(BY_NAME[name], shop, samples=40)
+    assert outcome.report is not None
+    notes = [note for note in outcome.report.notes if "no VNNI" in note]
+    assert len(notes) == bool(said)
+    assert said in "".join(notes)
+
+
 def test_too_few_images_show_nothing_and_the_report_says_how_many_would(shop: Workshop) -> None:
     report = check_files(
         spec_of(

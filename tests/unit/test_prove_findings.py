@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from senseapp.prove.findings import advice, findings
+from senseapp.core.errors import UnsupportedModel
+from senseapp.prove.findings import advice, findings, saturation
 from senseapp.records.deployment import DeploySettings, Median
 from tests.deployments import a_change, some_figures, usual_figures
 
@@ -54,6 +57,27 @@ def test_what_speaks_against_a_file_is_said(file, words):
 def test_a_float_file_competes_with_the_original_alone():
     figures = {name: value for name, value in usual_figures().items() if name in ("file", "original")}
     assert len(findings(figures, DeploySettings(kind="float"), images=200)) == 1
+
+
+def test_it_is_said_how_a_file_answers_where_its_products_do_not_saturate():
+    """Of a network that changes 40 % of the answers here, and elsewhere 2 %."""
+
+    def judged_as(changed):
+        return SimpleNamespace(changes=(a_change("agreement", changed),), judge=SimpleNamespace(judged=judged_as))
+
+    (sentence,) = saturation("net.onnx", judged_as(0.4), lambda: 0.02)
+    assert sentence == (
+        "On this processor, which has no VNNI, sums of products of 8 bits saturate in net.onnx: 60.0 % of the answers "
+        "stay as they were; with VNNI or AMX, computed on the same images: 98.0 % of the answers stay as they were."
+    )
+    assert not saturation("net.onnx", judged_as(0.4), lambda: 0.4)
+    assert not saturation("net.onnx", judged_as(0.4), lambda: None)
+
+    def refuse():
+        raise UnsupportedModel("It holds operators of integers.")
+
+    (sentence,) = saturation("net.onnx", judged_as(0.4), refuse)
+    assert "may saturate in net.onnx, and with VNNI or AMX they do not. It holds operators of integers." in sentence
 
 
 def test_what_saves_time_here_is_said_of_each():

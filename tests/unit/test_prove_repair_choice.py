@@ -60,7 +60,7 @@ def test_a_repair_that_helps_is_delivered_with_both_figures(evaluator):
     assert found.delivered == "repaired"
     assert kl(found.best) == kl(found.repaired) < kl(found.changes)
     assert kl(evaluator.judged(applied).changes) == pytest.approx(kl(found.repaired), abs=1e-6)
-    assert "40 held-out images" in found.reason
+    assert "40 calibration images that it was not fitted to" in found.reason
     assert "on the same 40 unlabelled images" in found.notes[0]
 
 
@@ -94,7 +94,7 @@ def not_a_number(site, goal, found, values, images):
 
 
 @pytest.mark.parametrize(
-    ("match", "reason"), [(harmful, "it is no better with it on 40 held-out images"), (not_a_number, "not finite")]
+    ("match", "reason"), [(harmful, "it is no better with it on 40 calibration images"), (not_a_number, "not finite")]
 )
 @pytest.mark.parametrize("part", ["proof", "curves"])
 def test_a_repair_that_does_harm_is_not_delivered(evaluator, monkeypatch, match, reason, part):
@@ -122,8 +122,8 @@ def test_proof_images_have_a_veto(evaluator, monkeypatch):
     before = state_of(applied.model)
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "compressed"
-    assert "proof images" in found.reason
-    assert "On held-out images it was better." in found.reason
+    assert "held-out images" in found.reason
+    assert "On calibration images that it was not fitted to it was better." in found.reason
     assert same(applied.model, before)
 
 

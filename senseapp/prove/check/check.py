@@ -33,6 +33,7 @@ from senseapp.prove.check.layers import parting_of_layers
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
 from senseapp.prove.check.outputs import ComparedFile, Interpreted, kind_of_outputs, read_as
 from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_runtime_file, shape_problem
+from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
@@ -292,6 +293,12 @@ class _Comparison:
         progress("Timing operators")
         with self.steps.trying("times of operators"):
             operators = self._operators()
+        saturates: tuple[str, ...] = ()
+        with self.steps.trying("both files without saturation"):
+            saturates = (
+                *saturation(reference.name, judged.judge.original, reference.unsaturated),
+                *saturation(candidate.name, judged, candidate.unsaturated),
+            )
         parting = None
         with self.steps.trying("the comparison of tensors inside"):
             parting = self._parting()
@@ -311,7 +318,7 @@ class _Comparison:
             answers=answers,
             parting=parting,
             operators=operators,
-            notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *self.steps.notes))),
+            notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *saturates, *self.steps.notes))),
         )
 
     def _judged(self) -> tuple[Judgement, int]:

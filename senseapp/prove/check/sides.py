@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -64,6 +65,15 @@ class OpenSide:
     def facts(self) -> FileFacts | None:
         """The declarations of the file; None for weights."""
         return None if self.file is None else self.file.file.facts
+
+    def unsaturated(self) -> Network | None:
+        """Return the file as :meth:`.ForeignFile.unsaturated` does, read as the file is; None for weights."""
+        file = None if self.file is None else self.file.file.unsaturated()
+        if self.file is None or file is None:
+            return None
+        network = copy.copy(self.file)
+        network.file = file
+        return network if self.kind is None else Interpreted(network, self.kind)
 
     @property
     def record(self) -> CheckedFile:

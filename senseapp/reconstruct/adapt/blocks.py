@@ -222,7 +222,7 @@ class TunedBlocks(Repair):
         return (*self._adaptation.sentences(fitted=fitted), *((done,) if fitted else ()))
 
     def _tune(self, block: nn.Module, inputs: Tensor, wanted: Tensor, generator: torch.Generator) -> None:
-        """Run the descent without and with weights; keep the best result on the held-out images."""
+        """Run the descent without and with weights; keep what does best on images that it is not fitted to."""
         held_back = max(1, len(inputs) // _HELD_BACK)
         judge = partial(_error, block, inputs[:held_back], wanted[:held_back])
         inputs, wanted = inputs[held_back:], wanted[held_back:]

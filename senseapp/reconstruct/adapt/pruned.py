@@ -6,7 +6,7 @@ channels is predicted from those kept, and errors of earlier layers are compensa
 between (:class:`~senseapp.reconstruct.repair.Matching`), since least squares reduces the spread of outputs.
 
 Source: Luo et al. 2017, "ThiNet", eq. 7, and He et al. 2017, "Channel Pruning", eq. 1 without its mask; here towards
-the outputs of the uncompressed network, and with the strength of the ridge found on held-out images.
+the outputs of the uncompressed network, and with the strength of the ridge found on images that it is not fitted to.
 """
 
 from __future__ import annotations

@@ -29,7 +29,10 @@ from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.preparation import is_channels_last
 from senseapp.networks.onnx.read import parsed_model
 from senseapp.runtimes.foreign import FileFacts, ForeignFile, Shape
+from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
+from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, session
 
 Array = npt.NDArray[Any]
 FIRST_CALL_SECONDS = 120.0
@@ -53,6 +56,7 @@ class OnnxFile(ForeignFile):
         threads: that it runs on; None for as many as torch has.
         extra: values inside of the graph that :meth:`arrays` returns too; the graph is then run node by node, without
             the runtime's optimizations.
+        simulated: whether a QDQ file computes in float what its integers are meant to.
 
     Raises:
         InvalidCheckpoint: it is no ONNX file, or one with weights in other files.
@@ -62,17 +66,13 @@ class OnnxFile(ForeignFile):
 
     runtime_label = ONNXRUNTIME.label
 
-    def __init__(self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = ()) -> None:
+    def __init__(
+        self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), simulated: bool = False
+    ) -> None:
         parsed_model(content)  # refuses what lies about its sizes before the runtime allocates them
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or torch.get_num_threads()
-        if threads is None:  # threads that wait actively would take time from other files that are being timed
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 4
-        if extra:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self._content, self._threads = content, threads
         try:
-            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            self._session = session(content, threads=threads, simulated=simulated, optimized=not extra, severity=4)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             raise _refusal("open", error) from error
         self.facts = _facts(self._session)
@@ -99,6 +99,14 @@ class OnnxFile(ForeignFile):
             raise InvalidSpec(f"The file has no output “{missing}”. Its outputs are {', '.join(known[:8])}.")
         self._chosen = names
         self._nesting = None if len(names) < len(known) else self._nesting
+
+    def unsaturated(self) -> OnnxFile | None:
+        """Return it with the chosen outputs as it computes where no sum of products saturates; None where none does."""
+        if not (saturates(RuntimeModel) and multiplies_integers(self._content)):
+            return None
+        found = OnnxFile(self._content, threads=self._threads, simulated=True)
+        found.choose(self._chosen)
+        return found
 
     def fed(self, images: Tensor) -> Tensor:
         """Return images as the input takes them, filled up to the batch of the file with copies of the first."""

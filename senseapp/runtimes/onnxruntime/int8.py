@@ -20,7 +20,8 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.core.errors import InvalidSpec, UnsupportedModel, first_line_of, is_about_memory
+from senseapp.core.texts import listed
 from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8, unpacked_weights
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
@@ -53,9 +54,10 @@ class Int8Writer(Quantizer):
 
     Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
-    has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it. ``reduce_range`` gives
-    weights without a rounding 7 bits; ``any_order`` asks of a rounding that its weights never saturate, in whichever
-    order a runtime multiplies. The nodes ``in_float`` stay so in every file, and :meth:`finished` ones are corrected by
+    has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it, for simulation: sums of its
+    products saturate on processors without VNNI. With one, the weights that it leaves out have 7 bits, and with
+    ``reduce_range`` all have; ``any_order`` asks of it that its weights never saturate, in whichever order a runtime
+    multiplies. The nodes ``in_float`` stay so in every file, and :meth:`finished` ones are corrected by
     ``correction``, if any.
 
     Raises:
@@ -175,7 +177,7 @@ class Int8Writer(Quantizer):
             calibration_cache_path=Path(self._folder.name) / "ranges.json",
             activation_type=QuantType.QUInt8,
             per_channel=True,
-            reduce_range=self.reduce_range,
+            reduce_range=self.reduce_range or self._rounding is not None,
             extra_options={"TensorQuantOverrides": overrides},
         )
 
@@ -276,6 +278,29 @@ def int8_nodes(content: bytes) -> list[str]:
         for node in graph.node
         if node.op_type not in PLUMBING and dequantized & set(node.input) and not in_float & set(node.input)
     ]
+
+
+_OPERATORS_OF_INTEGERS = frozenset(
+    {
+        *("QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"),
+        *("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QAttention"),
+    }
+)
+
+
+def multiplies_integers(content: bytes) -> bool:
+    """Return whether nodes of a file compute on int8 values.
+
+    Raises:
+        UnsupportedModel: they are operators of integers, which have no form in float here.
+    """
+    used = {node.op_type for node in onnx.load_from_string(content).graph.node} & _OPERATORS_OF_INTEGERS
+    if used:
+        raise UnsupportedModel(
+            f"What it does there is not known, as it holds operators of integers ({listed(sorted(used))}): run it "
+            "there, or quantize in the QDQ format."
+        )
+    return bool(int8_nodes(content))
 
 
 def layers_of_nodes(network: bytes, layers: Collection[str]) -> dict[str, str]:

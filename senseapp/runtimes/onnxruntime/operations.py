@@ -26,12 +26,12 @@ from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import COMPARING_TURNS, ratio
-from senseapp.runtimes.onnx_network import OnnxSession
+from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes, multiplies_integers
 from senseapp.runtimes.onnxruntime.integer_weights import NARROW_BITS, with_integer_weights
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
@@ -101,6 +101,15 @@ class OnnxRuntime(Runtime):
     def simulated(self, content: bytes) -> OnnxSession:
         """Return an int8 file that computes in float what this runtime's integers are to be, without saturation."""
         return self._file(content, simulated=True)
+
+    def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
+        """Return an int8 file in float, as its integers are meant; None where no sum of products saturates here."""
+        return self._model(content, simulated=True) if self._saturates and multiplies_integers(content) else None
+
+    @property
+    def _saturates(self) -> bool:
+        """Whether sums of products of 8 bits saturate here."""
+        return saturates(RuntimeModel)
 
     @property
     def _profiler(self) -> Profiler:
@@ -211,7 +220,7 @@ class OnnxRuntime(Runtime):
             with steps.trying("what has no weights in float"):
                 unweighted = self._better_unweighted(writer, fitting)
             writer.in_float |= unweighted
-            rounding = None
+            rounding = Rounding()
             with steps.trying("ranges and weights fitted to the images"):
                 rounding = chosen_rounding(
                     writer,

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from senseapp.core.steps import Trying
 from senseapp.core.texts import plural
+from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime.int8 import quantized
 from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, has_dot_products
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import OwnInt8
 
 Method = Literal["minmax", "entropy", "percentile"]
@@ -82,10 +83,10 @@ def best_own(
     """Return the file of onnxruntime's own quantizer in the setting that does least harm; None where none can be made.
 
     Scales by channel and by tensor are tried with signed and unsigned activations; in the best of these four, other
-    calibrations, and then the other number of bits for weights. These have 8 first on a processor with dot products of
-    8 bits, else 7, since 8 may saturate there and would decide between the other settings by how much they do. With
-    ``reduce_range`` all have 7. Signed activations are the best only with clearly less harm: on EfficientNet-Lite0 both
-    did the same, and signed ones took half as long again or more on a processor with VNNI.
+    calibrations, and then the other number of bits for weights. These have 8 first, but 7 on a processor on which 8
+    saturate, as that would decide between the other settings. With ``reduce_range`` all have 7. Signed activations are
+    the best only with clearly less harm: on EfficientNet-Lite0 both did the same, and signed ones took half as long
+    again or more on a processor with VNNI.
 
     Ranges come from ``batches``, (N, C, H, W); those of histograms from as many of their images as take some seconds.
     ``damage_of`` judges, on other images; a setting that fails is left out where ``trying`` takes its error. After the
@@ -93,7 +94,7 @@ def best_own(
     """
     with tempfile.TemporaryDirectory() as folder:
         search = _OwnSearch(_OwnFiles(network, batches, Path(folder)), damage_of, trying, progress, has_time)
-        first = OwnSetting(reduce_range=reduce_range or not has_dot_products())
+        first = OwnSetting(reduce_range=reduce_range or saturates(RuntimeModel))
         for per_channel in (True, False):
             search.tried(*(replace(first, per_channel=per_channel, signed=signed) for signed in (False, True)))
         if search.best is None:

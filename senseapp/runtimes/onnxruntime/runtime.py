@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.network import OUTPUTS
-from senseapp.runtimes.onnx_network import OnnxSession
+from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.integer_arithmetic import UNDONE_BY, computed_on_integers
 
@@ -30,19 +32,8 @@ class RuntimeModel(OnnxSession):
     runtime_label = ONNXRUNTIME.label
 
     def __init__(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or torch.get_num_threads()
-        if threads is None:  # threads that wait actively would take time from other files that are being timed
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 3  # errors; the rest would blur the one line of a command
-        disabled = UNDONE_BY if simulated else ()
-        if simulated:
-            content = computed_on_integers(content)
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            self._session = onnxruntime.InferenceSession(
-                content, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-            )
+            self._session = session(content, threads=threads, simulated=simulated)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             if is_about_memory(error):
                 raise
@@ -72,24 +63,37 @@ class RuntimeModel(OnnxSession):
         return {name: torch.from_numpy(values) for name, values in zip(self.output_names, found, strict=True)}
 
 
-_DOT_PRODUCTS = ("avx512_vnni", "avx_vnni", "asimd_dot")  # of four products of 8 bits, added in 32
+def session(
+    content: bytes, *, threads: int | None, simulated: bool = False, optimized: bool = True, severity: int = 3
+) -> Any:
+    """Open an ONNX file in onnxruntime on the processor; see :class:`RuntimeModel` for ``threads`` and ``simulated``.
+
+    It prints errors of ``severity``: 3 for all of them, 4 for fatal ones. Raises what onnxruntime does.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    if threads is None:  # threads that wait actively would take time from other files that are being timed
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = severity  # warnings would blur the one line of a command
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if simulated:
+        content = computed_on_integers(content)
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return onnxruntime.InferenceSession(
+        content, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNDONE_BY if simulated else ()
+    )
 
 
-def has_dot_products() -> bool:
-    """Return whether this processor has dot products of 8 bits; without them some kernels saturate."""
-    found = torch.cpu.get_capabilities()
-    return any(found.get(flag) for flag in _DOT_PRODUCTS)
-
-
-def processor() -> str:
-    """Return the processor of this machine, and whether it has dot products of 8 bits: ``AMD EPYC without VNNI``."""
+def processor(opened: Callable[[bytes], OnnxSession]) -> str:
+    """Return the processor, and whether a runtime uses its dot products of 8 bits: ``AMD EPYC without VNNI``."""
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
-    return f"{name} {'with' if has_dot_products() else 'without'} VNNI"
+    return f"{name} {'without' if saturates(opened) else 'with'} VNNI"
 
 
 def machine() -> str:
     """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
-    return f"{processor()}, onnxruntime {onnxruntime.__version__}"
+    return f"{processor(RuntimeModel)}, onnxruntime {onnxruntime.__version__}"
 
 
 INPUT_TYPES = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}

@@ -109,6 +109,10 @@ class UploadedRuntime(OnnxRuntime):
         shown = content if threads is not None else with_outputs(content, self._opened.outputs)
         return self._model(shown, threads=threads)
 
+    def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
+        """Return an int8 file with the outputs that are measured, in float."""
+        return super().unsaturated(with_outputs(content, self._opened.outputs))
+
     def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> UploadedModel:
         file = self._file(content, threads=threads, simulated=simulated)
         return UploadedModel(file, self._images, reader=self._opened.network.reader)

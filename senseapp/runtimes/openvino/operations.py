@@ -13,12 +13,11 @@ from senseapp.core.texts import plural
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.onnx_network import OnnxSession
+from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
-from senseapp.runtimes.onnxruntime.runtime import has_dot_products
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO, timing
 from senseapp.runtimes.openvino.arithmetic import computed_as_in_openvino
@@ -29,6 +28,10 @@ from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
 _PRODUCTS_IN_FLOAT = (
     "In float: {count} of two activations, as of attention. On processors without VNNI OpenVINO's int8 kernels for "
     "them saturate."
+)
+_PRODUCTS_ELSEWHERE = (
+    "For processors without VNNI make the file on one of them: OpenVINO's int8 kernels for {count} of two activations, "
+    "as of attention, saturate there."
 )
 
 
@@ -55,12 +58,19 @@ class OpenVino(OnnxRuntime):
 
     def _writer(self, content: bytes, calibration: Sequence[Tensor], **settings: Any) -> Int8Writer:
         """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted."""
-        saturating = {} if has_dot_products() else _products_of_activations(content)
-        in_float = {*saturating, *saturating.values(), *_idle_pads(content), *_reading_computed_constants(content)}
+        saturate, products = self._saturates, _products_of_activations(content)
+        kept = {*products, *products.values()} if saturate else set()
+        in_float = {*kept, *_idle_pads(content), *_reading_computed_constants(content)}
         writer = Int8Writer(content, calibration, any_order=True, in_float=in_float, **settings)
-        if saturating:
-            writer.notes = (_PRODUCTS_IN_FLOAT.format(count=plural(len(saturating), "product")),)
+        if products:
+            note = _PRODUCTS_IN_FLOAT if saturate else _PRODUCTS_ELSEWHERE
+            writer.notes = (note.format(count=plural(len(products), "product")),)
         return writer
+
+    @property
+    def _saturates(self) -> bool:
+        """Whether sums of products of 8 bits saturate here."""
+        return saturates(OpenVinoModel)
 
     @property
     def _profiler(self) -> Profiler:

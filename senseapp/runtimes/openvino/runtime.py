@@ -132,4 +132,4 @@ _OWN_CODE, _CAUSE = ("Exception from", "Check '"), "-- "
 
 def machine() -> str:
     """Return the processor and the runtime: ``AMD EPYC without VNNI, OpenVINO 2026.4.1``."""
-    return f"{processor()}, OpenVINO {openvino.__version__.partition('-')[0]}"
+    return f"{processor(OpenVinoModel)}, OpenVINO {openvino.__version__.partition('-')[0]}"

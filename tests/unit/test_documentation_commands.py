@@ -1,0 +1,53 @@
+"""Every command of the documents and of --help: its options are known, and what needs only the demo runs, in order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from senseapp.cli.main import COMMANDS, build_parser, main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in PAGES}
+TEXTS |= {f"{each.NAME} --help": each.EPILOG for each in COMMANDS}
+COMMAND = re.compile(r"^[ $]*(?:\S+/)?(?:python -m )?senseapp (?=[a-z]+ )(.*)$", re.MULTILINE)
+LONG = ("recommend", "apply", "deploy")  # tests of their own run them
+WRITTEN = ("--out", "-o", "--html", "--junit")
+TINY = {"analyze": ["--samples", "24"], "histogram": ["--samples", "24"]}
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Return the arguments of the commands that lines of a text begin with."""
+    return [shlex.split(found[1], comments=True) for found in COMMAND.finditer(text.replace("\\\n", " "))]
+
+
+ALL = {f"{place}: {shlex.join(words)}": words for place, text in TEXTS.items() for words in commands_in(text)}
+
+
+@pytest.mark.parametrize("words", ALL.values(), ids=ALL)
+def test_the_options_of_every_command_are_known(words: list[str]) -> None:
+    assert build_parser().parse_args(words).run is not None
+
+
+def missing_files(words: list[str]) -> list[str]:
+    """Return the files that a command reads and that are not there."""
+    given = [word for option, word in pairwise(["", *words]) if option not in WRITTEN and not word.startswith("-")]
+    return [word for word in given if re.search(r"\.[a-z]\w*$", word) and not Path(word).exists()]
+
+
+@pytest.mark.slow
+def test_the_commands_that_need_only_the_demo_run(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    bits = ["--compression", "quantization", "--levels", "8,4", "--out", "run8/"]
+    assert main(["analyze", "--model", "demo", "--data", "demo", *bits, *TINY["analyze"]]) == 0
+    done = set()
+    for words in commands_in(TEXTS["docs/how-to/command-line.md"]):
+        if words[0] not in LONG and not missing_files(words):
+            assert main([*words, *TINY.get(words[0], [])]) == 0, (words, capsys.readouterr().err)
+            done.add(words[0])
+    assert done == {"analyze", "schedule", "compare", "histogram", "report", "models"}
