@@ -46,6 +46,8 @@ def _float_to_json(value: float) -> float | str:
 
 
 _converter.register_unstructure_hook(float, _float_to_json)
+
+
 def _float_from_json(value: Any, _: Any) -> float:
     if type(value) is float and math.isfinite(value):
         return value

@@ -55,12 +55,12 @@ def number(value: object, what: str, *, least: float = -math.inf, most: float = 
 
 
 def whole(value: object, what: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a whole number from ``least`` to ``most``, also where a float or a text writes it.
+    """Return a whole number from ``least`` to ``most``, also one that is a float (3.0) or a text of digits.
 
     Raises:
         BadValue: ``what`` is no such number.
     """
-    found = value if is_int(value) else decimal(value) if isinstance(value, str) else _as_float(value)
+    found = value if is_int(value) else _digits(value) if isinstance(value, str) else _as_float(value)
     if found is None or not least <= found <= most or found != int(found):
         raise BadValue(f"{what} must be a whole number{_span(least, most)}, got {shown(value)}")
     return int(found)
@@ -144,6 +144,12 @@ def read_yaml(content: str) -> Any:
     if len(documents) > 1:
         raise BadValue("it holds several documents of YAML")
     return documents[0] if documents else None
+
+
+def _digits(written: str) -> int | None:
+    """Return the integer in a text of up to as many ASCII digits as :data:`LARGEST_COUNT` has."""
+    digits = written.removeprefix("-")
+    return int(written) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
 
 
 def _as_float(value: object) -> float | None:
