@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.core.foreign_values import BadValue, read_json
 from senseapp.core.table_records import column_key
 from senseapp.core.texts import listed, printable
 from senseapp.data.label_columns import BLANK, truth_in
@@ -139,8 +139,8 @@ def _json_list(value: str) -> list[str] | None:
     if not (value.startswith("[") and value.endswith("]")):
         return None
     try:
-        items = json.loads(value.replace("'", '"'))
-    except ValueError:
+        items = read_json(value.replace("'", '"'))
+    except BadValue:
         return None
     return [str(item) for item in items] if all(isinstance(item, str | int) for item in items) else None
 

@@ -194,4 +194,5 @@ def labels_of(formats: Iterable[ReportFormat]) -> str:
 
 def shape_of(dimensions: Sequence[object]) -> tuple[int, ...]:
     """Return the shape of one image's tensor from that of a batch; empty where it is no shape."""
-    return tuple(dimensions[1:]) if all(is_int(size) and size >= 0 for size in dimensions) else ()
+    sizes = tuple(size for size in dimensions if is_int(size) and size >= 0)
+    return sizes[1:] if len(sizes) == len(dimensions) else ()
