@@ -33,8 +33,9 @@ class SenseError(Exception):
     """
 
     def __str__(self) -> str:
-        message = super().__str__().encode("utf-8", "replace").decode()
-        return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
+        message = super().__str__()
+        shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
+        return "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in shown)
 
 
 class InvalidInput(SenseError):

@@ -147,11 +147,11 @@ def _json_list(value: str) -> list[str] | None:
 
 def _from_lists(table: LabelTable, values: Sequence[str], title: str) -> SeveralLabels:
     separator = _separator(values, tuple(_SEPARATORS))
-    truths: dict[str, LabelTruth] = {}
+    labels: dict[str, dict[str, None]] = {}
     for (picture, _), value in zip(table.rows, values, strict=True):
         own = [] if value.casefold() in BLANK else _parts(value, separator)
-        before = truths[picture].true if picture in truths else ()
-        truths[picture] = LabelTruth(true=tuple(dict.fromkeys((*before, *own))))
+        labels.setdefault(picture, {}).update(dict.fromkeys(own))
+    truths = {picture: LabelTruth(true=tuple(own)) for picture, own in labels.items()}
     names = sorted({name for truth in truths.values() for name in truth.true})
     if not names:
         raise InvalidDataset(f"{table.title} gives no picture a label. Each line must hold a file and its labels.")

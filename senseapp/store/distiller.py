@@ -324,10 +324,10 @@ def _described(by_layer: Mapping[str, object], title: str, profile: ModelProfile
 
 def _baseline_row(layer: str, rows: Sequence[DistillerRow]) -> DistillerRow:
     for row in rows:
-        if row.sparsity == 0:
+        if row.sparsity == 0 and math.isfinite(row.loss):
             return row
     raise InvalidFile(
-        f"{layer} has no row at sparsity 0, which is the baseline its other rows are compared with. Add one."
+        f"{layer} has no row at sparsity 0 with a finite loss, the baseline its other rows are compared with. Add one."
     )
 
 
