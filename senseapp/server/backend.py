@@ -207,9 +207,10 @@ class Backend:
             self.store.remove_deleted(older_seconds=UNDO_SECONDS)
 
     def tidy(self) -> None:
-        """Delete the runs that exceed the settings' retention."""
+        """Delete the runs and checks that exceed the settings' retention."""
         for run_id in remove_untouched(self.store, self.settings.keep_days):
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
+        self.checks.remove_untouched(self.settings.keep_days)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""
