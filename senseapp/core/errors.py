@@ -33,9 +33,9 @@ class SenseError(Exception):
     """
 
     def __str__(self) -> str:
-        message = super().__str__()
+        message = super().__str__().encode("utf-8", "replace").decode()
         shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
-        return "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in shown)
+        return shown if shown.isprintable() else "".join(each if each.isprintable() else " " for each in shown)
 
 
 class InvalidInput(SenseError):

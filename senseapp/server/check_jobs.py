@@ -19,9 +19,10 @@ from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.spec import ModelSpec
+from senseapp.server.job_progress import JobControl
+from senseapp.server.process.requester import model_bytes
 from senseapp.server.session import load_engine
 from senseapp.server.tasks import TaskContext
-from senseapp.server.worker import JobControl
 
 JOB = "check:"
 """Begins the id of the job of each check; ids of runs have no colon."""
@@ -50,6 +51,11 @@ class CheckTask:
         """Id of the job."""
         return f"{JOB}{self.check_id}"
 
+    @property
+    def most_bytes(self) -> float:
+        """Limit of memory from the sizes of all files."""
+        return check_bytes(self.spec)
+
     def carry_out(self, context: TaskContext) -> CheckReport:
         """Compare both files and keep the report; see :func:`senseapp.prove.check.check.check_files`."""
         load_engine()
@@ -61,6 +67,12 @@ class CheckTask:
 
 
 register(CheckTask)
+
+
+def check_bytes(spec: CheckSpec) -> float:
+    """Return the memory beyond the engine that a check may take: that of its larger network, and of its images."""
+    files = spec.reference.checkpoint, spec.candidate.checkpoint, spec.data.path
+    return max(model_bytes(model, *{*files} - {model.checkpoint}) for model in (spec.reference, spec.candidate))
 
 
 class CheckFolder:
@@ -150,8 +162,9 @@ def folder_of_checks(home: Path, owner: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCheck:
-    """A check that waits or runs, and the folders that it may read."""
+    """A check of ``owner`` that waits or runs, and the folders that it may read."""
 
+    owner: str
     task: CheckTask
     folder: CheckFolder
     data_roots: tuple[Path, ...]

@@ -68,7 +68,8 @@ class Checks:
         try:
             kept = folder.begin(spec, is_upload=lambda path: path.resolve().is_relative_to(uploads.resolve()))
             task = CheckTask(check_id=check_id, spec=kept)
-            self._backend.check(PendingCheck(task=task, folder=folder, data_roots=(*readable, folder.path)))
+            roots = *readable, folder.path
+            self._backend.check(PendingCheck(owner=self._owner, task=task, folder=folder, data_roots=roots))
         except BaseException:  # QueueFull, or a full disk
             shutil.rmtree(folder.path, ignore_errors=True)
             raise

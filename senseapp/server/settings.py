@@ -17,6 +17,9 @@ from senseapp.core.files import files_at
 from senseapp.core.foreign_values import BadValue, shown, whole
 from senseapp.records.spec import RunSpec
 
+LOCAL_OWNER = "local"
+"""The only user of a server without login."""
+
 
 def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
     """Return the environment variable ``name`` as a number; raises InvalidSpec unless it is whole and large enough."""

@@ -23,7 +23,8 @@ from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
 from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
 from senseapp.core.foreign_values import BadValue, whole
 from senseapp.server.quotas import UploadLimits
-from senseapp.server.service import LOCAL_OWNER, Service
+from senseapp.server.service import Service
+from senseapp.server.settings import LOCAL_OWNER
 
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
 _WRITE_BYTES = 128 * 1024  # held in memory for each file, at most
