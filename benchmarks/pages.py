@@ -22,7 +22,7 @@ from benchmarks.results import machine, write_section
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
-from senseapp.server.service import LOCAL_OWNER
+from senseapp.server.settings import LOCAL_OWNER
 from senseapp.store.run_store import RunStore
 from tests.pages.records import result
 from tests.soak.served import served

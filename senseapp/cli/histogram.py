@@ -13,7 +13,6 @@ from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import data_from, model_from, run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
-from senseapp.core.texts import safe_cell
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.profile import select_layers
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
@@ -116,11 +115,11 @@ def _lines(finished: Sequence[QuantizationHistogram]) -> Iterator[str]:
 
 
 def _write(finished: Sequence[QuantizationHistogram], folder: Path) -> None:
-    from senseapp.views.charts.axes import picture_png, picture_svg
+    from senseapp.views.charts.axes import frame_csv, picture_png, picture_svg
     from senseapp.views.charts.histograms import colours_text, picture_of, wall_frame
 
     frame = wall_frame(finished)
-    table = frame.assign(layer=frame["layer"].map(safe_cell)).to_csv(index=False, lineterminator="\n")
+    table = frame_csv(frame)
     spec, images = finished[0].spec, finished[0].num_images
     title = f"Where do the {spec.tensor} lie on the quantization grid, and which matter?"
     lines = [f"{spec.bits} bits, {images} image{'s' if images != 1 else ''}. {colours_text(spec)}"]

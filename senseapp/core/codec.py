@@ -10,20 +10,23 @@ from __future__ import annotations
 import base64
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, get_args, get_origin
 
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from senseapp.core.errors import InvalidFile, first_line_of
+from senseapp.core.foreign_values import LARGEST_COUNT, BadValue, is_int, items, number, read_json, text, truth, whole
 from senseapp.core.process import without_collection
 
 RecordT = TypeVar("RecordT")
 
 # Only the first error is reported: a list of 300,000 wrong entries would produce gigabytes of errors.
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
+_INFINITE = ("inf", "-inf", "nan")
 _versions: dict[str, int] = {}
 _names: dict[type, str] = {}
 
@@ -43,6 +46,27 @@ def _float_to_json(value: float) -> float | str:
 
 
 _converter.register_unstructure_hook(float, _float_to_json)
+
+
+def _float_from_json(value: Any, _: Any) -> float:
+    if type(value) is float and math.isfinite(value):
+        return value
+    return float(value) if value in _INFINITE else number(value, "a number")
+
+
+def _int_from_json(value: Any, _: Any) -> int:
+    is_usual = type(value) is int and -LARGEST_COUNT <= value <= LARGEST_COUNT
+    return value if is_usual else whole(value, "a count", least=-LARGEST_COUNT)
+
+
+_PLAIN: dict[type, Callable[[Any, Any], Any]] = {
+    float: _float_from_json,
+    int: _int_from_json,
+    bool: lambda value, _: truth(value, "a switch"),
+    str: lambda value, _: value if type(value) is str else text(value, "a text"),
+}
+for _kind, _read in _PLAIN.items():  # not of their subclasses: enumerations have a reader
+    _converter.register_structure_hook_func(partial(operator.is_, _kind), _read)
 _converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value).decode())
 _converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
 
@@ -55,10 +79,15 @@ def _is_list(kind: Any) -> bool:
 def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
     """Return a reader of such tuples that looks up the reader of their items once, not for each of 100,000 tuples."""
     (inner, _) = get_args(kind)
-    if inner in (float, int, str):
-        return lambda values, _: tuple(map(inner, values))
     hook = _converter.get_structure_hook(inner)
-    return lambda values, _: tuple([hook(value, inner) for value in values])
+
+    def read(values: Any, _: Any) -> tuple[Any, ...]:
+        found = values if type(values) is tuple else items(values, "a list")  # of encode, or of JSON
+        if inner in (float, int, str) and set(map(type, found)) == {inner}:  # as senseapp writes them
+            return tuple(found)
+        return tuple([hook(value, inner) for value in found])
+
+    return read
 
 
 _converter.register_structure_hook_factory(_is_list, _list_reader)
@@ -114,7 +143,7 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
         found = payload.get("type") if isinstance(payload, dict) else type(payload).__name__
         raise InvalidFile(f"Expected a {name} record, found {found!r}. Choose a file that senseapp wrote.")
     version = payload.get("version")
-    if not isinstance(version, int) or not 1 <= version <= _versions[name]:
+    if not is_int(version) or not 1 <= version <= _versions[name]:
         raise InvalidFile(
             f"This {name} has version {version!r}; this senseapp reads versions 1 to {_versions[name]}. "
             "Update senseapp, or export the file again from the version that wrote it."
@@ -131,11 +160,11 @@ def dumps(value: Any) -> str:
     return json.dumps(encode(value), allow_nan=False, separators=(",", ":"))
 
 
-def loads(text: str | bytes, expected: type[RecordT]) -> RecordT:
+def loads(content: str | bytes, expected: type[RecordT]) -> RecordT:
     """Read a record from JSON text; see :func:`decode` for errors."""
     with without_collection():
         try:
-            payload = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InvalidFile(f"This is not a JSON file ({error}). Choose a file that senseapp wrote.") from error
+            payload = read_json(content)
+        except BadValue as error:
+            raise InvalidFile(f"This file cannot be read: {error}. Choose a file that senseapp wrote.") from error
         return decode(payload, expected)

@@ -34,7 +34,8 @@ class SenseError(Exception):
 
     def __str__(self) -> str:
         message = super().__str__().encode("utf-8", "replace").decode()
-        return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
+        shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
+        return shown if shown.isprintable() else "".join(each if each.isprintable() else " " for each in shown)
 
 
 class InvalidInput(SenseError):

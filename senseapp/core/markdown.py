@@ -73,7 +73,7 @@ def code(text: str) -> Markdown:
     Markdown('`` a`b ``')
     """
     shown = _seen(text)
-    runs = [len(run) for run in re.findall("`+", shown)]
+    runs = {len(run) for run in re.findall("`+", shown)}
     fence = "`" * next(length for length in range(1, len(shown) + 2) if length not in runs)
     room = " " if runs or shown.strip(" ") != shown or not shown.strip() else ""
     return Markdown(f"{fence}{room}{shown}{room}{fence}")

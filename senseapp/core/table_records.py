@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from senseapp.core.foreign_values import number
 from senseapp.core.tables import MOST_BYTES, Table, TableError, read_table
 from senseapp.core.texts import listed, plain_cell, plural, printable
 
-_NUMERIC = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
-_PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
+_NUMERIC = re.compile(r"[+-]?[.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
 """``1,250``: 1.25 or 1250."""
 
@@ -39,14 +40,6 @@ def decimal_mark(cells: Iterable[str], delimiter: str) -> str:
     return ","
 
 
-def number_in(cell: str, mark: str = ".") -> float:
-    """Return the number in a cell; ValueError if it holds none, or a thousands separator."""
-    text = cell.replace(",", ".") if mark == "," else cell
-    if not _PLAIN.fullmatch(text):
-        raise ValueError(cell)
-    return float(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRecord:
     """One row of a table whose columns have names; ``decimal`` is the decimal mark of its numbers."""
@@ -55,9 +48,10 @@ class TableRecord:
     cells: Mapping[str, str]
     decimal: str = "."
 
-    def number(self, column: str) -> float:
-        """Return the number in ``column``; ValueError if there is none."""
-        return number_in(self.cells[column], self.decimal)
+    def number(self, column: str, *, least: float = -math.inf, most: float = math.inf) -> float:
+        """Return the number in ``column``; BadValue if there is none, or one with a mark for thousands."""
+        cell = self.cells[column]
+        return number(cell.replace(",", ".") if self.decimal == "," else cell, column, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,10 @@
 """Texts that people read: counts and names of files, patterns of names, cells without formulas, foreign texts.
 
-A cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return is a formula to spreadsheets, and names
-of layers come from files that anybody may have made. Such a text gets an apostrophe in front, as does one that begins
-with apostrophes before such a character, so that :func:`plain_cell` gives back exactly what there was. Numbers stay.
+A cell that begins with ``=``, ``+``, ``-``, ``@`` (also in full width), a tab or a carriage return is a formula to
+spreadsheets, and names of layers come from files that anybody may have made. Which cells there are, whoever opens a
+file decides: at commas, semicolons, tabs, bars, colons, blanks. So an apostrophe is put before such a character, and
+before apostrophes in front of it, wherever a cell could begin; :func:`plain_cell` gives back exactly what there was.
+Numbers and lone signs stay.
 
 Texts of records that anybody may have written are made printable, and not endless. Whoever shows them escapes them.
 
@@ -11,8 +13,6 @@ Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Inje
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -129,38 +129,52 @@ def _compiled(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     return lambda name: name in names or fits(name) is not None
 
 
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
-_ESCAPED = re.compile(r"'+[=+\-@\t\r]")
+_SEPARATORS = r"\s,;:|\""
+_SEPARATOR = re.compile(f"[{_SEPARATORS}]")
+# What a cell could be that begins at any separator; possessive, so that long runs of marks take linear time.
+_CELL = re.compile(
+    rf"(?:^|(?<=[{_SEPARATORS}]))(?P<marks>'*+)(?P<formula>[=+\-@＝＋－＠][^{_SEPARATORS}]*+)|\A'*+(?=[\t\r])"
+)
 T = TypeVar("T")
 
 
 def safe_cell(value: T) -> T | str:
     """Return ``value`` as it may stand in a CSV file; only texts that are no numbers ever change.
 
-    >>> [safe_cell(value) for value in ("=1+1", "'=1+1", "layer.0", "-0.25", -0.25)]
-    ["'=1+1", "''=1+1", 'layer.0', '-0.25', -0.25]
+    >>> [safe_cell(value) for value in ("=1+1", "'=1+1", "x;=1+1", "layer.0", "a - b", "-0.25", -0.25)]
+    ["'=1+1", "''=1+1", "x;'=1+1", 'layer.0', 'a - b', '-0.25', -0.25]
     """
-    if not isinstance(value, str) or not _FORMULA.match(value) or _is_number(value):
+    if not isinstance(value, str):
         return value
-    return f"'{value}"
+    return _CELL.sub(lambda found: found[0] if _is_harmless(found) else f"'{found[0]}", value)
 
 
 def plain_cell(text: str) -> str:
     """Invert :func:`safe_cell`.
 
-    >>> [plain_cell(safe_cell(text)) for text in ("=1+1", "'=1+1", "'quoted'", "-0.25")]
-    ['=1+1', "'=1+1", "'quoted'", '-0.25']
+    >>> [plain_cell(safe_cell(text)) for text in ("=1+1", "'=1+1", "x;=1+1", "'quoted'", "-0.25")]
+    ['=1+1', "'=1+1", 'x;=1+1', "'quoted'", '-0.25']
     """
-    return text[1:] if _ESCAPED.match(text) else text
+    return _CELL.sub(lambda found: found[0].removeprefix("'"), text)
+
+
+def _is_harmless(cell: re.Match[str]) -> bool:
+    """Return whether a cell that begins as a formula is a number or a lone sign."""
+    return (
+        not cell["marks"]
+        and cell["formula"] is not None
+        and (cell["formula"] in ("+", "-") or _is_number(cell["formula"]))
+    )
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table with a header, its texts made safe."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([safe_cell(name) for name in columns])
-    writer.writerows([safe_cell(value) for value in row] for row in rows)
-    return stream.getvalue()
+    """Return a table with a header, its texts made safe; those that hold any separator are in quotes."""
+    return "".join(f"{','.join(map(_written, row))}\n" for row in (columns, *rows))
+
+
+def _written(value: object) -> str:
+    text = "" if value is None else str(safe_cell(value))
+    return '"' + text.replace('"', '""') + '"' if _SEPARATOR.search(text) else text
 
 
 def _is_number(text: str) -> bool:
@@ -168,7 +182,7 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return text == text.strip()
+    return True
 
 
 _LONGEST_TEXT = 2000  # characters of one text from a foreign file that pages and logs show

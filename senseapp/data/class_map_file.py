@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from senseapp.core.errors import InvalidDataset, first_line_of
+from senseapp.core.foreign_values import BadValue, is_int, mapping, read_json, text, whole
 from senseapp.core.table_records import column_key
 from senseapp.core.tables import Table, TableError, decoded_text, read_table
 from senseapp.core.texts import listed, printable
@@ -32,9 +31,9 @@ def read_class_map(content: bytes) -> tuple[tuple[str, int], ...]:
         InvalidDataset: it is none of these, can be read in two ways, or gives a label two classes.
     """
     try:
-        text, _ = decoded_text(content, _MOST_BYTES)
-        pairs = _from_json(text) if text.lstrip()[:1] in ("{", "[") else _from_text(text)
-    except (TableError, ValueError, RecursionError) as error:
+        written, _ = decoded_text(content, _MOST_BYTES)
+        pairs = _from_json(written) if written.lstrip()[:1] in ("{", "[") else _from_text(written)
+    except (TableError, BadValue) as error:
         raise InvalidDataset(f"This class map cannot be read. {first_line_of(error)}. {_EXPECTED}") from error
     names = [name for name, _ in pairs]
     repeated, count = next(iter(Counter(names).most_common(1)), ("", 1))
@@ -43,21 +42,22 @@ def read_class_map(content: bytes) -> tuple[tuple[str, int], ...]:
     return pairs
 
 
-def _from_json(text: str) -> tuple[tuple[str, int], ...]:
-    values: Any = json.loads(text)
-    if isinstance(values, list):
-        return _in_order([_name(value) for value in values])
-    if all(type(value) is int for value in values.values()):
-        return tuple(values.items())
+def _from_json(written: str) -> tuple[tuple[str, int], ...]:
+    found = read_json(written)
+    if isinstance(found, list):
+        return _in_order([text(each, "An entry of its list") for each in found])
+    values = mapping(found, "It")
+    if all(is_int(value) for value in values.values()):
+        return tuple((name, _index(value)) for name, value in values.items())
     if all(isinstance(value, str) and not value.isdigit() for value in values.values()):
         return tuple((value, _index(number)) for number, value in values.items())
-    raise ValueError("Its values must be whole numbers (from names), or all of them names (from numbers)")
+    raise BadValue("Its values must be whole numbers (from names), or all of them names (from numbers)")
 
 
-def _from_text(text: str) -> tuple[tuple[str, int], ...]:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+def _from_text(written: str) -> tuple[tuple[str, int], ...]:
+    lines = [line.strip() for line in written.splitlines() if line.strip()]
     try:
-        table = read_table(text)
+        table = read_table(written)
     except TableError:
         if not lines or any(mark in line for line in lines for mark in ",;\t"):
             raise
@@ -69,13 +69,13 @@ def _from_text(text: str) -> tuple[tuple[str, int], ...]:
 
 def _in_order(names: Sequence[str]) -> tuple[tuple[str, int], ...]:
     if names and all(name.isdigit() for name in names):
-        raise ValueError("Its names are all numbers, and each line may be a class or a label")
+        raise BadValue("Its names are all numbers, and each line may be a class or a label")
     return tuple((name, index) for index, name in enumerate(names))
 
 
 def _from_table(table: Table) -> tuple[tuple[str, int], ...]:
     if len(table.rows[0]) != 2:
-        raise ValueError(f"It has {len(table.rows[0])} columns where a label and a class are expected")
+        raise BadValue(f"It has {len(table.rows[0])} columns where a label and a class are expected")
     keys = [column_key(cell) for cell in table.rows[0]]
     for label, number in ((0, 1), (1, 0)):
         if keys[label] in _NAME_WORDS and keys[number] in _CLASS_WORDS:
@@ -84,19 +84,11 @@ def _from_table(table: Table) -> tuple[tuple[str, int], ...]:
     numeric = [place for place in (0, 1) if all(row[place].isdigit() for row in rows)]
     if len(numeric) != 1:
         found = listed(table.rows[0])
-        raise ValueError(
+        raise BadValue(
             f"Which of its two columns is the class cannot be told: its first line is {found!r}, not 'label,class'"
         )
     return tuple((row[1 - numeric[0]], _index(row[numeric[0]])) for row in rows)
 
 
-def _name(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("An array must hold names")
-    return value
-
-
-def _index(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError(f"A class must be a whole number from 0, got {printable(text)!r}")
-    return int(text)
+def _index(value: object) -> int:
+    return whole(value, "A class")

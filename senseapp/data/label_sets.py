@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.core.foreign_values import BadValue, read_json
 from senseapp.core.table_records import column_key
 from senseapp.core.texts import listed, printable
 from senseapp.data.label_columns import BLANK, truth_in
@@ -139,19 +139,19 @@ def _json_list(value: str) -> list[str] | None:
     if not (value.startswith("[") and value.endswith("]")):
         return None
     try:
-        items = json.loads(value.replace("'", '"'))
-    except ValueError:
+        items = read_json(value.replace("'", '"'))
+    except BadValue:
         return None
     return [str(item) for item in items] if all(isinstance(item, str | int) for item in items) else None
 
 
 def _from_lists(table: LabelTable, values: Sequence[str], title: str) -> SeveralLabels:
     separator = _separator(values, tuple(_SEPARATORS))
-    truths: dict[str, LabelTruth] = {}
+    labels: dict[str, dict[str, None]] = {}
     for (picture, _), value in zip(table.rows, values, strict=True):
         own = [] if value.casefold() in BLANK else _parts(value, separator)
-        before = truths[picture].true if picture in truths else ()
-        truths[picture] = LabelTruth(true=tuple(dict.fromkeys((*before, *own))))
+        labels.setdefault(picture, {}).update(dict.fromkeys(own))
+    truths = {picture: LabelTruth(true=tuple(own)) for picture, own in labels.items()}
     names = sorted({name for truth in truths.values() for name in truth.true})
     if not names:
         raise InvalidDataset(f"{table.title} gives no picture a label. Each line must hold a file and its labels.")

@@ -6,8 +6,6 @@ schedule; CSV holds its rows.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +14,19 @@ from typing import Any
 import yaml
 
 from senseapp.core.errors import InvalidSchedule, InvalidSpec, first_line_of
+from senseapp.core.foreign_values import (
+    BadValue,
+    is_int,
+    items,
+    mapping,
+    number,
+    read_json,
+    read_yaml,
+    shown,
+    text,
+    texts,
+    truth,
+)
 from senseapp.core.table_records import TableRecord, column_key, read_records
 from senseapp.core.tables import TableError, decoded_text
 from senseapp.core.texts import csv_text, printable
@@ -30,8 +41,6 @@ _ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_da
 _NONE = "none"
 _COMMENT = "# "  # at the end of a CSV file
 _USAGE = "python -m senseapp apply --run RUN --schedule FILE --out compressed.safetensors"
-_DEEPEST_YAML = 10  # a schedule is nested four deep
-_MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers; reading them takes some seconds
 _TRUTH = {"true": True, "false": False}
 _ACHIEVED_MEANS = (
     "Predicted from the layers' costs: fractions removed of weights, of bytes if zeros are stored sparse and weights "
@@ -109,7 +118,7 @@ YAML = ExportFormat(
 )
 
 
-def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
+def read_schedule(file: str | bytes, profile: ModelProfile) -> Schedule:
     """Read our JSON, YAML or CSV (recognised by its content) as a schedule for the model of ``profile``.
 
     The rows of a CSV give a ``manual`` schedule, whose predicted damage is theirs added up.
@@ -119,7 +128,7 @@ def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
             are named), or a value out of range.
     """
     try:
-        content, notes = decoded_text(text)
+        content, notes = decoded_text(file)
     except TableError as error:
         raise InvalidSchedule(f"This schedule file cannot be read. {error}") from error
     try:
@@ -130,7 +139,7 @@ def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
             schedule = _schedule_from_payload(_plain_values(content))
     except InvalidSpec as error:
         raise InvalidSchedule(str(error)) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, BadValue) as error:
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
         raise InvalidSchedule(f"This schedule file is damaged: {reason}. Export it again.") from error
     check_schedule(schedule, profile)
@@ -158,43 +167,25 @@ def _rows_from_table(content: str) -> tuple[list[dict[str, Any]], tuple[str, ...
 
 
 def _values_of(row: TableRecord) -> dict[str, Any]:
-    locked = _TRUTH.get(row.cells["locked"].lower())
     try:
-        level, damage = row.number("level"), row.number("predicted_damage")
-    except ValueError:
-        locked = None
-    if locked is None:
+        numbers = {name: row.number(name) for name in ("level", "predicted_damage")}
+        locked = truth(_TRUTH.get(row.cells["locked"].lower()), "the last one")
+    except BadValue as error:
         raise InvalidSchedule(
             f"Line {row.line} of this CSV needs {len(_ROW_FIELDS)} values, the level and predicted damage as numbers "
             f"and the last one true or false; it has {printable(','.join(row.cells.values()))!r}."
-        )
-    members = row.cells["members"].split()
-    return {**row.cells, "members": members, "level": level, "predicted_damage": damage, "locked": locked}
+        ) from error
+    return {**row.cells, **numbers, "members": row.cells["members"].split(), "locked": locked}
 
 
 def _plain_values(content: str) -> object:
     try:
-        values: object = json.loads(content) if content.lstrip().startswith("{") else _plain_yaml(content)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        return read_json(content) if content.lstrip().startswith("{") else read_yaml(content)
+    except BadValue as error:
         raise InvalidSchedule(
             f"This schedule file cannot be read ({first_line_of(error)}). "
             "Choose a JSON, YAML or CSV file that senseapp wrote."
         ) from error
-    return values
-
-
-def _plain_yaml(content: str) -> object:
-    """Read YAML without aliases, anchors and tags: a few lines of them stand for gigabytes, or name other types."""
-    if len(content) > _MOST_YAML_CHARACTERS:
-        raise ValueError(f"more than {_MOST_YAML_CHARACTERS:,} characters of YAML")
-    depth = 0
-    for event in yaml.parse(content, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST_YAML:
-            raise ValueError("it is nested deeper than a schedule")
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
-            raise ValueError("it holds aliases, anchors or tags, which senseapp does not write")
-    return yaml.safe_load(content)
 
 
 def _schedule_from_rows(rows: list[dict[str, Any]], model: str) -> Schedule:
@@ -209,45 +200,49 @@ def _schedule_from_payload(payload: object) -> Schedule:
             f'A schedule file starts with "format: {_FORMAT_NAME}"; this one does not. '
             "Choose a JSON, YAML or CSV file that senseapp wrote."
         )
-    if payload.get("version") != _VERSION:
+    version = payload.get("version")
+    if not is_int(version) or version != _VERSION:
         raise InvalidSchedule(
-            f"This schedule file has version {payload.get('version')!r}; this senseapp reads version {_VERSION}. "
+            f"This schedule file has version {shown(version)}; this senseapp reads version {_VERSION}. "
             "Update senseapp, or export the schedule again."
         )
+    achieved = mapping(payload["achieved"], "achieved")
     return Schedule(
-        model=str(payload["model"]),
-        method=str(payload["method"]),
-        entries=tuple(_entry_of(row) for row in payload["layers"]),
-        budget=ResourceBudget(**payload["budget"]) if payload["budget"] else None,
-        metric=str(payload["metric"]),
-        predicted_damage=float(payload["predicted_damage"]),
-        achieved={str(kind): float(value) for kind, value in payload["achieved"].items()},
-        notes=tuple(str(note) for note in payload["notes"]),
-        file_notes=tuple(str(note) for note in payload.get("file_notes", ())),
+        model=text(payload["model"], "model"),
+        method=text(payload["method"], "method"),
+        entries=tuple(_entry_of(mapping(row, "an entry of layers")) for row in items(payload["layers"], "layers")),
+        budget=_budget_of(payload["budget"]),
+        metric=text(payload["metric"], "metric"),
+        predicted_damage=number(payload["predicted_damage"], "predicted_damage"),
+        achieved={kind: number(value, f"{kind} of achieved") for kind, value in achieved.items()},
+        notes=texts(payload["notes"], "notes"),
+        file_notes=texts(payload.get("file_notes", []), "file_notes"),
     )
 
 
+def _budget_of(found: object) -> ResourceBudget | None:
+    if not found:
+        return None
+    told = mapping(found, "budget")
+    return ResourceBudget(kind=told["kind"], target=number(told["target"], "target of budget"))
+
+
 def _entry_of(row: Mapping[str, Any]) -> ScheduleEntry:
-    layer, compression = str(row["layer"]), str(row["compression"])
+    layer, compression = text(row["layer"], "layer"), text(row["compression"], "compression")
     if compression not in (known := (*names(), _NONE)):
         raise InvalidSchedule(f"The compression of {layer} must be one of {', '.join(known)}, got {compression!r}.")
     if row["unit"] != (unit := _unit(compression)):
-        raise InvalidSchedule(f"The level of {layer} must be given in {unit or 'no unit'}, got {row['unit']!r}.")
-    level = float(row["level"])
+        raise InvalidSchedule(f"The level of {layer} must be given in {unit or 'no unit'}, got {shown(row['unit'])}.")
+    level = number(row["level"], f"The level of {layer}")
     if compression == _NONE and level != 0:
         raise InvalidSchedule(f"{layer} is left alone (compression none), so its level must be 0, got {level}.")
-    damage = float(row["predicted_damage"])
-    if not math.isfinite(damage):
-        raise InvalidSchedule(
-            f"The predicted damage of {layer} must be a finite number, got {row['predicted_damage']}."
-        )
     return ScheduleEntry(
         layer=layer,
-        members=tuple(str(member) for member in row["members"]),
+        members=texts(row["members"], f"members of {layer}"),
         compression=compression,
         level=level if compression == _NONE else get(compression).scale.from_shown(level),
-        predicted_damage=damage,
-        locked=bool(row["locked"]),
+        predicted_damage=number(row["predicted_damage"], f"The predicted damage of {layer}"),
+        locked=truth(row["locked"], f"locked of {layer}"),
     )
 
 

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from senseapp.core.errors import UnsupportedModel
+from senseapp.core.foreign_values import read_json, whole
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
@@ -73,6 +76,9 @@ def nesting_text(places: Any) -> str:
 def nested(tensors: Sequence[Tensor], text: str) -> object:
     """Return ``tensors`` nested as :func:`nesting_text` says; None stays None.
 
+    Raises:
+        UnsupportedModel: the text, which a file may hold, is none of its own, or names other tensors.
+
     >>> nested(["a", "b"], nesting_text({"out": 1, "aux": (0, None)}))
     {'out': 'b', 'aux': ('a', None)}
     """
@@ -80,15 +86,18 @@ def nested(tensors: Sequence[Tensor], text: str) -> object:
     def read(part: Any) -> Any:
         if part is None:
             return None
-        if isinstance(part, int):
-            return tensors[part]
+        if not isinstance(part, dict):
+            return tensors[whole(part, "an output", most=len(tensors) - 1)]
         ((kind, inside),) = part.items()
         if kind == "dict":
             return {key: read(each) for key, each in inside.items()}
         found = [read(each) for each in inside]
         return tuple(found) if kind == "tuple" else found
 
-    return read(json.loads(text))
+    try:
+        return read(read_json(text))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UnsupportedModel(f"How the outputs of the file are nested is damaged in it ({OUTPUTS}).") from error
 
 
 def in_calls(network: Network, batch: Tensor) -> Sequence[Tensor]:

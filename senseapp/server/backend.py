@@ -22,6 +22,7 @@ from senseapp.server.check_jobs import CheckJobs, CheckObserver, PendingCheck
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
+from senseapp.server.job_progress import JobControl
 from senseapp.server.leaderboard import Leaderboard, headline
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.server.operations import RunLogs, during_run
@@ -30,7 +31,14 @@ from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
 from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
-from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
+from senseapp.server.settings import (
+    LOCAL_OWNER,
+    RateLimiter,
+    ServerSettings,
+    check_paths,
+    configured_data_roots,
+    uploads_folder,
+)
 from senseapp.server.tasks import FinishedRunTask, RunTask, TaskContext
 from senseapp.server.time_estimate import (
     MachineSpeed,
@@ -39,7 +47,7 @@ from senseapp.server.time_estimate import (
     time_convolutions,
     work_of,
 )
-from senseapp.server.worker import JobControl, JobRunner
+from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 
@@ -119,6 +127,7 @@ class Backend:
             workers=settings.workers if workers is None else workers,
             short_workers=settings.short_workers if self.processes and workers is None else 0,
             may_run_short=lambda: free_bytes() >= _SHORT_JOB_BYTES,
+            overtakes=self.processes is not None and workers is None,
         )
 
     def readable_folders(self, owner: str) -> tuple[Path, ...]:
@@ -151,11 +160,15 @@ class Backend:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
         self._submit(task)
 
+    def start(self, record: RunRecord, *, short: bool = False) -> None:
+        """Queue a run; raises QueueFull where too many wait."""
+        self.runner.submit(record.run_id, short=short, person=_person(record.owner))
+
     def check(self, check: PendingCheck) -> None:
         """Queue a check of two files; raises QueueFull where too many jobs wait."""
         self.checks.add(check)
         try:
-            self.runner.submit(check.task.job_id, short=True)
+            self.runner.submit(check.task.job_id, short=True, person=_person(check.owner))
         except QueueFull:
             self.checks.forget(check)
             raise
@@ -164,11 +177,11 @@ class Backend:
         with self._assigning:
             for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
                 del self._tasks[job_id]  # the runner does not know it any more; its outcome is in files
-            folder = self.store.folder(task.run_id)
+            folder, person = self.store.folder(task.run_id), _person(self.store.record(task.run_id).owner)
             self._tasks[task.job_id] = task
             folder.begin(task.key)
             try:
-                self.runner.submit(task.job_id, short=self._is_short(task))
+                self.runner.submit(task.job_id, short=self._is_short(task), person=person)
             except QueueFull:
                 folder.end(task.key)
                 raise
@@ -207,9 +220,10 @@ class Backend:
             self.store.remove_deleted(older_seconds=UNDO_SECONDS)
 
     def tidy(self) -> None:
-        """Delete the runs that exceed the settings' retention."""
+        """Delete the runs and checks that exceed the settings' retention."""
         for run_id in remove_untouched(self.store, self.settings.keep_days):
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
+        self.checks.remove_untouched(self.settings.keep_days)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""
@@ -336,6 +350,11 @@ class Backend:
         elif snapshot.state.finished and snapshot.state is not RunState.INTERRUPTED:
             with suppress(NotFound):  # the run was deleted; the outcome of a task is a file and changes no run's state
                 self.store.folder(task.run_id).end(task.key)
+
+
+def _person(owner: str) -> str:
+    """Return whose turn a job takes; without login nobody's, as all visitors are one owner."""
+    return "" if owner == LOCAL_OWNER else owner
 
 
 def kind_of(spec: RunSpec) -> str:

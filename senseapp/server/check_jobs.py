@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from senseapp.core.codec import dumps, loads, register
-from senseapp.core.errors import ReadingStopped, SenseError
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.errors import ReadingStopped, SenseError, StorageFailed
+from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.spec import ModelSpec
+from senseapp.server.job_progress import JobControl
+from senseapp.server.process.requester import model_bytes
 from senseapp.server.session import load_engine
 from senseapp.server.tasks import TaskContext
-from senseapp.server.worker import JobControl
 
 JOB = "check:"
 """Begins the id of the job of each check; ids of runs have no colon."""
@@ -50,6 +51,11 @@ class CheckTask:
         """Id of the job."""
         return f"{JOB}{self.check_id}"
 
+    @property
+    def most_bytes(self) -> float:
+        """Limit of memory from the sizes of all files."""
+        return check_bytes(self.spec)
+
     def carry_out(self, context: TaskContext) -> CheckReport:
         """Compare both files and keep the report; see :func:`senseapp.prove.check.check.check_files`."""
         load_engine()
@@ -61,6 +67,12 @@ class CheckTask:
 
 
 register(CheckTask)
+
+
+def check_bytes(spec: CheckSpec) -> float:
+    """Return the memory beyond the engine that a check may take: that of its larger network, and of its images."""
+    files = spec.reference.checkpoint, spec.candidate.checkpoint, spec.data.path
+    return max(model_bytes(model, *{*files} - {model.checkpoint}) for model in (spec.reference, spec.candidate))
 
 
 class CheckFolder:
@@ -94,6 +106,19 @@ class CheckFolder:
         """Return the report; None before there is one."""
         path = self.path / _REPORT
         return loads(path.read_bytes(), CheckReport) if path.is_file() else None
+
+    def recover(self) -> None:
+        """Remove what a server that ended meanwhile left; a check that was not begun, as no spec says, goes as a whole.
+
+        The disk may be full or read-only: then the next start does it.
+        """
+        if not self.created_seconds:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        with suppress(StorageFailed):
+            remove_temporaries(self.path, beside_others=False)
+            is_ended = any(read_report(self))
+            self.end("" if is_ended else _INTERRUPTED)
 
     def end(self, error: str = "") -> None:
         """Remove the uploads; keep the reason where there is no report."""
@@ -137,8 +162,9 @@ def folder_of_checks(home: Path, owner: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCheck:
-    """A check that waits or runs, and the folders that it may read."""
+    """A check of ``owner`` that waits or runs, and the folders that it may read."""
 
+    owner: str
     task: CheckTask
     folder: CheckFolder
     data_roots: tuple[Path, ...]
@@ -150,10 +176,19 @@ class CheckJobs:
     def __init__(self, home: Path) -> None:
         self._lock = threading.Lock()
         self._pending: dict[str, PendingCheck] = {}
-        for spec in (home / "checks").glob(f"*/*/{_SPEC}"):  # of a server that ended meanwhile
-            folder = CheckFolder(spec.parent)
-            if folder.report() is None and not folder.error():
-                folder.end(_INTERRUPTED)
+        self._home = home
+        for folder in self._all():
+            folder.recover()
+
+    def remove_untouched(self, keep_days: int) -> None:
+        """Delete checks that were begun more than ``keep_days`` ago and have ended; 0 days keeps all."""
+        oldest = time.time() - keep_days * DAY_SECONDS
+        for folder in self._all() if keep_days else ():
+            if folder.created_seconds < oldest and any(read_report(folder)):
+                shutil.rmtree(folder.path, ignore_errors=True)
+
+    def _all(self) -> list[CheckFolder]:
+        return [CheckFolder(path) for path in (self._home / "checks").glob("*/*/")]
 
     def add(self, check: PendingCheck) -> None:
         """Remember a check before its job is queued."""
@@ -177,8 +212,10 @@ class CheckJobs:
             return snapshot.run_id.startswith(JOB)
         if snapshot.state.finished:
             reasons = {RunState.CANCELLED: _CANCELLED, RunState.INTERRUPTED: _INTERRUPTED, RunState.DONE: ""}
-            check.folder.end(reasons.get(snapshot.state, snapshot.error))
-            self.forget(check)
+            try:
+                check.folder.end(reasons.get(snapshot.state, snapshot.error))
+            finally:  # the disk may be full
+                self.forget(check)
         return True
 
 
@@ -210,5 +247,5 @@ def read_report(folder: CheckFolder) -> tuple[CheckReport | None, str]:
     """Return the report of a check and its error, each if known; a damaged file is an error."""
     try:
         return folder.report(), folder.error()
-    except SenseError as error:
-        return None, str(error)
+    except (SenseError, OSError, ValueError) as error:
+        return None, str(error) or type(error).__name__

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.core.errors import NotFound, QueueFull, SenseError
+from senseapp.core.errors import NotFound, SenseError
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot
 from senseapp.records.spec import ModelSpec, RunSpec
@@ -65,11 +65,12 @@ class Checks:
         check_id = uuid.uuid4().hex
         folder = CheckFolder(self._own / check_id)
         uploads = uploads_folder(self._backend.home, self._owner)
-        kept = folder.begin(spec, is_upload=lambda path: path.resolve().is_relative_to(uploads.resolve()))
-        task = CheckTask(check_id=check_id, spec=kept)
         try:
-            self._backend.check(PendingCheck(task=task, folder=folder, data_roots=(*readable, folder.path)))
-        except QueueFull:
+            kept = folder.begin(spec, is_upload=lambda path: path.resolve().is_relative_to(uploads.resolve()))
+            task = CheckTask(check_id=check_id, spec=kept)
+            roots = *readable, folder.path
+            self._backend.check(PendingCheck(owner=self._owner, task=task, folder=folder, data_roots=roots))
+        except BaseException:  # QueueFull, or a full disk
             shutil.rmtree(folder.path, ignore_errors=True)
             raise
         return check_id

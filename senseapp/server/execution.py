@@ -19,11 +19,12 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
+from senseapp.server.job_progress import JobControl
 from senseapp.server.leaderboard import headline
+from senseapp.server.process.requester import model_bytes, num_bytes
 from senseapp.server.session import OpenSession
 from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext, evaluator_of
 from senseapp.server.time_estimate import recommendation_work, time_convolutions
-from senseapp.server.worker import JobControl
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
 _ESTIMATING, _FIRST_FILE = "Estimating all layers at once", "Making a first file"
+_TINY_BYTES = 1 << 16
 _log = logging.getLogger(__name__)
 BeforeLayers = Callable[[RunResult], None]
 """Work after the first estimates, which it is given."""
@@ -53,6 +55,13 @@ class Measurement:
     def job_id(self) -> str:
         """Id of the job: that of the run."""
         return self.run_id
+
+    @property
+    def most_bytes(self) -> float | None:
+        """Limit of memory of a run of an ONNX file of a few kilobytes, whose network needs no more."""
+        model = self.spec.model
+        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < _TINY_BYTES
+        return model_bytes(model, self.spec.data.path) if is_tiny else None
 
     def carry_out(self, context: TaskContext) -> RunResult:
         """Measure and keep the result, see :func:`execute`."""

@@ -32,12 +32,12 @@ from senseapp.server.model_cards import (
 from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
     COPIES,
-    MODEL_BYTES,
-    MODEL_SECONDS,
     OPEN_BYTES,
     OPEN_SECONDS,
     AnswerT_co,
     WorkerRequest,
+    model_bytes,
+    model_seconds,
     num_bytes,
 )
 from senseapp.server.run_files import UnpackedRun, unpack_run_file
@@ -110,12 +110,12 @@ class _OfModel(WorkerRequest[AnswerT_co]):
     @property
     def seconds(self) -> float:
         """Limit from the size of the checkpoint."""
-        return MODEL_SECONDS + num_bytes(self.model.checkpoint) / BYTES_PER_SECOND
+        return model_seconds(self.model)
 
     @property
     def memory_bytes(self) -> float:
         """Limit from the size of the checkpoint."""
-        return MODEL_BYTES + COPIES * num_bytes(self.model.checkpoint)
+        return model_bytes(self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +183,12 @@ class FindGroups(WorkerRequest[Groups]):
     @property
     def seconds(self) -> float:
         """Limit for loading the model and tracing its channels."""
-        return 2 * MODEL_SECONDS
+        return 2 * model_seconds(self.spec.model)
 
     @property
     def memory_bytes(self) -> float:
         """Limit from the size of the checkpoint."""
-        return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
+        return model_bytes(self.spec.model)
 
     def answer(self) -> Groups:
         """Load the model and find its groups."""
@@ -252,7 +252,7 @@ class PreviewImages(WorkerRequest[PreviewReport]):
     @property
     def memory_bytes(self) -> float:
         """Limit from the size of the checkpoint; pictures are decoded in processes with their own limit."""
-        return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
+        return model_bytes(self.spec.model)
 
     def answer(self) -> PreviewReport:
         """Load model and images, and run the model on them."""

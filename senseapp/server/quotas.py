@@ -201,6 +201,7 @@ class MemoryGuard:
     def __init__(self, job_mb: int = 0, *, most_bytes: float = math.inf) -> None:
         self._job_bytes = job_mb * MB
         self._most_bytes = most_bytes
+        self._allowed = float(self._job_bytes) or _SHARE_OF_FREE * free_bytes()
         self._lock = threading.Lock()
         self._jobs = 0
         self._before: tuple[int, int] | None = None
@@ -219,15 +220,14 @@ class MemoryGuard:
             self._end()
 
     def _sentence(self) -> str:
-        allowed = self._job_bytes or free_bytes()
-        if self._most_bytes < allowed:
+        if self._most_bytes <= self._allowed:
             return (
                 f"To open this takes more than the {self._most_bytes / 1e9:.1f} GB of memory that a file of its size "
                 "may take here. Choose another file, or save this one again with the program that made it."
             )
         return (
-            f"This needs more memory than there is for one run here ({allowed / 1e9:.1f} GB). Choose a smaller input "
-            "size, fewer images in one batch, or a smaller model."
+            f"This needs more memory than there is for one run here ({self._allowed / 1e9:.1f} GB). Choose a smaller "
+            "input size, fewer images in one batch, or a smaller model."
         )
 
     def _begin(self, limited: bool) -> None:
@@ -239,7 +239,8 @@ class MemoryGuard:
             import resource  # exists wherever the size of the data segment is known
 
             self._before = resource.getrlimit(resource.RLIMIT_DATA)
-            limit = used + (self._job_bytes or int(_SHARE_OF_FREE * free_bytes()))
+            self._allowed = self._job_bytes or _SHARE_OF_FREE * free_bytes()
+            limit = used + int(self._allowed)
             if self._most_bytes < math.inf:
                 limit = min(limit, used + int(self._most_bytes) + _stack_bytes())
             most = self._before[1]

@@ -16,11 +16,10 @@ from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.outputs import write_graph
 from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
-    COPIES,
-    MODEL_BYTES,
-    MODEL_SECONDS,
     AnswerT_co,
     WorkerRequest,
+    model_bytes,
+    model_seconds,
     num_bytes,
 )
 from senseapp.server.session import load_engine
@@ -109,12 +108,12 @@ class _OfFinishedRun(WorkerRequest[AnswerT_co]):
     @property
     def seconds(self) -> float:
         """Limit for loading the model and tracing it."""
-        return 2 * MODEL_SECONDS + num_bytes(self.model.checkpoint) / BYTES_PER_SECOND
+        return 2 * model_seconds(self.model)
 
     @property
     def memory_bytes(self) -> float:
         """Limit from the size of the checkpoint."""
-        return MODEL_BYTES + COPIES * num_bytes(self.model.checkpoint)
+        return model_bytes(self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +206,12 @@ class ShowPictures(WorkerRequest[Thumbnails]):
     @property
     def seconds(self) -> float:
         """Limit for loading the model and reading the pictures from their archive."""
-        return MODEL_SECONDS + num_bytes(self.spec.data.path) / BYTES_PER_SECOND
+        return model_seconds(self.spec.model) + num_bytes(self.spec.data.path) / BYTES_PER_SECOND
 
     @property
     def memory_bytes(self) -> float:
         """Limit from the size of the checkpoint."""
-        return MODEL_BYTES + COPIES * num_bytes(self.spec.model.checkpoint)
+        return model_bytes(self.spec.model)
 
     def answer(self) -> Thumbnails:
         """Read the pictures again."""
@@ -263,16 +262,12 @@ class TryPicture(WorkerRequest[PictureAnswers]):
     @property
     def seconds(self) -> float:
         """Limit for loading the model, reading the picture and opening the files."""
-        return MODEL_SECONDS + self._bytes_to_load / BYTES_PER_SECOND
+        return model_seconds(self.spec.model, *(path for _, path, _ in self.files))
 
     @property
     def memory_bytes(self) -> float:
         """Limit from the sizes of checkpoint and files; the picture is decoded in a process with its own limit."""
-        return MODEL_BYTES + COPIES * self._bytes_to_load
-
-    @property
-    def _bytes_to_load(self) -> int:
-        return sum(map(num_bytes, (self.spec.model.checkpoint, *(path for _, path, _ in self.files))))
+        return model_bytes(self.spec.model, *(path for _, path, _ in self.files))
 
     def answer(self) -> PictureAnswers:
         """Prepare the picture and run all networks on it."""

@@ -29,12 +29,9 @@ from senseapp.server.operations import LogEntry, SystemReport, disk_problems, re
 from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
 from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
-from senseapp.server.settings import check_paths, uploads_folder
+from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
-
-LOCAL_OWNER = "local"
-"""The only user of a server without login."""
 
 
 class Service:
@@ -168,7 +165,7 @@ class Service:
         check_run_room(self.disk_use())
         record = self._store.create(spec, owner=self.owner, title=title)
         try:
-            self._backend.runner.submit(record.run_id, short=self._is_short(spec))
+            self._backend.start(record, short=self._is_short(spec))
         except QueueFull:
             self._store.remove(record.run_id)
             raise
@@ -238,7 +235,7 @@ class Service:
         self._backend.set_local(record.run_id, local=here)
         self._store.set_state(record.run_id, RunState.QUEUED)
         try:
-            self._backend.runner.submit(record.run_id)
+            self._backend.start(record)
         except QueueFull:
             self._store.set_state(record.run_id, record.state, error=record.error)
             raise

@@ -14,18 +14,21 @@ from typing import Literal
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidInput, InvalidSpec, RateLimited
 from senseapp.core.files import files_at
+from senseapp.core.foreign_values import BadValue, shown, whole
 from senseapp.records.spec import RunSpec
+
+LOCAL_OWNER = "local"
+"""The only user of a server without login."""
 
 
 def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
     """Return the environment variable ``name`` as a number; raises InvalidSpec unless it is whole and large enough."""
     text = os.environ.get(name, "").strip()
-    if not text:
-        return default
-    if not text.isdecimal() or int(text) < least:
+    try:
+        return whole(text, name, least=least) if text else default
+    except BadValue as error:
         what = f"a whole number of {unit}" if unit else "a whole number"
-        raise InvalidSpec(f"{name} must be {what} above {least - 1}, got {text!r}.")
-    return int(text)
+        raise InvalidSpec(f"{name} must be {what} above {least - 1}, got {shown(text)}.") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

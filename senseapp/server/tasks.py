@@ -86,6 +86,10 @@ class RunTask(Protocol):
     def job_id(self) -> str:
         """Id of the job, equal for equal work; that of the run itself is its id, all others have a colon."""
 
+    @property
+    def most_bytes(self) -> float | None:
+        """Limit of memory beyond the engine that foreign files set; None where only that of all jobs holds."""
+
     def carry_out(self, context: TaskContext) -> object:
         """Do the work and keep its outcome in the folder; finished work is not repeated."""
 
@@ -104,6 +108,10 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     """Type of its record."""
 
     run_id: str
+
+    @property
+    def most_bytes(self) -> None:
+        """Files of finished runs set no limit of their own."""
 
     @property
     def is_short(self) -> bool:

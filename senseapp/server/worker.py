@@ -1,4 +1,4 @@
-"""The job queue: worker threads, a lane for short jobs, progress, and cancellation."""
+"""The job queue: worker threads, a lane for short jobs, turns of people, and cancellation."""
 
 from __future__ import annotations
 
@@ -6,112 +6,18 @@ import logging
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
-
-
-class JobCancelled(Exception):
-    """Raised inside the work after a request to stop it."""
-
-
-class JobControl:
-    """Reports progress; each report also checks for a cancel, and raises :class:`JobCancelled` if there is one.
-
-    Args:
-        stop: set when the work should end.
-        update: receives named changes of the job's :class:`JobProgress`.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, stop: threading.Event, update: Callable[..., None], clock: Callable[[], float]) -> None:
-        self._stop = stop
-        self._update = update
-        self._clock = clock
-        self._done = 0
-
-    def check(self) -> None:
-        """Raise :class:`JobCancelled` if the work should end."""
-        if self._stop.is_set():
-            raise JobCancelled
-
-    def phase(self, sentence: str) -> None:
-        """Report the current step; an empty sentence reports nothing new."""
-        if sentence:
-            self._update(phase=sentence)
-        self.check()
-
-    def plan(self, *, total: int, done: int = 0, predicted_seconds: float | None = None) -> None:
-        """Report the number of steps, how many an earlier attempt finished, and the predicted seconds of all."""
-        self._done = done
-        now = self._clock()
-        self._update(
-            total=total, done=done, resumed=done, planned=now, last_step=now, predicted_seconds=predicted_seconds
-        )
-        self.check()
-
-    def step(self, sentence: str = "") -> None:
-        """Count one more finished step."""
-        self._done += 1
-        changes = {"phase": sentence} if sentence else {}
-        self._update(done=self._done, last_step=self._clock(), **changes)
-        self.check()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobProgress:
-    """Snapshot of a job's progress; times are of a monotonic clock.
-
-    Attributes:
-        phase: one short sentence.
-        done, total: finished and planned steps; total 0 means not yet known.
-        resumed: steps that were done before this job started.
-        started: None before it runs.
-        planned: when its total became known.
-        last_step: when a step was last finished.
-        predicted_seconds: of all steps, from a trial; None without a prediction.
-        ended: None while it runs.
-    """
-
-    phase: str = ""
-    done: int = 0
-    total: int = 0
-    resumed: int = 0
-    started: float | None = None
-    planned: float = 0.0
-    last_step: float = 0.0
-    predicted_seconds: float | None = None
-    ended: float | None = None
-
-    def elapsed(self, now: float) -> float:
-        """Seconds since it started, up to its end; 0 before."""
-        if self.started is None:
-            return 0.0
-        return max(0.0, (now if self.ended is None else self.ended) - self.started)
-
-    def remaining(self, now: float) -> float | None:
-        """Return the remaining seconds; None while nothing is known.
-
-        A prediction from a trial counts like one finished step in ten of them, so the figure does not jump when the
-        first, often slowest, step is done.
-        """
-        if self.ended is not None:
-            return 0.0
-        measured = self.done - self.resumed
-        if not self.total or (not measured and self.predicted_seconds is None):
-            return None
-        trusted = 0.1 * self.total if self.predicted_seconds is not None else 0.0
-        predicted_step = (self.predicted_seconds or 0.0) / self.total
-        spent = max(0.0, self.last_step - self.planned)
-        step_seconds = (spent + trusted * predicted_step) / (measured + trusted)
-        return max(0.0, step_seconds * (self.total - self.done) - (now - self.last_step))
-
+from senseapp.server.job_progress import JobCancelled, JobControl, JobProgress
 
 _log = logging.getLogger(__name__)
 _LANE_LOOK_SECONDS = 1.0  # between checks whether a short job may start
+_OVERDUE_SECONDS, _PATIENT_SECONDS = 10.0, 3.0  # of a short job that runs; of a job of another person that waits
+_MOST_EXTRA = 2  # jobs that run beside overdue ones: each process takes memory
 _REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
 
 
@@ -122,14 +28,18 @@ class _Job:
     error: str = ""
     progress: JobProgress = field(default_factory=JobProgress)
     short: bool = False
+    person: str = ""  # whose it is; all are one person's where nobody logs in
+    queued: float = 0.0
     stop: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False  # by a user; otherwise a stop comes from closing the runner
 
 
 class JobRunner:
-    """A bounded first-in-first-out queue and its worker threads, some of which may be kept for short jobs.
+    """A bounded queue and its worker threads, some of which may be kept for short jobs.
 
-    A short job is done by a worker of the short lane; by another one only while those are all busy or closed.
+    A short job is done by a worker of the short lane; by another one only while those are all busy or closed. People
+    take turns: nobody's second job goes before another's first; one person's jobs go in their order. A short job that
+    turns out to be long, as a hostile file makes it, keeps nobody else waiting: further threads do their jobs.
 
     Args:
         work: carries out the job of a run id, and reports through its control; any exception ends the job, never the
@@ -139,6 +49,7 @@ class JobRunner:
         workers: threads for any job; 0 for none, where :meth:`run_next` does the work in the caller's thread.
         short_workers: further threads, for short jobs only.
         may_run_short: whether a short job may start beside others now, for example whether there is memory for it.
+        overtakes: whether a job may start beside overdue ones of other people.
         clock: monotonic seconds.
     """
 
@@ -151,6 +62,7 @@ class JobRunner:
         workers: int = 1,
         short_workers: int = 0,
         may_run_short: Callable[[], bool] = lambda: True,
+        overtakes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work = work
@@ -164,24 +76,29 @@ class JobRunner:
         self._waiting: deque[_Job] = deque()
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._closed = False
+        self._extra = 0  # jobs beside overdue ones
+        self._turns = Counter[str]()  # of people: how many jobs had begun when their last one did
         self._threads = [
             threading.Thread(target=self._serve, args=(short,), name=f"senseapp-{name}worker-{number}", daemon=True)
             for short, name, count in ((False, "", workers), (True, "short-", short_workers))
             for number in range(count)
         ]
+        if overtakes:
+            self._threads.append(threading.Thread(target=self._watch, name="senseapp-queue", daemon=True))
         for thread in self._threads:
             thread.start()
 
-    def submit(self, run_id: str, *, short: bool = False) -> JobSnapshot:
-        """Append a run to the queue; one that waits or runs already keeps its place.
+    def submit(self, run_id: str, *, short: bool = False, person: str = "") -> JobSnapshot:
+        """Append a run of ``person`` to the queue; one that waits or runs already keeps its place.
 
-        A ``short`` one is expected to take less than about a minute.
+        A ``short`` one is expected to take less than about a minute. A person may fill half of the queue.
         """
         with self._changed:
             known = self._jobs.get(run_id)
             if known is None or known.progress.ended is not None:  # its end may be in the process of being stored
-                self._refuse_if_full()
-                job = _Job(run_id=run_id, short=short, progress=JobProgress(phase="Waiting for its turn"))
+                self._refuse_if_full(person)
+                waits = JobProgress(phase="Waiting for its turn")
+                job = _Job(run_id=run_id, short=short, person=person, queued=self._clock(), progress=waits)
                 self._jobs[run_id] = job
                 self._jobs.move_to_end(run_id)
                 self._waiting.append(job)
@@ -218,7 +135,7 @@ class JobRunner:
     def run_next(self) -> bool:
         """Carry out the next waiting job in this thread; return False if none waits."""
         with self._changed:
-            job = self._start(self._waiting[0]) if self._waiting else None
+            job = self._start(self._in_turn()[0]) if self._waiting else None
         if job is None:
             return False
         self._tell(self._snapshot(job))
@@ -253,13 +170,16 @@ class JobRunner:
         for snapshot in late:
             self._tell(replace(snapshot, state=RunState.INTERRUPTED, remaining_seconds=None))
 
-    def _refuse_if_full(self) -> None:
+    def _refuse_if_full(self, person: str) -> None:
         if self._closed:
             raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
+        own, most_own = sum(job.person == person for job in self._waiting), max(1, self._max_queue // 2)
         if len(self._waiting) >= self._max_queue:
             raise QueueFull(
                 f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
             )
+        if person and own >= most_own:
+            raise QueueFull(f"At most {most_own} of your runs may wait, and that many do. Try again later.")
 
     def _forget_old(self) -> None:
         finished = [run_id for run_id, job in self._jobs.items() if job.state.finished]
@@ -289,12 +209,54 @@ class JobRunner:
 
     def _next(self, short: bool, lane_open: bool) -> _Job | None:
         if short:
-            return next((job for job in self._waiting if job.short), None) if lane_open else None
+            return next((job for job in self._in_turn() if job.short), None) if lane_open else None
         leaves_short = lane_open and self._idle_short
-        return next((job for job in self._waiting if not (job.short and leaves_short)), None)
+        return next((job for job in self._in_turn() if not (job.short and leaves_short)), None)
+
+    def _in_turn(self) -> list[_Job]:
+        """Return the waiting jobs in the order in which they are taken: first of who has none, then of who had none."""
+        places = Counter(job.person for job in self._running())
+        turns: list[tuple[int, int, _Job]] = []
+        for job in self._waiting:
+            turns.append((places[job.person], self._turns[job.person], job))
+            places[job.person] += 1
+        return [job for *_, job in sorted(turns, key=lambda each: each[:2])]
+
+    def _running(self) -> list[_Job]:
+        return [job for job in self._jobs.values() if job.state is RunState.RUNNING and job.progress.ended is None]
+
+    def _watch(self) -> None:
+        """Start threads for jobs that wait behind overdue ones."""
+        while True:
+            with self._changed:
+                while not self._closed and (found := self._overtaking()) is None:
+                    self._changed.wait(_LANE_LOOK_SECONDS if self._waiting else None)
+                if self._closed or found is None:
+                    return
+                self._extra += 1
+                job = self._start(found)
+                snapshot = self._snapshot(job)
+            self._tell(snapshot)
+            threading.Thread(target=self._run_extra, args=(job,), name="senseapp-extra", daemon=True).start()
+
+    def _run_extra(self, job: _Job) -> None:
+        self._run(job)
+        with self._changed:
+            self._extra -= 1
+
+    def _overtaking(self) -> _Job | None:
+        """Return a job that waits behind overdue ones and whose person has none that runs."""
+        now, running = self._clock(), self._running()
+        overdue = sum(job.short and now - (job.progress.started or now) > _OVERDUE_SECONDS for job in running)
+        if self._extra >= min(overdue, _MOST_EXTRA):
+            return None
+        busy = {job.person for job in running}
+        found = (job for job in self._waiting if job.person not in busy and now - job.queued > _PATIENT_SECONDS)
+        return next(found, None) if self._may_run_short() else None
 
     def _start(self, job: _Job) -> _Job:
         self._waiting.remove(job)
+        self._turns[job.person] = max(self._turns.values(), default=0) + 1
         job.state = RunState.RUNNING
         job.progress = JobProgress(phase="Starting", started=self._clock())
         return job
@@ -337,7 +299,7 @@ class JobRunner:
 
     def _snapshot(self, job: _Job) -> JobSnapshot:
         now, progress = self._clock(), job.progress
-        lane = [other for other in self._waiting if not self._has_lane or other.short == job.short]
+        lane = [other for other in self._in_turn() if not self._has_lane or other.short == job.short]
         running = self._blocking(job) if job in lane else None
         return JobSnapshot(
             run_id=job.run_id,
@@ -355,7 +317,7 @@ class JobRunner:
 
     def _blocking(self, job: _Job) -> _Job | None:
         """Return the running job that blocks a waiting one: of its lane, the one predicted to end first."""
-        at_work = [one for one in self._jobs.values() if one.state is RunState.RUNNING and one.progress.ended is None]
+        at_work = self._running()
         lane = [one for one in at_work if one.short == job.short] or at_work
         left = {one.run_id: one.progress.remaining(self._clock()) for one in lane}
         return min(

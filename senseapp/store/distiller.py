@@ -10,6 +10,7 @@ from itertools import chain
 from senseapp.compressions import SparsityConfig
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.core.foreign_values import BadValue
 from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
 from senseapp.core.texts import csv_text, first_names, printable_text
@@ -22,6 +23,8 @@ from senseapp.tasks import CLASSIFICATION
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _MOST_BYTES = 20_000_000  # a row for each layer and level: 100,000 of them
+_BOUNDS = {"loss": {"least": -1e9, "most": 1e9}}  # larger ones are damage; the others are checked below
+_OVERFLOWED = frozenset({"inf", "+inf", "infinity"})  # a loss
 _PERCENT_CEILING = 1.0  # a best accuracy up to that is a fraction, not percent
 
 
@@ -81,14 +84,12 @@ def _row(record: TableRecord) -> DistillerRow:
 
 
 def _number(record: TableRecord, column: str) -> float:
-    text, line = record.cells[column], record.line
+    if column == "loss" and record.cells[column].casefold() in _OVERFLOWED:
+        return math.inf
     try:
-        number = record.number(column)
-    except ValueError as error:
-        raise InvalidFile(f"Line {line}: {column} must be a number, got {text!r}. Correct the file.") from error
-    if math.isnan(number) or (math.isinf(number) and column != "loss"):
-        raise InvalidFile(f"Line {line}: {column} must be a finite number, got {text!r}. Correct the file.")
-    return number
+        return record.number(column, **_BOUNDS.get(column, {}))
+    except BadValue as error:
+        raise InvalidFile(f"Line {record.line}: {error}. Correct the file.") from error
 
 
 def _check_range(row: DistillerRow, line: int) -> None:
@@ -323,10 +324,10 @@ def _described(by_layer: Mapping[str, object], title: str, profile: ModelProfile
 
 def _baseline_row(layer: str, rows: Sequence[DistillerRow]) -> DistillerRow:
     for row in rows:
-        if row.sparsity == 0:
+        if row.sparsity == 0 and math.isfinite(row.loss):
             return row
     raise InvalidFile(
-        f"{layer} has no row at sparsity 0, which is the baseline its other rows are compared with. Add one."
+        f"{layer} has no row at sparsity 0 with a finite loss, the baseline its other rows are compared with. Add one."
     )
 
 

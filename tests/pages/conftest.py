@@ -24,7 +24,8 @@ from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.inputs import Inputs
 from senseapp.server.process.requester import ANYBODY, Requester
-from senseapp.server.service import LOCAL_OWNER, Service
+from senseapp.server.service import Service
+from senseapp.server.settings import LOCAL_OWNER
 from tests.pages.records import opener, profile
 
 APP = str(Path(__file__).parents[2] / "app.py")

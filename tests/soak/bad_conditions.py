@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from senseapp.records.jobs import RunState
-from senseapp.server.service import LOCAL_OWNER
+from senseapp.server.settings import LOCAL_OWNER
 from senseapp.store.run_store import RunStore
 from tests.asynchronous import run_async
 from tests.soak.crowd import start_run

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from senseapp.server.service import LOCAL_OWNER
+from senseapp.server.settings import LOCAL_OWNER
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 from tests.pictures import class_files, write_zip

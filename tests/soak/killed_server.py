@@ -15,7 +15,7 @@ import safetensors
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.schedule import StrongestFound, ValidationResult
-from senseapp.server.service import LOCAL_OWNER
+from senseapp.server.settings import LOCAL_OWNER
 from senseapp.store.run_store import RunStore
 from tests.soak.served import Served
 from tests.soak.visitor import Visitor

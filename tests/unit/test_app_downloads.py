@@ -19,7 +19,7 @@ from senseapp.app.common.download import Download, DownloadOwner
 from senseapp.app.server.downloads import DownloadRegistry, Downloads
 from senseapp.compat import streamlit_internals
 from senseapp.core.errors import NotFound
-from senseapp.server.service import LOCAL_OWNER
+from senseapp.server.settings import LOCAL_OWNER
 from tests.asynchronous import run_async
 
 MB = 1_000_000

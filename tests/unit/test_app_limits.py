@@ -149,7 +149,7 @@ def test_limits_are_numbers_and_within_the_descriptors(monkeypatch: pytest.Monke
     monkeypatch.setenv("SENSEAPP_PAGES_PER_ADDRESS", "7")
     assert configured_limits() == {"in_all": 0, "per_address": 7}
     monkeypatch.setenv("SENSEAPP_PAGES_IN_ALL", "many")
-    with pytest.raises(InvalidSpec, match="SENSEAPP_PAGES_IN_ALL is a number of pages"):
+    with pytest.raises(InvalidSpec, match="SENSEAPP_PAGES_IN_ALL must be a whole number of pages"):
         configured_limits()
 
 

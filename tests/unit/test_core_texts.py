@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from fnmatch import fnmatchcase
 
 import pytest
@@ -25,11 +28,39 @@ def test_every_text_comes_back(text: str) -> None:
     assert plain_cell(safe_cell(text)) == text
 
 
-@given(st.text(alphabet="=+-@\t\r'a1. ", min_size=1))
-def test_what_is_no_number_begins_harmlessly(text: str) -> None:
-    written = safe_cell(text)
-    if written[0] in "=+-@\t\r":
-        float(written)
+CELLS = st.text(alphabet="=+-@＝＋\t\r\n'\"a1. ;,|:\u3000", max_size=9)
+
+
+@given(CELLS)
+def test_every_hostile_text_comes_back(text: str) -> None:
+    assert plain_cell(safe_cell(text)) == text
+
+
+@settings(max_examples=400)
+@given(CELLS, st.sampled_from([",", ";", "\t", "|", " ", ":"]), st.booleans())
+def test_no_spreadsheet_finds_a_formula_at_any_separator(text: str, mark: str, knows_quotes: bool) -> None:
+    written = csv_text(["name", "note"], [["conv1", text], [text, 1.5]])
+    if knows_quotes:
+        cells = [cell for row in csv.reader(io.StringIO(written, newline=""), delimiter=mark) for cell in row]
+    else:
+        cells = [cell for line in re.split(r"[\r\n]", written) for cell in line.split(mark)]
+    for cell in cells:
+        first = re.split(r"[\s,;:|\"]", cell.strip().lstrip('"').strip())[0]
+        if first[:1] and first[0] in "=+-@＝＋－＠" and first not in ("+", "-"):
+            float(first)
+
+
+@given(CELLS)
+def test_a_table_comes_back(text: str) -> None:
+    rows = list(csv.reader(io.StringIO(csv_text(["name", "level"], [[text, 5]]), newline="")))
+    assert [[plain_cell(cell) for cell in row] for row in rows] == [["name", "level"], [text, "5"]]
+
+
+def test_formulas_behind_separators_are_defused() -> None:
+    written = [safe_cell(f"x{mark}=HYPERLINK(1)") for mark in (";", "\t", "|", " ", ",", "\n", ":", "\u3000", '"')]
+    assert all("'=HYPERLINK" in each for each in written)
+    assert safe_cell("＝HYPERLINK(1)") == "'＝HYPERLINK(1)"
+    assert csv_text(["a"], [["x;=1+1"], ["y z"], [None]]) == 'a\n"x;\'=1+1"\n"y z"\n\n'
 
 
 def test_numbers_and_names_stay() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.runtimes.onnxruntime import foreign
@@ -59,10 +60,10 @@ def test_an_output_that_lists_no_images_is_refused() -> None:
         opened.run(images(2))
 
 
-def test_a_loop_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "FIRST_CALL_SECONDS", 0.3)
+def looping(trips: str, condition: str, *, still: str = "going", inner: Sequence[onnx.NodeProto] = ()) -> bytes:
+    """A file with a loop over Sin; its passes and its condition are values named so."""
     body = helper.make_graph(
-        [helper.make_node("Identity", ["going"], ["still"]), helper.make_node("Sin", ["value"], ["next"])],
+        [*inner, helper.make_node("Identity", [still], ["still"]), helper.make_node("Sin", ["value"], ["next"])],
         "body",
         [
             helper.make_tensor_value_info("step", TensorProto.INT64, []),
@@ -74,10 +75,51 @@ def test_a_loop_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
             helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
         ],
     )
-    loop = helper.make_node("Loop", ["", "yes", "x"], ["y"], name="endless", body=body)
-    content = file_of([loop], {"yes": np.array(True)}, shape=(1, 3, 8, 8))
-    with pytest.raises(InvalidSpec, match="for one call, so it was stopped"):
-        OnnxFile(content).run(images(1))
+    around = [
+        node("ReduceMax", "x", "largest", keepdims=0),
+        node("Greater", "largest half", "bright"),
+        helper.make_node("Loop", [trips, condition, "x"], ["y"], name="endless", body=body),
+    ]
+    numbers = {"yes": True, "no": False, "half": np.float32(0.5), "million": 10**6, "huge": 10**15, "few": 3}
+    return file_of(around, {name: np.asarray(value) for name, value in numbers.items()}, shape=(1, 3, 8, 8))
+
+
+ALWAYS = helper.make_node("Constant", [], ["true"], value=numpy_helper.from_array(np.asarray(True)))
+NESTED = helper.make_node("Loop", ["million", "yes", "value"], ["w"], body=helper.make_graph(
+    [helper.make_node("Identity", ["c"], ["d"]), *(helper.make_node("Sin", ["v"], [f"v{at}"]) for at in range(20))],
+    "inner", *([onnx.ValueInfoProto(name=name) for name in names] for names in ("icv", ("d", "v0"))),
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "runs"),
+    [
+        (looping("", "yes"), "never ends"),
+        (looping("", ""), "never ends"),
+        (looping("", "yes", still="true", inner=[ALWAYS]), "never ends"),
+        (looping("huge", "yes"), r"runs 2\.0e\+15 nodes"),
+        (looping("huge", "yes", still="yes"), r"runs 2\.0e\+15 nodes"),
+        (looping("", "bright", inner=[NESTED]), r"runs 2\.1e\+07 nodes"),
+    ],
+)
+def test_a_loop_of_too_many_passes_is_refused_before_anything_runs(content: bytes, runs: str) -> None:
+    assert len(content) < 1500
+    with pytest.raises(InvalidCheckpoint, match=f"“endless” .Loop. {runs}"):
+        OnnxFile(content)
+
+
+@pytest.mark.parametrize("content", [looping("few", "yes"), looping("huge", "no"), looping("huge", "bright")])
+def test_a_loop_that_ends_is_run(content: bytes) -> None:
+    OnnxFile(content).run(torch.zeros(1, 3, 8, 8))
+
+
+def test_a_loop_that_does_not_end_for_one_image_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "_SMALL_SECONDS", 0.3)
+    opened = OnnxFile(looping("", "bright", still="bright"))
+    for _ in range(2):
+        opened.run(torch.zeros(1, 3, 8, 8))
+        with pytest.raises(InvalidSpec, match="for one call, so it was stopped"):
+            opened.run(torch.ones(1, 3, 8, 8))
 
 
 def test_weights_are_read_beside_the_file_and_nowhere_else(tmp_path: Path) -> None:

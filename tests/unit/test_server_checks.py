@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import onnx
 import pytest
 
 from benchmarks.check_pairs import PAIRS, Workshop
-from senseapp.core.codec import encode
-from senseapp.core.errors import InvalidCheckpoint, NotFound, QueueFull, ReadingStopped
+from senseapp.core.codec import dumps, encode
+from senseapp.core.errors import InvalidCheckpoint, NotFound, QueueFull, ReadingStopped, StorageFailed
 from senseapp.records.check import CheckSpec
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.server import check_jobs
 from senseapp.server.backend import Backend
 from senseapp.server.check_jobs import MOST_SECONDS, CheckFolder, CheckObserver, CheckTask
 from senseapp.server.process.protocol import decode_task
@@ -154,3 +156,69 @@ def test_a_damaged_record_is_left_out_of_the_list(backend: Backend, files: tuple
     (folder / "spec.json").write_text("{}")
     assert service.checks.recent() == ()
     assert CheckFolder(folder).report() is None
+
+
+def restarted(backend: Backend) -> None:
+    """Open the home as a server does that starts after another was killed."""
+    Backend(backend.home, workers=0).close()
+
+
+def test_a_killed_server_leaves_no_file_of_a_check(backend: Backend, files: tuple[bytes, bytes]) -> None:
+    """Killed before the settings were written, while they were, after the report was, and with a damaged report."""
+    service = Service(backend, "ada")
+    before, during, after, damaged = folders = [backend.home / "checks" / "a" / (str(place) * 32) for place in range(4)]
+    for folder in folders:
+        for name in ("reference", "candidate"):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "net.onnx").write_bytes(files[0])
+    (during / f".spec.json.{2**22}.{'0' * 32}").write_bytes(b"half")
+    spec = CheckSpec(reference=ModelSpec(checkpoint="a.onnx"), candidate=ModelSpec(checkpoint="b.onnx"))
+    for folder in (after, damaged):
+        (folder / "spec.json").write_text(dumps(spec))
+        (folder / f".report.json.{2**22}.{'0' * 32}").write_bytes(b"half")
+    (after / "error.txt").write_text("It is none.")
+    (damaged / "report.json").write_text("{")
+    restarted(backend)
+    left = {str(path.relative_to(after.parent)) for path in after.parent.rglob("*") if path.is_file()}
+    assert left == {f"{after.name}/{name}" for name in ("spec.json", "error.txt")} | {
+        f"{damaged.name}/{name}" for name in ("spec.json", "report.json")
+    }
+    assert not before.exists()
+    assert not during.exists()
+    assert service.checks.recent() == ()
+
+
+def test_a_full_disk_leaves_no_file_of_a_check(
+    backend: Backend, files: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: object) -> None:
+        raise StorageFailed(f"senseapp cannot use {path.name}: No space left on device.")
+
+    service = Service(backend, "ada")
+    spec = spec_of(service, files)
+    with monkeypatch.context() as patch:
+        patch.setattr(check_jobs, "replace_file", full)
+        with pytest.raises(StorageFailed):
+            service.checks.start(spec)
+        assert not list((backend.home / "checks").glob("*/*"))
+    check_id = service.checks.start(spec)
+    with monkeypatch.context() as patch:
+        patch.setattr(check_jobs, "replace_file", full)
+        service.checks.cancel(check_id)
+        assert backend.checks.pending(f"check:{check_id}") is None
+    assert not list((backend.home / "checks").rglob("net.onnx"))
+    restarted(backend)
+    assert "stopped before" in service.checks.record(check_id).error
+
+
+def test_ended_checks_are_deleted_with_untouched_runs(backend: Backend, files: tuple[bytes, bytes]) -> None:
+    service = Service(backend, "ada")
+    old = service.checks.start(spec_of(service, files))
+    service.checks.cancel(old)
+    waiting = service.checks.start(spec_of(service, files))
+    for check_id in (old, waiting):
+        os.utime(next((backend.home / "checks").glob(f"*/{check_id}/spec.json")), (1.0, 1.0))
+    backend.checks.remove_untouched(0)
+    assert len(service.checks.recent()) == 2
+    backend.checks.remove_untouched(30)
+    assert [each.check_id for each in service.checks.recent()] == [waiting]

@@ -28,6 +28,7 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.file_requests import IdentifyCheckpoint
+from senseapp.server.job_progress import JobCancelled
 from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.process import pool as pools
 from senseapp.server.process import processes
@@ -43,7 +44,6 @@ from senseapp.server.process.protocol import AppObserver, Line, decode_task
 from senseapp.server.run_requests import SolveSchedule
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
-from senseapp.server.worker import JobCancelled
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import a_measurement, a_result
 

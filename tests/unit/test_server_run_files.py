@@ -207,7 +207,7 @@ def drop_layers(data):
         ({"run_json": None}, "holds one run.json"),
         ({"result_json": None}, "holds one result.json"),
         ({"result_json": b"{}"}, "Expected a SensitivityResult"),
-        ({"result_json": b"[" * 100_000}, "not a JSON file"),
+        ({"result_json": b"[" * 100_000}, "nested too deeply"),
         ({"result_json": b'{"type":"SensitivityResult","version":99,"data":{}}'}, "version 99"),
         ({"result_json": set_layer}, "no layer 'nowhere'"),
         ({"result_json": set_metric}, "no metric 'beauty'"),

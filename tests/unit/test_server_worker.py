@@ -9,7 +9,9 @@ import pytest
 
 from senseapp.core.errors import InvalidDataset, QueueFull
 from senseapp.records.jobs import RunState
-from senseapp.server.worker import JobCancelled, JobControl, JobRunner
+from senseapp.server import worker
+from senseapp.server.job_progress import JobCancelled, JobControl
+from senseapp.server.worker import JobRunner
 
 ID = "a" * 32
 
@@ -396,3 +398,54 @@ def test_without_memory_for_both_a_short_job_waits_and_then_runs(lanes: Lanes) -
     assert state(runner, "shorter") is RunState.QUEUED
     closed.clear()
     wait_until(lambda: state(runner, "shorter") is RunState.RUNNING)  # looked at again and again
+
+
+def test_people_take_turns() -> None:
+    order: list[str] = []
+    runner = inline(lambda run_id, control: order.append(run_id), max_queue=10)
+    for run_id, person in (("a1", "ann"), ("a2", "ann"), ("a3", "ann"), ("b1", "bob"), ("c1", "cas"), ("b2", "bob")):
+        runner.submit(run_id, person=person)
+    places = {run_id: runner.snapshot(run_id).queue_place for run_id in ("a1", "b1", "c1", "a2", "b2", "a3")}
+    assert list(places.values()) == [1, 2, 3, 4, 5, 6]
+    while runner.run_next():
+        pass
+    assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_a_person_fills_half_of_the_queue() -> None:
+    runner = inline(lambda run_id, control: None, max_queue=4)
+    for run_id in ("a1", "a2"):
+        runner.submit(run_id, person="ann")
+    with pytest.raises(QueueFull, match="At most 2 of your runs may wait"):
+        runner.submit("a3", person="ann")
+    for run_id in ("b1", "b2"):
+        runner.submit(run_id, person="bob")
+    with pytest.raises(QueueFull, match="At most 4 runs may wait"):
+        runner.submit("c1", person="cas")
+    alone = inline(lambda run_id, control: None, max_queue=2)
+    for run_id in ("one", "two"):
+        alone.submit(run_id)
+
+
+def test_nobody_waits_for_the_overdue_short_jobs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_LANE_LOOK_SECONDS", 0.01)
+    clock, end = Clock(), threading.Event()
+    runner = JobRunner(lambda run_id, control: end.wait(20), short_workers=1, overtakes=True, clock=clock)
+    try:
+        for run_id in ("hostile 1", "hostile 2", "hostile 3"):
+            runner.submit(run_id, short=True, person="ann")
+        wait_until(lambda: state(runner, "hostile 2") is RunState.RUNNING)  # both lanes
+        runner.submit("long", person="bob")
+        runner.submit("short", short=True, person="cas")
+        clock.now += 9
+        time.sleep(0.1)
+        assert {state(runner, run_id) for run_id in ("long", "short")} == {RunState.QUEUED}
+        clock.now += 2
+        wait_until(lambda: {state(runner, run_id) for run_id in ("long", "short")} == {RunState.RUNNING})
+        runner.submit("dan's", short=True, person="dan")
+        clock.now += 100
+        time.sleep(0.1)
+        assert state(runner, "hostile 3") is state(runner, "dan's") is RunState.QUEUED  # two at most
+    finally:
+        end.set()
+        runner.close()

@@ -31,7 +31,8 @@ from senseapp.server.leaderboard import LeaderboardRow, best_file
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
-from senseapp.server.service import LOCAL_OWNER, Service
+from senseapp.server.service import Service
+from senseapp.server.settings import LOCAL_OWNER
 from senseapp.views.frames.comparison import small_bars
 
 

@@ -16,9 +16,8 @@ from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick, session
 from senseapp.core.markdown import md
-from senseapp.core.texts import safe_cell
 from senseapp.records.measurement import RunResult
-from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts, drawn_rows, picture_png, picture_svg
+from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts, drawn_rows, frame_csv, picture_png, picture_svg
 from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import notes_of, passes_text, provenance_line
@@ -43,8 +42,7 @@ def chart_downloads(
 
     def table() -> str:
         rows = data if data is not None else drawn_rows(chart)
-        shown = rows.drop(columns=list(_DRAWING_ONLY), errors="ignore").rename(columns=safe_cell).map(safe_cell)
-        return shown.to_csv(index=False, lineterminator="\n")
+        return frame_csv(rows.drop(columns=list(_DRAWING_ONLY), errors="ignore"))
 
     files: dict[str, tuple[Callable[[], str | bytes], str, str]] = {
         "png": (lambda: picture_png(chart, title=title, lines=lines, legend=legend), "PNG image", "image/png"),

@@ -22,7 +22,7 @@ from senseapp.app.common.download import Download, DownloadOwner, new_file
 from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
 from senseapp.core.files import storage_errors
-from senseapp.server.service import LOCAL_OWNER
+from senseapp.server.settings import LOCAL_OWNER
 
 _ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")
 _TOKEN_BYTES = 32  # random ones, which are 43 letters of base64

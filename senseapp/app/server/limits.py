@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Sized
 from typing import Any
@@ -25,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.app.server.guards import POLICY_VIOLATION
 from senseapp.compat.streamlit_internals import is_session, page_message
-from senseapp.core.errors import InvalidSpec
+from senseapp.server.settings import whole_number
 
 LONGEST_ADDRESS = 200_000
 """Characters of the query of an address. A list of layers may be in it, of which a letter takes up to three."""
@@ -283,13 +282,6 @@ def configured_limits() -> dict[str, int]:
         InvalidSpec: one of them is no number, or negative.
     """
     return {
-        "in_all": _number("SENSEAPP_PAGES_IN_ALL", "0"),
-        "per_address": _number("SENSEAPP_PAGES_PER_ADDRESS", "100"),
+        "in_all": whole_number("SENSEAPP_PAGES_IN_ALL", 0, unit="pages", least=0),
+        "per_address": whole_number("SENSEAPP_PAGES_PER_ADDRESS", 100, unit="pages", least=0),
     }
-
-
-def _number(name: str, usual: str) -> int:
-    text = os.environ.get(name, "").strip() or usual
-    if not text.isdecimal():
-        raise InvalidSpec(f"{name} is a number of pages that may be open at once; got {text!r}.")
-    return int(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from anyio import CancelScope, fail_after, to_thread
 from python_multipart.exceptions import FormParserError
@@ -20,8 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from senseapp.app.logins import logouts
 from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
 from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
+from senseapp.core.foreign_values import BadValue, whole
 from senseapp.server.quotas import UploadLimits
-from senseapp.server.service import LOCAL_OWNER, Service
+from senseapp.server.service import Service
+from senseapp.server.settings import LOCAL_OWNER
 
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
 _WRITE_BYTES = 128 * 1024  # held in memory for each file, at most
@@ -217,5 +220,6 @@ def _is_of(scope: Scope, service: Service) -> bool:
 
 def _announced_bytes(scope: Scope) -> int:
     """Return the announced size of the body; 0 where none is announced."""
-    text = Headers(scope=scope).get("content-length", "")
-    return int(text) if text.isdecimal() else 0
+    with suppress(BadValue):
+        return whole(Headers(scope=scope).get("content-length"), "the size")
+    return 0

@@ -89,7 +89,7 @@ def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
 
 
 _ADAPTER = re.compile(r"(?:^|[._])(lora|loha|lokr|hada|dora|vera|ia3)(?=$|[._])", re.IGNORECASE)
-_SHARD = re.compile(r"(\d+)[-_]of[-_](\d+)", re.IGNORECASE)
+_SHARD = re.compile(r"(\d{1,9})[-_]of[-_](\d{1,9})", re.IGNORECASE)
 _MERGE_SHARDS = (
     "Put the parts together where the model was made (load them into it, then torch.save(model.state_dict(), "
     "'weights.pth')) and choose that file."

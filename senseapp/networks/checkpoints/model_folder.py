@@ -8,8 +8,6 @@ used; in particular no path, no address and no name of a function.
 from __future__ import annotations
 
 import inspect
-import json
-import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +20,7 @@ from typing import Any
 import timm
 
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.core.foreign_values import BadValue, items, mapping, number, read_json, whole
 from senseapp.core.foreign_zip import MOST_UNPACKED, ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import listed, printable_text
 from senseapp.networks.checkpoints.weights_file import CHECKPOINT_SUFFIXES, damaged, refuse_program
@@ -33,11 +32,15 @@ _MOST_MEMBERS = 1000  # files of a folder, of which two are read
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _LARGEST_NUMBER = 100_000  # widths and depths of networks are below; a larger one would take all memory to build
+_LEAST_SHARE = 0.01  # of a picture, that a crop leaves
 _MOST_VALUES = 64  # entries of a list, as one for each block
 _MOST_CLASSES = 100_000  # the largest classifiers of the libraries have 21,843
 _LONGEST_TEXT = 200  # characters of a class name or a setting
-# numbers that each has; None for one, or one of each channel
-_PREPARATION = {"input_size": 3, "test_input_size": 3, "mean": None, "std": None}
+_LENGTH_OF_SIZE, _MOST_CHANNELS = 3, 16
+_SIZES = {"input_size": 1, "test_input_size": 1}
+"""How images are prepared: entries of whole numbers, and the least of each."""
+_STATISTICS = {"mean": 0.0, "std": 1e-6}
+"""Entries of one number, or of one for each channel, and the least of each."""
 _PREPARATION_TEXTS = ("interpolation", "crop_mode")
 
 
@@ -174,11 +177,9 @@ def read_config(content: bytes, *, of: str) -> ModelConfig:
     try:
         if len(content) > _MOST_CONFIG_BYTES:
             raise ValueError(f"it has more than {_MOST_CONFIG_BYTES:,} bytes")
-        config = json.loads(content)
-        if not isinstance(config, dict):
-            raise ValueError("it is no object")
+        config = mapping(read_json(content), "it")
         return _of_timm(config) if isinstance(config.get("architecture"), str) else _of_another(config)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         reason = printable_text(str(error))[:_LONGEST_TEXT].rstrip(".")
         raise InvalidCheckpoint(
             f"{CONFIG_FILE} in {of} cannot be used: {reason}. Save the folder again with "
@@ -192,10 +193,8 @@ def _of_timm(config: Mapping[str, Any]) -> ModelConfig:
     if not timm.is_model(name):
         known = timm.__version__
         raise ValueError(f"timm {known} has no architecture named “{printable_text(name)[:80]}”")
-    prepared = config.get("pretrained_cfg", config)
-    arguments = config.get("model_args") or {}
-    if not isinstance(prepared, dict) or not isinstance(arguments, dict):
-        raise ValueError("pretrained_cfg and model_args are objects")
+    prepared = mapping(config.get("pretrained_cfg", config), "pretrained_cfg")
+    arguments = mapping(config.get("model_args") or {}, "model_args")
     told = {"num_classes": config["num_classes"]} if "num_classes" in config else {}
     return ModelConfig(
         architecture=name,
@@ -254,37 +253,31 @@ def _check_value(key: str, value: object) -> None:
     elif isinstance(value, str):
         if len(value) > _LONGEST_TEXT:
             raise ValueError(f"{key} is a text of {len(value)} characters")
-    elif isinstance(value, int | float):
-        if not math.isfinite(value) or abs(value) > _LARGEST_NUMBER:
-            raise ValueError(f"{key} is {value}")
-    elif value is not None:
-        raise ValueError(f"{key} is no plain value")
+    elif value is not None and not isinstance(value, bool):
+        number(value, key, least=-_LARGEST_NUMBER, most=_LARGEST_NUMBER)
 
 
 def _preparation(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return how images are prepared and what the classifier is, in timm's words; all else is left out."""
     kept: dict[str, Any] = {}
-    for key, length in _PREPARATION.items():
+    for key, least in _SIZES.items():
         if (values := found.get(key)) is not None:
-            _check_value(key, values)
-            numbers = isinstance(values, list) and all(isinstance(each, int | float) for each in values)
-            if not numbers or not 0 < len(values) <= (length or 16) or (length and len(values) != length):
-                raise ValueError(f"{key} is a list of {length or 'one or three'} numbers")
-            if min(values) < 0 or (key != "mean" and min(values) == 0):
-                raise ValueError(f"{key} is {values}")
-            kept[key] = tuple(values)
+            kept[key] = tuple(whole(each, key, least=least, most=_LARGEST_NUMBER) for each in items(values, key))
+            if len(kept[key]) != _LENGTH_OF_SIZE:
+                raise BadValue(f"{key} is a list of {_LENGTH_OF_SIZE} numbers")
+    for key, smallest in _STATISTICS.items():
+        if (values := found.get(key)) is not None:
+            kept[key] = tuple(number(each, key, least=smallest, most=_LARGEST_NUMBER) for each in items(values, key))
+            if not 0 < len(kept[key]) <= _MOST_CHANNELS:
+                raise BadValue(f"{key} is a list of one number, or of one for each channel")
     for key in ("crop_pct", "test_crop_pct"):
         if (share := found.get(key)) is not None:
-            if not isinstance(share, int | float) or not 0 < share <= 1:
-                raise ValueError(f"{key} is a share of the picture, got {str(share)[:20]}")
-            kept[key] = share
+            kept[key] = number(share, key, least=_LEAST_SHARE, most=1)
     for key in _PREPARATION_TEXTS:
         if isinstance(text := found.get(key), str) and len(text) <= _LONGEST_TEXT:
             kept[key] = text
     if (classes := found.get("num_classes")) is not None:
-        if not isinstance(classes, int) or not 0 <= classes <= _MOST_CLASSES:
-            raise ValueError(f"num_classes is {str(classes)[:20]}")
-        kept["num_classes"] = classes
+        kept["num_classes"] = whole(classes, "num_classes", most=_MOST_CLASSES)
     if isinstance(fixed := found.get("fixed_input_size"), bool):
         kept["fixed_input_size"] = fixed
     return kept

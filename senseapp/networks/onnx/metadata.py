@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from senseapp.core.foreign_values import BadValue, items, mapping, number, read_json, read_python, text, whole
 from senseapp.networks.loaded import FITS, Preprocessing
 
 CLASSES, PREPARATION = "senseapp.classes", "senseapp.preparation"
@@ -43,19 +41,19 @@ def class_names_in(metadata: Mapping[str, str], count: int) -> tuple[str, ...]:
 
 
 def _names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    for key, read in ((CLASSES, json.loads), (_NAMES, ast.literal_eval), (_LINES, str.splitlines)):
+    for key, read in ((CLASSES, read_json), (_NAMES, read_python), (_LINES, str.splitlines)):
         names = _listed(metadata.get(key, ""), read)
         if names:
             return tuple(name[:_LONGEST_NAME] for name in names)
     return ()
 
 
-def _listed(text: str, read: Any) -> list[str]:
-    if not 0 < len(text) <= LONGEST_NAMES:
+def _listed(written: str, read: Any) -> list[str]:
+    if not 0 < len(written) <= LONGEST_NAMES:
         return []
     try:
-        found = read(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = read(written)
+    except BadValue:
         return []
     if isinstance(found, dict):
         if set(found) != set(range(len(found))):
@@ -74,25 +72,25 @@ def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> 
         zeros, ones = (0.0,) * shape[0], (1.0,) * shape[0]
         return Preprocessing(input_shape=shape, mean=zeros, std=ones, fit=fit)
     try:
-        told = json.loads(metadata.get(PREPARATION, ""))
+        told = mapping(read_json(metadata.get(PREPARATION, "")), PREPARATION)
         found = Preprocessing(
-            input_shape=tuple(int(each) for each in told["input_shape"]),  # type: ignore[arg-type]
+            input_shape=tuple(whole(each, "a side") for each in items(told["input_shape"], "input_shape")),  # type: ignore[arg-type]
             mean=_numbers(told["mean"], shape[0]),
             std=_numbers(told["std"], shape[0]),
-            crop_pct=float(told["crop_pct"]),
-            interpolation=str(told["interpolation"]),
-            channel_order=str(told["channel_order"]),
-            fit=str(told.get("fit", "crop")),
+            crop_pct=number(told["crop_pct"], "crop_pct"),
+            interpolation=text(told["interpolation"], "interpolation"),
+            channel_order=text(told["channel_order"], "channel_order"),
+            fit=text(told.get("fit", "crop"), "fit"),
         )
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (BadValue, KeyError):
         return None
     known = found.interpolation in _INTERPOLATIONS and found.channel_order in ("rgb", "bgr") and found.fit in FITS
     fits = found.input_shape == shape and 0 < found.crop_pct <= 1 and all(each > 0 for each in found.std)
     return found if known and fits else None
 
 
-def _numbers(told: Sequence[Any], count: int) -> tuple[float, ...]:
-    found = tuple(float(each) for each in told)
-    if len(found) != count or not all(map(math.isfinite, found)):
-        raise ValueError("not a number for each channel")
+def _numbers(told: object, count: int) -> tuple[float, ...]:
+    found = tuple(number(each, "a statistic") for each in items(told, "statistics"))
+    if len(found) != count:
+        raise BadValue("not a number for each channel")
     return found

@@ -18,6 +18,7 @@ from senseapp.networks.onnx.compound import written_out
 from senseapp.networks.onnx.evaluate import TooLarge, evaluate
 from senseapp.networks.onnx.graph import Body, Constant, Graph, GraphInput, Node
 from senseapp.networks.onnx.infer import Folding
+from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, TABLE
 from senseapp.networks.onnx.read import DEFAULT_DOMAINS, label, opset_of, read_by, read_model
@@ -43,6 +44,7 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
         UnsupportedModel: it needs something that is not read; the message names the node.
     """
     model, notes = read_model(content, in_runtime=in_runtime)
+    check_loops(model)
     sort_nodes(model)
     constants = _stored(model.graph)
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)

@@ -87,11 +87,13 @@ def parsed_model(content: bytes) -> ModelProto:
     """Return the model in ``content`` as it is, whatever operators it has, once its declared sizes are plausible.
 
     Raises:
-        InvalidCheckpoint: it is not an ONNX model, has weights in other files, or declares more than it holds.
+        InvalidCheckpoint: it is not an ONNX model, has weights in other files, declares more than it holds, or becomes
+            endless with its functions written out.
         UnsupportedModel: it holds sparse initializers.
     """
     model = _parsed(content)
     _check_nodes_and_tensors(model, len(content))
+    _check_calls(model)
     return model
 
 
@@ -224,7 +226,6 @@ def _check_tensor(tensor: TensorProto, size: int) -> None:
 
 
 def _inlined(model: ModelProto) -> ModelProto:
-    _check_calls(model)
     inlined = inline_local_functions(model)
     del inlined.functions[:]
     return inlined
@@ -240,15 +241,15 @@ def _check_calls(model: ModelProto) -> None:
         stack = [first]
         while stack:
             key = stack[-1]
-            missing = [each for each in bodies[key] if each in bodies and each not in sizes]
+            missing = [] if key in sizes else [each for each in bodies[key] if each in bodies and each not in sizes]
             if key in sizes or not missing:
-                sizes[key] = sum(count * sizes.get(each, 1) for each, count in bodies[key].items())
+                sizes[key] = min(MOST_NODES + 1, sum(n * sizes.get(each, 1) for each, n in bodies[key].items()))
                 open_calls.discard(stack.pop())
                 continue
             open_calls.add(key)
             if not open_calls.isdisjoint(missing):
                 raise InvalidCheckpoint(f"The function “{key[1]}” of the file calls itself; such a model never ends.")
-            stack.append(missing[0])
+            stack += missing
     if sum(sizes.get((node.domain, node.op_type), 1) for node in model.graph.node) > MOST_NODES:
         raise InvalidCheckpoint(f"With its functions written out the graph has more than {MOST_NODES:,} nodes.")
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from senseapp.core.errors import (
 )
 from senseapp.core.texts import printable_text
 from senseapp.networks.network import OUTPUTS, nested
+from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.preparation import is_channels_last
 from senseapp.networks.onnx.read import parsed_model
@@ -35,8 +39,8 @@ from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, session
 
 Array = npt.NDArray[Any]
-FIRST_CALL_SECONDS = 120.0
-"""Longest time of a file's first call: a graph may hold a loop that never ends."""
+_MOST_SECONDS, _SMALL_SECONDS, _SECONDS_PER_BYTE = 120.0, 15.0, 2e-5  # of one call: more for larger files
+_LOOK_SECONDS = 0.25  # between looks whether a call is late
 _TYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -69,7 +73,7 @@ class OnnxFile(ForeignFile):
     def __init__(
         self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), simulated: bool = False
     ) -> None:
-        parsed_model(content)  # refuses what lies about its sizes before the runtime allocates them
+        check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
         self._content, self._threads = content, threads
         try:
             self._session = session(content, threads=threads, simulated=simulated, optimized=not extra, severity=4)
@@ -79,7 +83,7 @@ class OnnxFile(ForeignFile):
         self._chosen = tuple(name for name, _ in self.facts.outputs)
         nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
         self._nesting = nesting if nesting and not extra else None
-        self._has_run = False
+        self._watch = _Watch(min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content)))
 
     @property
     def fixed_batch(self) -> int | None:
@@ -118,7 +122,7 @@ class OnnxFile(ForeignFile):
         """Return the chosen outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images, float32.
 
         Raises:
-            InvalidSpec: onnxruntime fails on it, or takes longer than :data:`FIRST_CALL_SECONDS`.
+            InvalidSpec: onnxruntime fails on it, or takes longer than a file of its size may.
             UnsupportedModel: an output does not list the images one by one.
         """
         found = [
@@ -132,21 +136,16 @@ class OnnxFile(ForeignFile):
         """Return outputs of these names for an input of :meth:`fed`, as the runtime returns them."""
         options = onnxruntime.RunOptions()
         options.log_severity_level = 4
-        timer = threading.Timer(FIRST_CALL_SECONDS, _stop, (options,))
-        timer.daemon = True
-        if not self._has_run:
-            timer.start()
+        values = {self.facts.input_name: np.ascontiguousarray(fed.numpy())}
         try:
-            found = self._session.run(list(names), {self.facts.input_name: np.ascontiguousarray(fed.numpy())}, options)
+            with self._watch.over(options):
+                found = self._session.run(list(names), values, options)
         except Exception as error:
             if options.terminate:
                 raise InvalidSpec(
-                    f"The file takes more than {FIRST_CALL_SECONDS:.0f} s for one call, so it was stopped."
+                    f"The file takes more than {self._watch.seconds:.0f} s for one call, so it was stopped."
                 ) from error
             raise _refusal("run", error) from error
-        finally:
-            timer.cancel()
-        self._has_run = True
         return dict(zip(names, found, strict=True))
 
     @property
@@ -164,8 +163,41 @@ class OnnxFile(ForeignFile):
         return found.float() if found.is_floating_point() else found
 
 
-def _stop(options: Any) -> None:
-    options.terminate = True
+class _Watch:
+    """Stops calls that last longer than ``seconds``: a graph may hold a loop that ends for no image, or not for one.
+
+    Its thread lasts as long as the object. A call takes no longer with it, as calls are timed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._call: tuple[float, Any] | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def over(self, options: Any) -> Iterator[None]:
+        """Watch the call that runs in the body with these ``options``."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=_look, args=(weakref.ref(self),), daemon=True)
+            self._thread.start()
+        self._call = time.monotonic() + self.seconds, options
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def stop_late(self) -> None:
+        """Stop the call that is under way, if it is late."""
+        call = self._call
+        if call is not None and time.monotonic() > call[0]:
+            call[1].terminate = True
+
+
+def _look(watch: weakref.ref[_Watch]) -> None:
+    while (found := watch()) is not None:
+        found.stop_late()
+        del found
+        time.sleep(_LOOK_SECONDS)
 
 
 def _refusal(what: str, error: Exception) -> Exception:

@@ -113,7 +113,8 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
         with _executor(app, request["address"], device) as executor:
             carry_out_here(request, app, executor=executor)
     else:
-        with MemoryGuard(request["job_mb"]).job(limited=runs_on_processor(device)):
+        guard = MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"] or math.inf)
+        with guard.job(limited=runs_on_processor(device)):
             carry_out_here(request, app)
     talk.say("done")
 

@@ -223,6 +223,7 @@ def carry_out_in(
             "device": device,
             "address": address,
             "job_mb": job_mb,
+            "most_bytes": task.most_bytes,
         },
     )
     while (line := process.receive(*_TOLD, progress=context.observer.phase)).kind != "done":

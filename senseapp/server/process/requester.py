@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from senseapp.core.errors import Abandoned
 from senseapp.core.files import files_at
+from senseapp.records.spec import ModelSpec
 
 _CHECK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
 
@@ -104,12 +105,11 @@ OPEN_SECONDS = 8.0
 """To open a file: a hostile one has its sentence within ten."""
 BYTES_PER_SECOND = 50e6
 """Of a large file on a slow disk."""
-MODEL_SECONDS = 120.0
-"""To build a large network and run it once."""
-MODEL_BYTES = 8e9
-"""For the same."""
 COPIES = 3
 """Of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network."""
+_MODEL_SECONDS, _MODEL_BYTES = 120.0, 8e9  # to build a large network and run it once
+_SMALL_SECONDS, _SMALL_BYTES = 15.0, 1.2e9  # for the same of a network that a small file describes
+_SECONDS_PER_BYTE, _BYTES_PER_BYTE = 2e-5, 1e3  # more for each byte of such a file, up to the limits of large ones
 OPEN_BYTES = 280e6
 """Of memory, whatever is free: what a lying file may cost."""
 
@@ -144,6 +144,27 @@ class WorkerRequest(ABC, Generic[AnswerT_co]):
         Raises:
             InvalidInput: it cannot be used, with one sentence on why.
         """
+
+
+def model_seconds(model: ModelSpec, *files: str) -> float:
+    """Return the processor time in which a network, and ``files`` beside its own, can be opened and run once.
+
+    An ONNX file describes its network itself: a few hundred bytes may ask for any amount of work.
+    """
+    size = sum(map(num_bytes, (model.checkpoint, *files)))
+    own = min(_MODEL_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * size) if _is_described(model) else _MODEL_SECONDS
+    return own + size / BYTES_PER_SECOND
+
+
+def model_bytes(model: ModelSpec, *files: str) -> float:
+    """Return the memory beyond the engine for the same."""
+    size = sum(map(num_bytes, (model.checkpoint, *files)))
+    own = min(_MODEL_BYTES, _SMALL_BYTES + _BYTES_PER_BYTE * size) if _is_described(model) else _MODEL_BYTES
+    return own + COPIES * size
+
+
+def _is_described(model: ModelSpec) -> bool:
+    return model.library == "onnx"
 
 
 def num_bytes(path: str) -> int:

@@ -6,14 +6,13 @@ rows and its numbers are limited, and what breaks a limit is one sentence.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from senseapp.core.errors import InvalidFile
+from senseapp.core.foreign_values import BadValue, is_int, number, read_json, shown
 from senseapp.core.registry import Registry
 from senseapp.core.texts import printable
 
@@ -98,11 +97,9 @@ class ReportFile:
         if not self.is_json:
             return None
         try:
-            return json.loads(self.text, parse_constant=_refused)
-        except RecursionError as error:
-            raise BadReport("it is nested too deeply") from error
-        except ValueError as error:
-            raise BadReport("its JSON cannot be read") from error
+            return read_json(self.text)
+        except BadValue as error:
+            raise BadReport(str(error)) from error
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yield the lines of the text, each with its number from 1.
@@ -114,10 +111,6 @@ class ReportFile:
             if len(line) > _LONGEST_LINE:
                 raise BadReport(f"line {place} has more than {_LONGEST_LINE:,} characters")
             yield place, line
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(constant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,35 +147,25 @@ DEVICE_TIMES: Registry[ReportFormat] = Registry(
 """All formats, in the order in which they are tried."""
 
 
-def seconds_of(number: object, *, per_second: float, row: int, name: object) -> float:
-    """Return a number of a report in seconds, ``per_second`` of whose units are one.
+def seconds_of(value: object, *, per_second: float, row: int, name: object) -> float:
+    """Return a time of a report in seconds, ``per_second`` of whose units are one.
 
     Raises:
         BadReport: it is no number, negative, not finite, or of no network.
     """
-    value = _number(number)
-    if value is None or not 0 <= value / per_second <= MOST_SECONDS:
+    try:
+        return number(value, "its time", least=0, most=MOST_SECONDS * per_second) / per_second
+    except BadValue as error:
         raise BadReport(
             f"row {row} ({printable(str(name)) or 'without a name'}) has no time from 0 to {MOST_SECONDS:,.0f} s, "
-            f"but {printable(repr(number))}"
-        )
-    return value / per_second
-
-
-def _number(number: object) -> float | None:
-    if isinstance(number, bool) or not isinstance(number, int | float | str):
-        return None
-    try:
-        value = float(number)
-    except (ValueError, OverflowError):
-        return None
-    return value if math.isfinite(value) else None
+            f"but {shown(value)}"
+        ) from error
 
 
 def text_of(value: object, what: str) -> str:
     """Return a text of a report; raise BadReport where it is none."""
     if not isinstance(value, str):
-        raise BadReport(f"{what} is no text but {printable(repr(value))}")
+        raise BadReport(f"{what} is no text but {shown(value)}")
     return value
 
 
@@ -211,6 +194,5 @@ def labels_of(formats: Iterable[ReportFormat]) -> str:
 
 def shape_of(dimensions: Sequence[object]) -> tuple[int, ...]:
     """Return the shape of one image's tensor from that of a batch; empty where it is no shape."""
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in dimensions):
-        return ()
-    return tuple(size for size in dimensions[1:] if isinstance(size, int))
+    sizes = tuple(size for size in dimensions if is_int(size) and size >= 0)
+    return sizes[1:] if len(sizes) == len(dimensions) else ()

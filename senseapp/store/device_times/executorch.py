@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from senseapp.core.foreign_values import is_int
 from senseapp.core.texts import listed
 from senseapp.store.device_times.base import (
     BadReport,
@@ -108,8 +109,7 @@ def _profiled(event: Mapping[str, Any], place: int) -> tuple[tuple[str, ...], fl
     text = event.get("delegate_debug_id_str") or ""
     name = text_of(event.get("name") or text, f"the name in row {place}")
     start, end = event.get("start_time", 0), event.get("end_time")
-    is_span = all(isinstance(each, int) and not isinstance(each, bool) for each in (start, end))
-    seconds = seconds_of(end - start if is_span else None, per_second=1e9, row=place, name=name)
+    seconds = seconds_of(end - start if is_int(start) and is_int(end) else None, per_second=1e9, row=place, name=name)
     key = (name, str(event.get("instruction_id", -1)), str(event.get("delegate_debug_id_int", -1)), str(text))
     return key, seconds
 

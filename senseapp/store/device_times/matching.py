@@ -20,7 +20,7 @@ from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.store.device_times.base import Report, ReportRow
 
-_FUSED = re.compile(r"\s*\|\|\s*|\s+\+\s+|;|,\s*")
+_FUSED = re.compile(r"\|\||\s\+\s|[;,]")  # blanks beside it are removed later: a pattern of them takes quadratic time
 _LONGEST_NAME = 2000  # characters that are looked at
 _WORDS = (re.compile(r"[^A-Za-z0-9_]+"), re.compile(r"[^A-Za-z0-9]+"))
 """Separators of parts of names: all but letters, digits and underscores; then underscores too."""
@@ -38,8 +38,9 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
     by_order = _by_order(report, profile, owners)
     owners = [own or ((by_order[place],) if place in by_order else ()) for place, own in enumerate(owners)]
     seconds: defaultdict[str, float] = defaultdict(float)
+    macs = {layer.name: layer.macs for layer in profile.layers}
     for row, own in zip(report.rows, owners, strict=True):
-        for layer, share in _shares(own, profile):
+        for layer, share in _shares(own, macs):
             seconds[layer] += share * row.seconds
     unmatched = [row for row, own in zip(report.rows, owners, strict=True) if not own]
     if not seconds:
@@ -79,7 +80,7 @@ class _Names:
         return tuple(dict.fromkeys(own for part in parts if (own := self._owner(part))))
 
     def _owner(self, text: str) -> str | None:
-        text = text.strip("[] ")
+        text = text.strip("[] \t\r\n")
         if text in self._exact:
             return text
         for words, index, depth in zip(_WORDS, self._indices, self._depth, strict=True):
@@ -176,11 +177,8 @@ def _fits_shape(shape: Sequence[int], layer: LayerProfile) -> bool:
 # ---- shares and notes
 
 
-def _shares(owners: Sequence[str], profile: ModelProfile) -> list[tuple[str, float]]:
+def _shares(owners: Sequence[str], macs: Mapping[str, int]) -> list[tuple[str, float]]:
     """Return the layers of a row with their shares of its time, by multiply-accumulates."""
-    if len(owners) < 2:
-        return [(own, 1.0) for own in owners]
-    macs = {layer.name: layer.macs for layer in profile.layers}
     total = sum(macs[own] for own in owners)
     return [(own, macs[own] / total if total else 1 / len(owners)) for own in owners]
 

@@ -27,14 +27,16 @@ from senseapp.store.device_times.base import (
 _HEADING, _ORDER = "=====", "Run Order"
 _RUNS = "Profiling Info for Regular Benchmark Runs"
 _INTERNAL, _SUBGRAPH = "Delegate internal:", "Subgraph ("
-_NUMBER = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
-_GAP = r"(?:,\s*|\s+)"
-_ROW = re.compile(
-    rf"\s*(?P<kind>\S.*?){_GAP}(?:{_NUMBER}{_GAP}){{1,2}}(?P<mean>{_NUMBER}){_GAP}{_NUMBER}%{_GAP}{_NUMBER}%{_GAP}"
-    rf"{_NUMBER}{_GAP}(?P<called>\d+){_GAP}\[?(?P<name>[^\]]*?)\]?(?::\d+)?\s*",
+_NUMBER = r"[-+]?(?:\d[\d.]{0,39}(?:e[-+]?\d{1,9})?|nan|inf)"
+_GAP = r"(?:, ?| )"
+_FIGURES = re.compile(
+    rf"{_GAP}(?:{_NUMBER}{_GAP}){{1,2}}(?P<mean>{_NUMBER}){_GAP}{_NUMBER}%{_GAP}{_NUMBER}%{_GAP}"
+    rf"{_NUMBER}{_GAP}(?P<called>\d{{1,9}}){_GAP}",
     re.IGNORECASE,
 )
-_LONGEST_ROW = 2000  # characters, for the pattern
+"""Between the kind of an operation and its name, single blanks. Its parts are bounded, so that a search is linear."""
+_LONGEST_ROW = 2000  # characters
+_PLACE = re.compile(r"\]?(?::\d{1,9})?$")  # after a name: its place in the run
 _ASIDE = re.compile(r"\s*\[?node type|(?:INFO|WARNING|ERROR|VERBOSE)\b")
 """The names of columns, and lines of a log."""
 _PRODUCT = re.compile("conv|fully|matmul", re.IGNORECASE)
@@ -73,12 +75,12 @@ def _with_internal(rows: list[ReportRow], internal: list[ReportRow]) -> tuple[li
 
     Of several calls it is not said which of the delegate's operations each computes.
     """
-    calls = [place for place, row in enumerate(rows) if "delegate" in row.kind.lower()] if internal else []
-    if not calls:
+    calls = ["delegate" in row.kind.lower() for row in rows] if internal else []
+    if not any(calls):
         return rows, True
-    others = [row for place, row in enumerate(rows) if place not in calls]
-    before = rows[: calls[0]]
-    in_order = len(calls) == 1 or not any(_PRODUCT.search(row.kind) for row in others)
+    others = [row for row, is_call in zip(rows, calls, strict=True) if not is_call]
+    before = rows[: calls.index(True)]
+    in_order = sum(calls) == 1 or not any(_PRODUCT.search(row.kind) for row in others)
     return [*before, *internal, *others[len(before) :]], in_order
 
 
@@ -102,13 +104,15 @@ def _sections(text: str) -> Iterator[_Section]:
 
 
 def _row(line: str, place: int) -> ReportRow:
-    found = _ROW.fullmatch(line) if len(line) < _LONGEST_ROW else None
-    if found is None:
-        raise BadReport(f"line {place} after its heading is no operation with its times, but {printable(line.strip())}")
-    name = found["name"] or found["kind"]
+    line = " ".join(line.split())
+    found = _FIGURES.search(line) if len(line) < _LONGEST_ROW else None
+    kind = line[: found.start()] if found else ""
+    if found is None or not kind:
+        raise BadReport(f"line {place} after its heading is no operation with its times, but {printable(line)}")
+    name = _PLACE.sub("", line[found.end() :], count=1).removeprefix("[") or kind
     seconds = seconds_of(found["mean"], per_second=1e3, row=place, name=name)
-    called = min(int(found["called"][:9]), 10**6)
-    return ReportRow(name=name, seconds=seconds * max(1, called), kind=found["kind"])
+    called = min(int(found["called"]), 10**6)
+    return ReportRow(name=name, seconds=seconds * max(1, called), kind=kind)
 
 
 TFLITE = ReportFormat(

@@ -16,6 +16,7 @@ import pandas as pd
 import vl_convert
 
 from senseapp.compat.altair_internals import build_unchecked
+from senseapp.core.texts import csv_text
 from senseapp.metrics import Metric
 from senseapp.views.frames.levels import near_measured
 from senseapp.views.palette import INK, TEXT, LegendEntry
@@ -256,6 +257,12 @@ def picture_svg(chart: alt.TopLevelMixin, **options: Any) -> str:
 def picture_png(chart: alt.TopLevelMixin, **options: Any) -> bytes:
     """Return ``chart`` as an image of two pixels per point; ``options`` are those of :func:`picture_spec`."""
     return vl_convert.vegalite_to_png(picture_spec(chart, **options), vl_version=LANGUAGE, scale=_PIXELS_PER_POINT)
+
+
+def frame_csv(frame: pd.DataFrame) -> str:
+    """Return rows as CSV, without their index; unknown values are empty cells."""
+    known = frame.astype(object).where(frame.notna(), None)
+    return csv_text(list(map(str, frame.columns)), known.itertuples(index=False, name=None))
 
 
 def drawn_rows(chart: alt.TopLevelMixin) -> pd.DataFrame:

@@ -1,0 +1,237 @@
+"""Numbers, switches, texts, JSON and YAML of files that anybody may have written: one reader of each, for every format.
+
+Python takes more for a number than a file can mean: ``True``, ``"no"`` as a switch, ``NaN``, ``1_000``, ``1e999``, an
+integer of thousands of digits, which no float can hold. A value is read here or refused with a clause that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
+
+from senseapp.core.texts import printable
+
+LARGEST_COUNT = 10**18
+"""Of anything that is counted: below 2**63, so that sums stay exact."""
+_LONGEST_NUMBER = 400  # characters: the largest float has 309 digits before its point
+_DIGITS = frozenset("0123456789+-.eE")
+_MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers
+_DEEPEST_YAML = 10  # a schedule is nested four deep
+_PYTHON_TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|['"]""", re.DOTALL)
+_JSON_BEGINS = frozenset("-0123456789tfn")  # a number, true, false or null
+
+
+class BadValue(ValueError):
+    """A value is not what its place in a file needs: a clause that says what was expected and what came."""
+
+
+def decimal(text: str) -> float | None:
+    """Return the finite number that ``text`` writes with ASCII digits, and None where it writes none.
+
+    >>> [decimal(text) for text in ("-1.5e3", "1e999", "nan", "1_000", "٣", " 1")]
+    [-1500.0, None, None, None, None, None]
+    """
+    if len(text) > _LONGEST_NUMBER or not _DIGITS.issuperset(text):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def number(value: object, what: str, *, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number from ``least`` to ``most``, also where a text writes it.
+
+    Raises:
+        BadValue: ``what`` is no such number.
+    """
+    found = decimal(value) if isinstance(value, str) else _as_float(value)
+    if found is None or not least <= found <= most:
+        raise BadValue(f"{what} must be a finite number{_span(least, most)}, got {shown(value)}")
+    return found
+
+
+def whole(value: object, what: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
+    """Return a whole number from ``least`` to ``most``, also one that is a float (3.0) or a text of digits.
+
+    Raises:
+        BadValue: ``what`` is no such number.
+    """
+    found = value if is_int(value) else _digits(value) if isinstance(value, str) else _as_float(value)
+    if found is None or not least <= found <= most or found != int(found):
+        raise BadValue(f"{what} must be a whole number{_span(least, most)}, got {shown(value)}")
+    return int(found)
+
+
+def truth(value: object, what: str) -> bool:
+    """Return a switch; raises BadValue for anything but true and false."""
+    if not isinstance(value, bool):
+        raise BadValue(f"{what} must be true or false, got {shown(value)}")
+    return value
+
+
+def text(value: object, what: str) -> str:
+    """Return a text; raises BadValue for anything else."""
+    if not isinstance(value, str):
+        raise BadValue(f"{what} must be a text, got {shown(value)}")
+    return value
+
+
+def items(value: object, what: str) -> list[Any]:
+    """Return a list; raises BadValue for anything else."""
+    if not isinstance(value, list):
+        raise BadValue(f"{what} must be a list, got {shown(value)}")
+    return value
+
+
+def texts(value: object, what: str) -> tuple[str, ...]:
+    """Return a list of texts; raises BadValue for anything else."""
+    return tuple(text(each, f"an entry of {what}") for each in items(value, what))
+
+
+def mapping(value: object, what: str) -> Mapping[str, Any]:
+    """Return an object whose names are texts; raises BadValue for anything else."""
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise BadValue(f"{what} must be an object with names, got {shown(value)}")
+    return value
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Return whether a value is an integer, which Python's truth values are too."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """Return a value for a sentence, however long or deep it is."""
+    return printable(reprlib.repr(value))
+
+
+def read_json(content: str | bytes) -> Any:
+    """Return the content of a JSON text.
+
+    Raises:
+        BadValue: it is broken, nested too deeply, or holds a number that JSON does not have.
+    """
+    try:
+        return json.loads(content, parse_constant=_refused)
+    except RecursionError as error:
+        raise BadValue("it is nested too deeply") from error
+    except ValueError as error:
+        raise BadValue(f"it is no JSON: {error}") from error
+
+
+def read_yaml(content: str) -> Any:
+    """Return the content of a YAML text as plain values; numbers and switches are written as in JSON.
+
+    YAML's own forms of numbers (``1:30`` for 90, ``010`` for 8), its ``yes`` and its dates stay texts. Aliases, anchors
+    and tags are refused: a few lines of them stand for gigabytes, or name types of a program.
+
+    Raises:
+        BadValue: it is broken, too long, nested too deeply, or more than one document of such values.
+    """
+    import yaml  # not needed by readers of other formats
+
+    if len(content) > _MOST_YAML_CHARACTERS:
+        raise BadValue(f"it has more than {_MOST_YAML_CHARACTERS:,} characters of YAML")
+    events = yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    try:
+        documents = _collected(events, yaml)
+    except yaml.YAMLError as error:
+        raise BadValue(f"it is no YAML: {' '.join(str(error).split())}") from error
+    if len(documents) > 1:
+        raise BadValue("it holds several documents of YAML")
+    return documents[0] if documents else None
+
+
+def _digits(written: str) -> int | None:
+    """Return the integer in a text of up to as many ASCII digits as :data:`LARGEST_COUNT` has."""
+    digits = written.removeprefix("-")
+    return int(written) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+
+
+def read_python(content: str) -> Any:
+    """Return the content of a text that Python printed of lists, dictionaries, numbers and texts; see `read_yaml`.
+
+    Python's own parser takes hundreds of bytes of memory for each letter of such a text.
+
+    >>> read_python("{0: 'cat', 1: 'dog'}")
+    {0: 'cat', 1: 'dog'}
+    """
+    if len(content) > _MOST_YAML_CHARACTERS:
+        raise BadValue(f"it has more than {_MOST_YAML_CHARACTERS:,} characters")
+    return read_yaml(_PYTHON_TEXT.sub(_as_json, content))
+
+
+def _as_json(found: re.Match[str]) -> str:
+    """Return a text between quotes of Python as one of JSON, which YAML reads too."""
+    inside = found[0][1:-1]
+    if len(found[0]) == 1:
+        raise BadValue("a text in it does not end")
+    try:
+        plain = inside.encode("latin-1", "backslashreplace").decode("unicode_escape") if "\\" in inside else inside
+    except UnicodeDecodeError as error:
+        raise BadValue(f"a text in it cannot be read: {error.reason}") from error
+    return json.dumps(plain)
+
+
+def _as_float(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _span(least: float, most: float) -> str:
+    if math.isinf(most) or most == LARGEST_COUNT:
+        return "" if math.isinf(least) else f" from {least:g}"
+    return f" from {least:g} to {most:g}"
+
+
+def _refused(constant: str) -> float:
+    raise BadValue(f"{constant} is no number")
+
+
+def _collected(events: Iterator[Any], yaml: Any) -> list[Any]:
+    """Return the documents of a stream of YAML's events."""
+    collected: list[list[Any]] = [[]]
+    for event in events:
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise BadValue("it holds aliases, anchors or tags, which senseapp does not write")
+        if isinstance(event, yaml.CollectionStartEvent):
+            collected.append([])
+            if len(collected) > _DEEPEST_YAML:
+                raise BadValue("it is nested too deeply")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            parts = collected.pop()
+            collected[-1].append(_mapping(parts) if isinstance(event, yaml.MappingEndEvent) else parts)
+        elif isinstance(event, yaml.ScalarEvent):
+            collected[-1].append(_scalar(event.value) if event.implicit[0] else event.value)
+    return collected[0]
+
+
+def _mapping(parts: list[Any]) -> dict[Any, Any]:
+    keys: Iterable[Any] = parts[::2]
+    if any(isinstance(key, list | dict) for key in keys):
+        raise BadValue("a key in it is no text")
+    return dict(zip(keys, parts[1::2], strict=True))
+
+
+def _scalar(plain: str) -> object:
+    """Return what a text without quotes means: a word or a number of JSON, or itself."""
+    if plain in ("", "~"):
+        return None
+    if plain[0] not in _JSON_BEGINS:
+        return plain
+    try:
+        found = read_json(plain)
+    except BadValue:
+        return plain
+    return plain if isinstance(found, float) and math.isinf(found) else found
