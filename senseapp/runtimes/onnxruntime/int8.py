@@ -55,8 +55,8 @@ class Int8Writer(Quantizer):
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
     has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it. ``reduce_range`` gives
     weights without a rounding 7 bits; ``any_order`` asks of a rounding that its weights never saturate, in whichever
-    order a runtime multiplies. The nodes ``in_float`` stay so in every file, and :meth:`finished` ones are corrected by
-    ``correction``, if any.
+    order a runtime multiplies. The nodes ``in_float`` stay so in every file, with those that int8 would destroy
+    (:attr:`.PartlyInt8.coarse`), and :meth:`finished` ones are corrected by ``correction``, if any.
 
     Raises:
         InvalidSpec: onnxruntime cannot quantize it.
@@ -111,7 +111,8 @@ class Int8Writer(Quantizer):
             biases = {
                 node: each.float_offsets.numpy() for node, each in products.items() if each.float_offsets is not None
             }
-            self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
+            parts = PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
+            self._all, self.in_float = (int8, parts), self.in_float | parts.coarse
         int8, parts = self._all
         in_float = self.in_float.union(but)
         return parts.content(in_float, weights_only) if in_float or weights_only or self._rounding else int8
