@@ -21,6 +21,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.core.texts import listed
 from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8, unpacked_weights
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
@@ -32,6 +33,10 @@ PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 _ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _WEIGHTED = (*_BIASED, "MatMul")
+_COARSE = (
+    "In float, as one scale for all that they join would leave the smaller part fewer than 32 of its 256 steps, or as "
+    "they read such a result: {}."
+)
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -112,7 +117,9 @@ class Int8Writer(Quantizer):
                 node: each.float_offsets.numpy() for node, each in products.items() if each.float_offsets is not None
             }
             parts = PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
-            self._all, self.in_float = (int8, parts), self.in_float | parts.coarse
+            self._all, coarse = (int8, parts), [name for name in parts.coarse if name not in self.in_float]
+            if coarse:
+                self.in_float, self.notes = self.in_float.union(coarse), (*self.notes, _COARSE.format(listed(coarse)))
         int8, parts = self._all
         in_float = self.in_float.union(but)
         return parts.content(in_float, weights_only) if in_float or weights_only or self._rounding else int8

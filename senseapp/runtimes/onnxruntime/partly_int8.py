@@ -144,7 +144,7 @@ class PartlyInt8:
         return bytes(model.SerializeToString())
 
     @cached_property
-    def coarse(self) -> frozenset[str]:
+    def coarse(self) -> tuple[str, ...]:
         """The nodes behind the last weights that are to stay in float, as int8 would destroy what they read.
 
         Their output has one scale for parts of unlike ranges, as a ``Concat`` of boxes in pixels and scores, an addition
@@ -152,15 +152,16 @@ class PartlyInt8:
         So do the nodes that read such an output, or what only moves its numbers, which has the same scale.
         """
         steps = {name: self._step(pair[0]) for name, pair in self._rounded.items()}
-        found, unlike = set[str](), set[str]()
+        found, unlike = list[str](), set[str]()
         for node in self._tail:
             fine = min((steps[name] for name in node.input if name in steps), default=math.inf)
             joins = any(steps.get(name, 0.0) > _MOST_COARSER * fine for name in node.output)
-            if joins or not unlike.isdisjoint(node.input):
-                found.add(node.name)
-            if joins or (node.op_type in MOVING and node.name in found):
+            reads = not unlike.isdisjoint(node.input)
+            if joins or reads:
+                found.append(node.name)
+            if joins or (reads and node.op_type in MOVING):
                 unlike.update(node.output)
-        return frozenset(found)
+        return tuple(found)
 
     def _step(self, rounding: NodeProto) -> float:
         return float(numpy_helper.to_array(self._int8_constants[rounding.input[1]]).max())
