@@ -120,7 +120,7 @@ class DecodedDetector(nn.Module):
         own = trained()
         self.scale, self.rows, self.extra = scale, rows, extra
         self.backbone, self.head = own.backbone, own.head
-        maps = [each for each in self.backbone(torch.zeros(1, 3, SIDE, SIDE)).values()]
+        maps = list(self.backbone(torch.zeros(1, 3, SIDE, SIDE)).values())
         anchors = own.anchor_generator(ImageList(torch.zeros(1, 3, SIDE, SIDE), [(SIDE, SIDE)]), maps)[0]
         self.register_buffer("sides", scale * (anchors[:, 2:] - anchors[:, :2]).T[None].contiguous())  # (1, 2, A)
         self.register_buffer("centres", scale * ((anchors[:, 2:] + anchors[:, :2]) / 2).T[None].contiguous())

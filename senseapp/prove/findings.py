@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from senseapp.core.texts import plural
+from senseapp.data.images import PreparedImages
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
+from senseapp.runtimes.base import Runtime
 
 
 def findings(
@@ -44,6 +47,23 @@ def side_by_side(runtime: str, other: Elsewhere) -> str:
     return (
         f"{quicker}; the original in float takes {_share(other.original)} (in turns). What the file answers in "
         f"{label} is measured when it is made for it."
+    )
+
+
+def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
+    """Return how a picture becomes an input of a file."""
+    shape = runtime.input_words(evaluator.profile.input_shape)
+    if not isinstance(evaluator.images.proof, PreparedImages):
+        return f"{shape}."
+    how = evaluator.images.proof.preprocessing
+    part = {
+        "crop": f"the middle {100 * how.crop_pct:g} % of the picture",
+        "letterbox": "the whole picture with black borders around it",
+        "stretch": "the whole picture in the proportions of the input",
+    }[how.fit]
+    return (
+        f"{shape}: {part}, resized ({how.interpolation}), channels in the "
+        f"order {how.channel_order}, from 0 to 1, less {list(how.mean)}, divided by {list(how.std)}."
     )
 
 

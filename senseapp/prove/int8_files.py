@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from senseapp.compressions.quantization.integers import IntegerWeight
@@ -118,7 +119,7 @@ class Int8Search:
         steps.start(_SECONDS)
         self._amounts = Amounts.of(self._network, evaluator)
         images = fitted_and_others(evaluator, fitted=self._amounts.fitted, judging=self._amounts.judging)
-        self._fitted, self._others = (in_calls_of(self._network, each) for each in images)
+        self._fitted, self._others = (in_calls_of(self._network, evaluator, each) for each in images)
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
         self._timing: dict[bytes, FileTimes] = {}  # by reference
@@ -353,7 +354,7 @@ class Int8Search:
     def _screen(self) -> Judge:
         """What judges on a few images of all."""
         few = half_of_each(self._others, self._fitted, self._amounts.screening)
-        return _judge_of(self._evaluator, in_calls_of(self._network, [few]), self._network)
+        return _judge_of(self._evaluator, torch.split(few, len(self._others[0])), self._network)
 
     def _typical_damage_of(self, content: bytes) -> float:
         return self._screen.judged(self._runtime.open(content)).typical_damage
@@ -377,7 +378,7 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime
     """
     content = evaluator.original_file(runtime)
     network = runtime.open(content)
-    fitted, others = (in_calls_of(network, each) for each in fitted_and_others(evaluator))
+    fitted, others = (in_calls_of(network, evaluator, each) for each in fitted_and_others(evaluator))
     judge = _judge_of(evaluator, others, network)
     return list(
         runtime.roundings(

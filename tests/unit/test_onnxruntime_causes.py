@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnxruntime
-import pytest
 import torch
 from onnx import NodeProto
 

@@ -147,9 +147,9 @@ class PartlyInt8:
     def coarse(self) -> tuple[str, ...]:
         """The nodes behind the last weights that are to stay in float, as int8 would destroy what they read.
 
-        Their output has one scale for parts of unlike ranges, as a ``Concat`` of boxes in pixels and scores, an addition
-        of both, or a product with a scale for each column: an input has more than ``_MOST_COARSER`` times finer steps.
-        So do the nodes that read such an output, or what only moves its numbers, which has the same scale.
+        Their output has one scale for parts of unlike ranges, as a ``Concat`` of boxes in pixels and scores, the sum of
+        both, or a product with a factor for each column: an input has more than ``_MOST_COARSER`` times finer steps. So
+        do the nodes that read such an output, or what only moves its numbers, which has the same scale.
         """
         steps = {name: self._step(pair[0]) for name, pair in self._rounded.items()}
         found, unlike = list[str](), set[str]()
