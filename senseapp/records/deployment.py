@@ -242,8 +242,8 @@ def thresholds_text(figures: Mapping[str, RuntimeFigures]) -> str:
     if file is None or original is None:
         return ""
     return (
-        f"Detections count from a score of {file:.3f} on in the file, and of {original:.3f} in the original: these have "
-        "the best F1 on the calibration images."
+        f"Detections count from a score of {file:.3f} on in the file, and of {original:.3f} in the original: the best "
+        "F1 on the calibration images."
     )
 
 
