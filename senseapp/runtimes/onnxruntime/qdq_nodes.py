@@ -73,8 +73,8 @@ class QdqFile(QuantizedFile):
         self._nodes = {_label(node): node for node in self._model.graph.node if self._is_quantized(node)}
         if not self._nodes:
             raise InvalidSpec(
-                "No node of the quantized file reads or makes values that QuantizeLinear rounds: none can be put back in "
-                "float. Quantize in the QDQ format."
+                "No node of the quantized file reads or makes values that QuantizeLinear rounds. Quantize in the QDQ "
+                "format."
             )
 
     @cached_property
