@@ -30,7 +30,6 @@ from senseapp.runtimes.quantizers import Int8Node, Quantizer, RoundingCause
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
-_ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _WEIGHTED = (*_BIASED, "MatMul")
 _COARSE = (
@@ -133,39 +132,16 @@ class Int8Writer(Quantizer):
         return self._finished[content]
 
     def nodes(self, content: bytes) -> list[Int8Node]:
-        """Return the nodes of a file that compute on int8 values, in order, with those that read them."""
+        """Return the nodes of a file that compute on int8 values, in order."""
         graph = onnx.load_from_string(content).graph
         names = [name for name in int8_nodes(content) if name not in self.in_float]
-        by_name, known = {node.name: node for node in graph.node}, set(names)
+        by_name = {node.name: node for node in graph.node}
         constants = {each.name for each in graph.initializer if len(each.dims) > 1}
         weights = {
             node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants
         }
-        readers: dict[str, list[str]] = {}
-        for node in graph.node:
-            for name in node.input:
-                readers.setdefault(name, []).append(node.name)
-
-        def after(node: str) -> Iterator[str]:
-            """Yield the nodes in int8 that read what ``node`` computes, across its rounding and what passes it on."""
-            tensors, seen = list(by_name[node].output), set[str]()
-            while tensors:
-                for reader in readers.get(tensors.pop(), []):
-                    if reader not in seen and reader in known:
-                        yield reader
-                    elif reader not in seen:
-                        tensors += by_name[reader].output
-                    seen.add(reader)
-
-        return [
-            Int8Node(
-                name=name,
-                elementwise=by_name[name].op_type in _ELEMENTWISE,
-                has_weights=by_name[name].op_type in _WEIGHTED and by_name[name].input[1] in weights,
-                readers=tuple(after(name)),
-            )
-            for name in names
-        ]
+        weighted = {name for name in names if by_name[name].op_type in _WEIGHTED and by_name[name].input[1] in weights}
+        return [Int8Node(name=name, has_weights=name in weighted) for name in names]
 
     def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
         """Return what speaks against one scale for a tensor; see :func:`.rounding.causes.causes`."""
