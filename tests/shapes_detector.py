@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
+from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 
 from senseapp.data.shapes import COLOURS, covered
@@ -103,3 +104,43 @@ def picture_files(count: int, *, first: int = 0) -> dict[str, bytes]:
     categories = [{"id": number, "name": name} for number, name in enumerate(SHAPE_NAMES) if number]
     files["instances.json"] = json.dumps({"images": images, "annotations": boxes, "categories": categories}).encode()
     return files
+
+
+class DecodedDetector(nn.Module):
+    """The trained detector as YOLO exports are: centre, width, height in pixels and shares of classes in one tensor.
+
+    Args:
+        scale: pixels of its input for each of the trained one.
+        rows: whether boxes are joined as rows (N, A, 4 + K) and transposed behind that; else (N, 4 + K, A) at once.
+        extra: a class more that it never finds.
+    """
+
+    def __init__(self, scale: int = 8, *, rows: bool = False, extra: bool = False) -> None:
+        super().__init__()
+        own = trained()
+        self.scale, self.rows, self.extra = scale, rows, extra
+        self.backbone, self.head = own.backbone, own.head
+        maps = list(self.backbone(torch.zeros(1, 3, SIDE, SIDE)).values())
+        anchors = own.anchor_generator(ImageList(torch.zeros(1, 3, SIDE, SIDE), [(SIDE, SIDE)]), maps)[0]
+        self.register_buffer("sides", scale * (anchors[:, 2:] - anchors[:, :2]).T[None].contiguous())  # (1, 2, A)
+        self.register_buffer("centres", scale * ((anchors[:, 2:] + anchors[:, :2]) / 2).T[None].contiguous())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (N, 4 + K, A) of ``images`` (N, 3, 64 · scale, 64 · scale) with values from 0 to 1."""
+        pooled = images[:, :, self.scale // 2 :: self.scale, self.scale // 2 :: self.scale]
+        maps = list(self.backbone((pooled - 0.5) / 0.25).values())
+        shifts = _by_anchor(self.head.regression_head, maps, 4)
+        shares = _by_anchor(self.head.classification_head, maps, len(SHAPE_NAMES)).softmax(1)[:, 1:]
+        if self.extra:
+            shares = torch.cat([shares, shares[:, :1] * 0.01], 1)
+        parts = [shifts[:, :2] / 10 * self.sides + self.centres, (shifts[:, 2:] / 5).exp() * self.sides, shares]
+        if self.rows:
+            return torch.cat([each.transpose(1, 2) for each in parts], 2).transpose(1, 2)
+        return torch.cat(parts, 1)
+
+
+def _by_anchor(head: nn.Module, maps: list[Tensor], columns: int) -> Tensor:
+    """Return what the convolutions of a head make of feature maps, (N, columns, A)."""
+    found = [layer(each) for layer, each in zip(head.module_list, maps, strict=True)]
+    split = [each.unflatten(1, (-1, columns)).flatten(3) for each in found]  # (N, anchors, columns, cells)
+    return torch.cat([each.permute(0, 2, 3, 1).flatten(2) for each in split], 2)

@@ -167,7 +167,6 @@ def _made(seed: int) -> _Made:
             seconds_of=seconds_of,
             time_of=lambda file: kept.seems(file) / most,
             holds_time=lambda file: kept.is_within(file, most),
-            uses_time=True,
             progress=lambda _step: None,
         )
         as_float = least_damage(gains, seconds_of, _CLOSE * seconds_of(nodes)) or ()

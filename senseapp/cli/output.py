@@ -38,6 +38,7 @@ def figures_json(figures: RuntimeFigures) -> dict[str, Any]:
         "ms": milliseconds,
         "time_ratio": asdict(figures.time_ratio),
         "file_bytes": figures.file_bytes,
+        **({} if figures.score_threshold is None else {"score_threshold": figures.score_threshold}),
     }
 
 

@@ -12,6 +12,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps
 from senseapp.data.images import PreparedImages
@@ -21,10 +22,11 @@ from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import times_anew
-from senseapp.prove.findings import advice, findings, saturation, side_by_side
+from senseapp.prove.findings import advice, findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
+from senseapp.prove.score_thresholds import keeps_nothing, score_thresholds
 from senseapp.reconstruct.small_file import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
@@ -37,12 +39,17 @@ from senseapp.records.deployment import (
     OperatorTime,
     RuntimeFigures,
     operator_shares,
+    thresholds_text,
 )
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import ratio
 
 _HALF_ZERO = "half zero"  # among the names of files
+_DEAD = (
+    "The file keeps none of the original's answers on held-out images: 8 bits destroy a part of this network. Choose "
+    "float, or export what the network joins into one output, such as boxes and scores, as outputs of their own."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +228,16 @@ class _Deploying:
         self._files |= {name: each.content for name, each in variants.items()}
         in_float = {"file": self._found is None or self._files["file"] == self._source.network}
         in_float |= {name: each.computes_in_float for name, each in variants.items()}
+        self._thresholds = score_thresholds(self._evaluator, self._runtime, self._files)
         for name in in_float:
-            self._files[name] = self._described(self._files[name])
+            self._files[name] = self._described(name)
         self._measure()
+        dead = {name for name, is_float in in_float.items() if not is_float and keeps_nothing(self._judged[name])}
+        if "file" in dead:
+            raise InvalidSpec(_DEAD)
         found = [self._deployed("file", in_float["file"], self._found, self._notes)]
-        return (*found, *(self._deployed(name, in_float[name], each, each.notes) for name, each in variants.items()))
+        kept = {name: each for name, each in variants.items() if name not in dead}
+        return (*found, *(self._deployed(name, in_float[name], each, each.notes) for name, each in kept.items()))
 
     def _store_integers(self) -> None:
         source = self._source
@@ -236,18 +248,23 @@ class _Deploying:
                 stored = self._runtime.with_quantized_weights(source.network, nodes, integers)
                 self._files["file"], self._notes = stored.content, stored.notes
 
-    def _described(self, content: bytes) -> bytes:
-        proof = self._evaluator.images.proof
+    def _described(self, name: str) -> bytes:
+        proof, names = self._evaluator.images.proof, self._evaluator.class_names
         preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-        names = self._evaluator.class_names
-        return self._runtime.described(content, preprocessing=preprocessing, class_names=names)
+        thresholds = (self._thresholds[name], self._thresholds["original"]) if self._thresholds else None
+        return self._runtime.described(
+            self._files[name], preprocessing=preprocessing, class_names=names, thresholds=thresholds
+        )
 
     def _measure(self) -> None:
         """Judge and time all files."""
         evaluator, runtime, settings = self._evaluator, self._runtime, self._settings
         evaluator.progress(f"Measuring the file in {runtime.description.label}")
-        self._judged = _judged(evaluator, runtime, self._files)
-        self._figures, self._zeros = _figures(evaluator, runtime, self._files, self._judged, settings)
+        self._judged = _judged(evaluator, runtime, self._files, self._thresholds)
+        figures, self._zeros = _figures(evaluator, runtime, self._files, self._judged, settings)
+        self._figures = {
+            name: replace(each, score_threshold=self._thresholds.get(name)) for name, each in figures.items()
+        }
 
     def _deployed(
         self, name: str, in_float: bool, found: Int8Files | Variant | None, notes: tuple[str, ...]
@@ -274,11 +291,12 @@ class _Deploying:
             opset=runtime.checked(files["file"]),
             batch=runtime.open(files["file"]).fixed_batch,
             images=len(evaluator.images.proof),
-            preparation=_preparation(evaluator, runtime),
+            preparation=preparation(evaluator, runtime),
             machine=runtime.machine(),
             findings=findings(figures, asked, images=len(evaluator.images.proof), own_setting=own_setting),
             notes=(
                 evaluator.images.note,
+                *filter(None, [thresholds_text(figures)]),
                 *steps.notes,
                 *((advice(figures["int8"].time_ratio, self._zeros),) if "int8" in figures and self._zeros else ()),
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
@@ -317,16 +335,20 @@ def _operators(runtime: Runtime, content: bytes, settings: DeploySettings) -> tu
     return runtime.operators(content, threads=settings.threads, batch=batch)
 
 
-def _judged(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes]) -> dict[str, Judgement]:
+def _judged(
+    evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes], thresholds: Mapping[str, float]
+) -> dict[str, Judgement]:
     """Return what each file is found to do on the proof images beside the original in the runtime."""
     judge = Judge(
         evaluator.task,
         JudgingImages.of_set(evaluator.images.proof, evaluator.dense),
         runtime.open(files["original"]),
         num_outputs=evaluator.profile.num_classes,
+        threshold=thresholds.get("original"),
     )
-    others = {name: file for name, file in files.items() if name != "original"}
-    return {"original": judge.original} | {name: judge.judged(runtime.open(file)) for name, file in others.items()}
+    others = {name: runtime.open(file) for name, file in files.items() if name != "original"}
+    judged = {name: judge.judged(file, threshold=thresholds.get(name)) for name, file in others.items()}
+    return {"original": judge.original} | judged
 
 
 def _figures(
@@ -386,19 +408,3 @@ def _elsewhere(
             file, original = (ratio(spent[name, other.name], spent[name, own.name]) for name in ("file", "original"))
             found.append(Elsewhere(runtime=other.name, file=file, original=original))
     return tuple(found)
-
-
-def _preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
-    shape = runtime.input_words(evaluator.profile.input_shape)
-    if not isinstance(evaluator.images.proof, PreparedImages):
-        return f"{shape}."
-    how = evaluator.images.proof.preprocessing
-    part = {
-        "crop": f"the middle {100 * how.crop_pct:g} % of the picture",
-        "letterbox": "the whole picture with black borders around it",
-        "stretch": "the whole picture in the proportions of the input",
-    }[how.fit]
-    return (
-        f"{shape}: {part}, resized ({how.interpolation}), channels in the "
-        f"order {how.channel_order}, from 0 to 1, less {list(how.mean)}, divided by {list(how.std)}."
-    )

@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
+from senseapp.data.images import PreparedImages
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.networks.network import Network
+from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.judge import Judgement
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
+from senseapp.runtimes.base import Runtime
+
+_HERE = "On this processor, which has no VNNI, sums of products of 8 bits"
 
 
 def findings(
@@ -69,7 +74,21 @@ def saturation(name: str, judged: Judgement, unsaturated: Callable[[], Network |
     return (said,) if here != elsewhere else ()
 
 
-_HERE = "On this processor, which has no VNNI, sums of products of 8 bits"
+def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
+    """Return how a picture becomes an input of a file."""
+    shape = runtime.input_words(evaluator.profile.input_shape)
+    if not isinstance(evaluator.images.proof, PreparedImages):
+        return f"{shape}."
+    how = evaluator.images.proof.preprocessing
+    part = {
+        "crop": f"the middle {100 * how.crop_pct:g} % of the picture",
+        "letterbox": "the whole picture with black borders around it",
+        "stretch": "the whole picture in the proportions of the input",
+    }[how.fit]
+    return (
+        f"{shape}: {part}, resized ({how.interpolation}), channels in the "
+        f"order {how.channel_order}, from 0 to 1, less {list(how.mean)}, divided by {list(how.std)}."
+    )
 
 
 def _share(ratio: Median) -> str:

@@ -5,15 +5,74 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from senseapp.prove.float_screening import Group
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 
 _ROUNDS = 8  # files that are timed
 _CLOSE = 0.985  # of the time that is allowed: a file that takes as much uses it
 _LEAST_STEP, _MOST_STEP = 0.002, 0.1  # of the time that is predicted, between files that are aimed at
 _MORE_HARM = 1.25  # times the least damage: as much may be chance
+_TRIED = 4  # files of those that should do least harm, of which one is to hold the time
+_TOO_SLOW = 1.01  # times what is allowed: what a file counts as that a longer timing found too slow
+_SHARES = (1.0, 0.75, 0.5, 0.25)  # of the time that nodes in float may add, for which files are looked for
+_LEAST_ADDED = 0.1  # of the time that is allowed: what they may add at least, so that shares differ
+_HALVINGS = 6  # of the time that nodes in float add
 
-Group = tuple[str, ...]
-"""Names of nodes."""
+
+def closest(
+    damages: Mapping[str, float],
+    times: NodeTimes,
+    *,
+    time_of: Callable[[Group], float],
+    screen: Callable[[Group], float],
+    holds_time: Callable[[Group], bool],
+    progress: Callable[[str], None],
+    has_time: Callable[[], bool] = lambda: True,
+    timed: dict[Group, float] | None = None,
+) -> Group | None:
+    """Return the nodes in float of the file of least damage in a time; None where no file with some keeps to it.
+
+    Of the files that should do least harm in the time (:func:`in_time`), the most promising one is taken that a longer
+    timing finds quick enough, too; where none is, files are looked for that should take less.
+
+    Args:
+        damages: by node, alone in int8; they should add up.
+        times: as predicted.
+        time_of: of the file with a group in float, as a multiple of what is allowed.
+        screen: returns the damage of that file on few images.
+        holds_time: whether a longer timing finds it quick enough.
+        progress: is told what is done.
+        has_time: whether another share of the time may be tried.
+        timed: what ``time_of`` is known to be, with that of no node; gets what is found.
+    """
+    timed = {(): time_of(())} if timed is None else timed
+    tried = set[Group]()
+    added = max(1 - timed[()], _LEAST_ADDED)
+    for share in _SHARES:
+        groups = in_time(damages, times, time_of, progress, aim=1 - (1 - share) * added, timed=timed)
+        measured = {group: screen(group) for group in groups[:_TRIED] if group not in tried}
+        tried.update(measured)
+        for group in by_promise(measured, damages):
+            progress("Timing the file again")
+            if holds_time(group):
+                return group
+            timed[group] = max(timed[group], _TOO_SLOW)
+        if not has_time():
+            break
+    return None
+
+
+def fewest(damages: Mapping[str, float], times: NodeTimes, group: Group, is_enough: Callable[[Group], bool]) -> Group:
+    """Return the nodes in float of the quickest file that is enough, as ``group`` is."""
+    low, high = times(()), times(group)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        solved = least_damage(damages, times, middle)
+        if solved is not None and len(solved) < len(damages) and is_enough(solved):
+            group, high = solved, middle
+        else:
+            low = middle
+    return group
 
 
 def in_time(

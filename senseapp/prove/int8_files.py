@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from senseapp.compressions.quantization.integers import IntegerWeight
@@ -13,10 +14,11 @@ from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
-from senseapp.prove.closest_in_time import closest_in_time
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
+from senseapp.prove.float_in_time import closest
 from senseapp.prove.float_nodes import Mixed, mixed
+from senseapp.prove.float_screening import Group
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.search_images import Amounts, fitted_and_others, half_of_each, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
@@ -27,9 +29,7 @@ from senseapp.solve.node_precisions import NodeTimes
 
 ROUNDING_BITS = BitScale(noun="rounding", axis="Bits")
 """Levels of nodes: in int8, or as they are."""
-_SECONDS = 240.0  # of all that is tried; files are made of what was found by then
-_LEAST_SECONDS = 40.0  # of the choice of parts in float, whatever fitting took
-_SEARCH_SHARE, _TIMES_SHARE = 0.75, 0.85  # of the time, by which parts in float are chosen, and others are timed
+_SECONDS = 240.0  # of all that is fitted and tried, and again of the choice of parts in float
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
 _INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
@@ -118,7 +118,7 @@ class Int8Search:
         steps.start(_SECONDS)
         self._amounts = Amounts.of(self._network, evaluator)
         images = fitted_and_others(evaluator, fitted=self._amounts.fitted, judging=self._amounts.judging)
-        self._fitted, self._others = (in_calls_of(self._network, each) for each in images)
+        self._fitted, self._others = (in_calls_of(self._network, evaluator, each) for each in images)
         self._judge = _judge_of(evaluator, self._others, self._network)
         self._last: tuple[bytes, Judgement | None] = b"", None
         self._timing: dict[bytes, FileTimes] = {}  # by reference
@@ -146,15 +146,15 @@ class Int8Search:
         )
         with runtime.fitted_quantizer(network, fitting) as quantizer:
             all_int8 = quantizer.finished(quantizer.write())
-            found = Mixed(content=quantizer.finished(quantizer.write(but=kept)), in_float=(), gain={})
+            found = Mixed(content=quantizer.finished(quantizer.write(but=kept)), gain={})
+            own: OwnInt8 | None = None
+            with steps.trying(runtime.description.own_quantizer):
+                own = runtime.own_int8(network, fitting)
             if settings.kind != "int8":
                 steps.progress(f"Looking for parts that int8 harms, for at most {_SECONDS / 60:.0f} minutes")
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
             others = tuple[Variant, ...]()
-            own: OwnInt8 | None = None
-            with steps.trying(runtime.description.own_quantizer):
-                own = runtime.own_int8(network, fitting)
             if self._makes_variants:
                 with steps.trying("further files to choose from"):
                     others = self._variants(quantizer, found, kept, own)
@@ -173,7 +173,7 @@ class Int8Search:
                 in_time=found.in_time and self._times(all_int8).anew(self._placed(found.content)).high <= self._most,
             )
         if self._by_answers and not self._pays(found.content):
-            found = Mixed(content=network, in_float=(), gain={})  # float changes none, and takes no longer
+            found = Mixed(content=network, gain={})  # float changes none, and takes no longer
         late = (*(() if found.in_time else (_OFTEN_LONGER,)), *found.notes, *self._amounts.notes)
         is_ours = found.content not in (network, made.get("default"))
         notes = (*late, *self._notes(found.content, (*quantizer.notes, *reasons) if is_ours else (), own))
@@ -224,30 +224,38 @@ class Int8Search:
             whose = self._runtime.description.own_quantizer
             references = {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
             references |= {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
-
-        def write(group: Collection[str], whole: Collection[str]) -> bytes:
-            rest = [node for node in group if node not in whole]
-            return quantizer.write(but=[*kept, *whole], weights_only=rest)
-
-        predicted, relative = self._seconds(quantizer, quantizer.write()), dict[tuple[str, ...], float]()
-        for place, (name, (reference, note)) in enumerate(references.items()):
-            if not self._steps.left(_TIMES_SHARE if place else 1.0):
+        self._steps.start(_SECONDS)
+        relative: dict[Group, float] = {(): 1.0}
+        for name, (reference, note) in references.items():
+            if not self._steps.left():
                 return
-            closest = closest_in_time(
-                found,
-                predicted,
-                relative,
-                self._times(reference),
-                write=write,
-                placed=self._placed,
-                screen=lambda content: self._typical_damage_of(quantizer.finished(content)),
-                damage_of=lambda content: self._damage_of(quantizer.finished(content)),
-                progress=self._steps.progress,
-                has_time=lambda: self._steps.left() > 0,
-            )
-            if closest is not None:
-                group, content = closest
-                yield Variant(name=name, content=quantizer.finished(content), in_float=group, notes=(note,))
+            group = self._closest(quantizer, found, kept, self._times(reference), relative)
+            if group is not None:
+                content = quantizer.finished(quantizer.write(but=kept, weights_only=group))
+                yield Variant(name=name, content=content, in_float=group, notes=(note,))
+
+    def _closest(
+        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], times: FileTimes, relative: dict[Group, float]
+    ) -> Group | None:
+        """Return the nodes in float; ``relative`` are times of files as multiples of all-int8's, with those found."""
+
+        def write(group: Group) -> bytes:
+            return quantizer.write(but=kept, weights_only=group)
+
+        at_first = times.anew(self._placed(write(()))).high
+        timed = {group: at_first * ratio for group, ratio in relative.items()}
+        group = closest(
+            found.gain,
+            self._seconds(quantizer, quantizer.write()),
+            time_of=lambda each: times.seems(self._placed(write(each))),
+            screen=lambda each: self._typical_damage_of(quantizer.finished(write(each))),
+            holds_time=lambda each: times.is_within(self._placed(write(each)), 1.0),
+            progress=self._steps.progress,
+            has_time=lambda: self._steps.left() > 0,
+            timed=timed,
+        )
+        relative.update({each: ratio / at_first for each, ratio in timed.items()})
+        return group
 
     def _times(self, reference: bytes) -> FileTimes:
         """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""
@@ -326,9 +334,8 @@ class Int8Search:
             time_of=lambda content: times.seems(self._placed(content)) / most_time,
             is_enough=is_enough,
             holds_time=lambda content: times.is_within(self._placed(content), most_time),
-            uses_time=not self._by_answers,
             progress=self._steps.progress,
-            seconds=max(self._steps.left(_SEARCH_SHARE), _LEAST_SECONDS),
+            seconds=_SECONDS,
         )
         return replace(found, content=quantizer.finished(found.content))
 
@@ -353,7 +360,7 @@ class Int8Search:
     def _screen(self) -> Judge:
         """What judges on a few images of all."""
         few = half_of_each(self._others, self._fitted, self._amounts.screening)
-        return _judge_of(self._evaluator, in_calls_of(self._network, [few]), self._network)
+        return _judge_of(self._evaluator, torch.split(few, len(self._others[0])), self._network)
 
     def _typical_damage_of(self, content: bytes) -> float:
         return self._screen.judged(self._runtime.open(content)).typical_damage
@@ -377,7 +384,7 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime
     """
     content = evaluator.original_file(runtime)
     network = runtime.open(content)
-    fitted, others = (in_calls_of(network, each) for each in fitted_and_others(evaluator))
+    fitted, others = (in_calls_of(network, evaluator, each) for each in fitted_and_others(evaluator))
     judge = _judge_of(evaluator, others, network)
     return list(
         runtime.roundings(

@@ -70,6 +70,7 @@ class Judge:
         reference: the network that others are compared with; it runs here, and not again.
         num_outputs: numbers that the task reads for each image.
         metrics: all that can be measured, unless some are named.
+        threshold: of the reference's scores, for tasks that have one; None for the usual one.
         progress: is told how many images are done before each batch.
     """
 
@@ -81,13 +82,14 @@ class Judge:
         *,
         num_outputs: int,
         metrics: Sequence[str] = (),
+        threshold: float | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.task, self.images = task, images
         self.metrics = tuple(metrics) or task.metrics(has_labels=images.labels is not None, num_outputs=num_outputs)
         self._progress = progress or Progress()
         self._prediction_bytes = prediction_bytes(images.count)
-        outputs = self._run(reference, 0, images.count)
+        outputs = self._at(self._run(reference, 0, images.count), threshold)
         self.baseline = BaselineOutputs(outputs, images.labels, self.metrics)
 
     @property
@@ -95,10 +97,16 @@ class Judge:
         """The metric that tells most without labels."""
         return divergence_among(self.metrics) or self.metrics[0]
 
-    def judged(self, network: Network, start: int = 0, stop: int | None = None) -> Judgement:
-        """Run ``network`` on the images from ``start`` to ``stop``, by default all."""
+    def judged(
+        self, network: Network, start: int = 0, stop: int | None = None, *, threshold: float | None = None
+    ) -> Judgement:
+        """Run ``network`` on the images from ``start`` to ``stop``, by default all; ``threshold`` is of its scores."""
         end = self.images.count if stop is None else stop
-        return Judgement(judge=self, outputs=self._run(network, start, end), start=start, stop=end)
+        outputs = self._at(self._run(network, start, end), threshold)
+        return Judgement(judge=self, outputs=outputs, start=start, stop=end)
+
+    def _at(self, outputs: Predictions, threshold: float | None) -> Predictions:
+        return outputs if threshold is None else self.task.at_threshold(outputs, threshold)
 
     @property
     def original(self) -> Judgement:

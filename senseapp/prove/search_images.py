@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from senseapp.data.images import ImageSet
 from senseapp.networks.network import in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.runtimes.base import RuntimeNetwork
@@ -41,7 +42,7 @@ class Amounts:
     @classmethod
     def of(cls, network: RuntimeNetwork, evaluator: ScheduleEvaluator) -> Amounts:
         """Return amounts for a float file, by the quickest of a few calls on one image."""
-        (image,) = in_calls_of(network, [evaluator.dense.arranged(evaluator.images.curves, 0, 1)[0].cpu()])[:1]
+        image = in_calls_of(network, evaluator, evaluator.images.curves.subset([0]))[0]
         spent = []
         for _ in range(_CALLS):
             started = time.perf_counter()
@@ -65,21 +66,20 @@ class Amounts:
 
 def fitted_and_others(
     evaluator: ScheduleEvaluator, *, fitted: int = _FITTED_IMAGES, judging: int = _JUDGING_IMAGES
-) -> tuple[list[Tensor], ...]:
-    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
+) -> tuple[ImageSet, ImageSet]:
+    """Return images of the curves: those that ranges and weights are fitted to, and those that judge."""
     curves = evaluator.images.curves
     generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
     order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
     judging = min(len(curves) // 2, judging) if len(curves) >= 2 * _LEAST_IMAGES else 0
     fitting = curves.subset(order[judging:][:fitted])
-    others = curves.subset(order[:judging]) if judging else fitting
-    arranged = (evaluator.dense.arranged(images, 0, len(images)) for images in (fitting, others))
-    return tuple([batch.cpu() for batch in batches] for batches in arranged)  # runtimes run there
+    return fitting, curves.subset(order[:judging]) if judging else fitting
 
 
-def in_calls_of(network: RuntimeNetwork, batches: Sequence[Tensor]) -> list[Tensor]:
-    """Return the images of batches in batches that the network runs at once."""
-    return [part for batch in batches for part in in_calls(network, batch)]
+def in_calls_of(network: RuntimeNetwork, evaluator: ScheduleEvaluator, images: ImageSet) -> list[Tensor]:
+    """Return images in batches that the network runs at once."""
+    batches = evaluator.dense.arranged(images, 0, len(images))
+    return [part for batch in batches for part in in_calls(network, batch.cpu())]  # runtimes run there
 
 
 def half_of_each(first: Sequence[Tensor], second: Sequence[Tensor], count: int) -> Tensor:

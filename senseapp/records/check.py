@@ -160,6 +160,12 @@ class PartedTensor:
     other: str = ""
     node: str = ""
 
+    @property
+    def shown(self) -> str:
+        """Its name with what computes it: ``“boxes” (Concat “/head/Concat”)``."""
+        node = f" “{self.node}”" if self.node and self.node != self.name else ""
+        return f"“{self.name}” ({self.operator}{node})"
+
 
 APART, SHARP = 0.1, 4.0
 """Difference from which two tensors are apart, and the factor over all before that makes it a sudden one."""
@@ -204,25 +210,25 @@ class Parting:
             return f"No {what} of {len(self.tensors)} differs by as much as {percent(_ALIKE)}."
         if first is None:
             return (
-                f"No {what} of {len(self.tensors)} differs by more than {percent(largest.difference)} "
-                f"(“{largest.name}”, {largest.operator})."
+                f"No {what} of {len(self.tensors)} differs by more than {percent(largest.difference)}, "
+                f"at {largest.shown}."
             )
         place = self.tensors.index(first)
         before = max((each.difference for each in self.tensors[:place]), default=0.0)
-        named = f"{what} “{first.name}” ({first.operator})"
         if place == 0:
             return (
-                f"They differ from the first {what} on, “{first.name}” ({first.operator}), by "
+                f"They differ from the first {what} on, {first.shown}, by "
                 f"{percent(first.difference)} there and at most {percent(largest.difference)} anywhere."
             )
         if first.difference >= SHARP * max(before, _ALIKE):
             last = self.tensors[place - 1]
             return (
-                f"They part at {named}: {percent(first.difference)}, after "
+                f"They part at {what} {first.shown}: {percent(first.difference)}, after "
                 f"{f'at most {percent(before)}' if before else 'no difference'} in the {place} before it, the last of "
                 f"them “{last.name}”."
             )
-        return f"Differences grow gradually: the first above {percent(APART)} is {named}, {percent(first.difference)}."
+        above = f"{what} {first.shown}, {percent(first.difference)}"
+        return f"Differences grow gradually: the first above {percent(APART)} is {above}."
 
 
 def percent(share: float) -> str:

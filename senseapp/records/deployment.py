@@ -225,12 +225,26 @@ class RuntimeFigures:
         seconds: of one call.
         time_ratio: to the original, call by call.
         file_bytes: of the file.
+        score_threshold: from which answers count, chosen for this file; None for tasks without, and in records of
+            earlier versions.
     """
 
     changes: tuple[MetricChange, ...]
     seconds: Median
     time_ratio: Median
     file_bytes: int
+    score_threshold: float | None = None
+
+
+def thresholds_text(figures: Mapping[str, RuntimeFigures]) -> str:
+    """Return the thresholds of scores of the file and of the original in a sentence; empty where there are none."""
+    file, original = (figures[name].score_threshold for name in ("file", "original"))
+    if file is None or original is None:
+        return ""
+    return (
+        f"Detections count from a score of {file:.3f} on in the file, and of {original:.3f} in the original: the best "
+        "F1 on the calibration images."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,9 +360,10 @@ class Deployment:
         return self.runtime.own_title(self.own_setting)
 
     def readme(self, name: str) -> str:
-        """Return how the file called ``name`` is loaded, given a picture, and run, in three lines."""
+        """Return how the file called ``name`` is loaded, given a picture, run, and its scores are read, a line each."""
         loading = self.runtime.loading.replace("{name}", name)
-        return f"Load: {loading}\nPrepare: {self.preparation}\nRun: {self.runtime.running}\n"
+        lines = [f"Load: {loading}", f"Prepare: {self.preparation}", f"Run: {self.runtime.running}"]
+        return "\n".join((*lines, *filter(None, [thresholds_text(self.figures)]), ""))
 
 
 register(Deployment)

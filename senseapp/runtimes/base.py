@@ -120,8 +120,18 @@ class Runtime(ABC):
         """Check a file that is delivered, and return the version of its format; 0 where it has none."""
         return 0
 
-    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
-        """Return a file with what a program needs to run it on pictures, where its format holds that."""
+    def described(
+        self,
+        content: bytes,
+        *,
+        preprocessing: Preprocessing | None,
+        class_names: Sequence[str],
+        thresholds: tuple[float, float] | None = None,
+    ) -> bytes:
+        """Return a file with what a program needs to run it on pictures, where its format holds that.
+
+        ``thresholds`` are those of the scores of the file and of the original.
+        """
         return content
 
     def class_names(self, content: bytes) -> tuple[str, ...]:

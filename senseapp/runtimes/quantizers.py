@@ -19,15 +19,11 @@ class Int8Node:
 
     Attributes:
         name: of the node.
-        elementwise: whether it adds or multiplies tensors, without weights.
         has_weights: whether it multiplies with weights.
-        readers: the nodes in int8 that read what it computes, with which it shares a border.
     """
 
     name: str
-    elementwise: bool = False
     has_weights: bool = False
-    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,8 +103,6 @@ def least_damage(damages: Mapping[str, float], times: NodeTimes, most_seconds: f
 
     None where no choice is predicted to take at most ``most_seconds``, or the solver finds none in time.
     """
-    if times(damages) <= most_seconds:
-        return tuple(damages)
     return _solved(damages, times, most_seconds)
 
 

@@ -108,6 +108,7 @@ class Task(ABC):
         extra_metrics: registered with the task; any other metric that names it belongs to it too.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
         several_labels: whether several labels may be true of one image.
+        has_score_threshold: whether answers are those with a score from a threshold on, which each file has of its own.
         one_tensor: whether :meth:`predictions` are one tensor, which metrics of any task can compare.
         annotations: how annotations lie beside pictures and what they mean; None where pictures have labels.
         not_compared: why answers of two files are not compared picture by picture; empty where they are.
@@ -126,6 +127,7 @@ class Task(ABC):
     extra_metrics: tuple[Metric, ...] = ()
     prepared_by_answers: bool = False
     several_labels: bool = False
+    has_score_threshold: bool = False
     one_tensor: bool = True
     annotations: AnnotationReader | None = None
     not_compared: str = ""
@@ -157,6 +159,17 @@ class Task(ABC):
     def baseline_note(self, predictions: Predictions) -> str:
         """Return one sentence where the uncompressed model says nothing that could be lost; else empty."""
         return ""
+
+    def score_threshold(self, predictions: Predictions, targets: Any, original: Predictions | None = None) -> float:
+        """Return the score from which the answers in ``predictions`` are most like ``targets``.
+
+        Without targets they are compared with those of the ``original`` network; for itself it is the usual threshold.
+        """
+        raise NotImplementedError
+
+    def at_threshold(self, predictions: Predictions, threshold: float) -> Predictions:
+        """Return predictions whose answers are those with a score of at least ``threshold``."""
+        raise NotImplementedError
 
     def readers(
         self, model_output: object, size: tuple[int, int], num_classes: int = 0, *, every: bool = False

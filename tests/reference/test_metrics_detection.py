@@ -14,8 +14,11 @@ from pycocotools.cocoeval import COCOeval
 
 from senseapp.metrics.detection import MAP, METRICS_BY_SIZE, OBJECTS, object_counts
 from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
+from senseapp.metrics.detection.detections import best_threshold
 from senseapp.metrics.detection.matching import Objects, match_image, packed, unpacked
+from senseapp.metrics.detection.rules import LEAST_SCORE, SURE_SCORE
 from senseapp.metrics.predictions import Columns
+from senseapp.tasks.detection import DETECTION
 from tests.cases import first_of
 
 IMAGES, CLASSES = 30, 4
@@ -47,8 +50,8 @@ def set_of_images(seed: int) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
     return detections, targets
 
 
-def coco_stats(detections: list[np.ndarray], targets: list[dict[str, Any]]) -> np.ndarray:
-    """Return what pycocotools says: mAP, mAP@.5, mAP@.75, small, medium, large, ..."""
+def coco_evaluated(detections: list[np.ndarray], targets: list[dict[str, Any]]) -> COCOeval:
+    """Return pycocotools' matches."""
     truth = COCO()
     annotations = [
         {
@@ -83,9 +86,60 @@ def coco_stats(detections: list[np.ndarray], targets: list[dict[str, Any]]) -> n
         truth.createIndex()
         evaluated = COCOeval(truth, truth.loadRes(rows), "bbox")
         evaluated.evaluate()
+    return evaluated
+
+
+def coco_stats(detections: list[np.ndarray], targets: list[dict[str, Any]]) -> np.ndarray:
+    """Return what pycocotools says: mAP, mAP@.5, mAP@.75, small, medium, large, ..."""
+    evaluated = coco_evaluated(detections, targets)
+    with contextlib.redirect_stdout(io.StringIO()):
         evaluated.accumulate()
         evaluated.summarize()
     return np.asarray(evaluated.stats)
+
+
+def coco_f1(detections: list[np.ndarray], targets: list[dict[str, Any]], threshold: float) -> float:
+    """Return F1 at half an overlap of the detections from a score on, all others left out before they are matched."""
+    sure = [each[each[:, 0] >= threshold] for each in detections]
+    of_all = [each for each in coco_evaluated(sure, targets).evalImgs if each and each["aRng"] == [0, 1e10]]
+    right = sum(int(((each["dtMatches"][0] > 0) & ~each["dtIgnore"][0]).sum()) for each in of_all)
+    found = sum(int((~each["dtIgnore"][0]).sum()) for each in of_all)
+    there = sum(int((each["gtIgnore"] == 0).sum()) for each in of_all)
+    return 2 * right / max(1, found + there)
+
+
+@pytest.mark.parametrize("seed", first_of(range(6), 2))
+def test_no_other_threshold_has_a_better_f1(seed: int) -> None:
+    detections, targets = set_of_images(seed)
+    detections = [each[each[:, 0] > LEAST_SCORE] for each in detections]
+    objects = [Objects.of(each["boxes"], each["labels"], each["crowd"]) for each in targets]
+    chosen = best_threshold(zip(detections, objects, strict=True))
+    scores = np.unique(np.concatenate(detections)[:, 0])
+    best = max(coco_f1(detections, targets, score) for score in scores[:: max(1, len(scores) // 40)])
+    assert coco_f1(detections, targets, chosen) >= best
+    assert not np.isclose(scores, chosen).any()
+
+
+def test_a_threshold_needs_an_object_that_is_found() -> None:
+    nothing = Objects.of(np.zeros((0, 4)), np.zeros(0))
+    assert best_threshold([]) == SURE_SCORE
+    assert best_threshold([(np.array([[0.9, 1, 0, 0, 9, 9]]), nothing), (np.zeros((0, 6)), nothing)]) == SURE_SCORE
+
+
+def test_objects_count_from_the_threshold_of_each_network() -> None:
+    """All scores of a copy are a third: it keeps every object only by a threshold of its own."""
+    detections, _ = set_of_images(2)
+    apart = [each[:1] for each in detections]
+    paler = [each * np.array([1 / 3, 1, 1, 1, 1, 1]) for each in apart]
+    before, after = columns(apart), columns(paler)
+    expected = sum(int((each[:, 0] >= 0.45).sum()) for each in apart)
+    there, found, same = object_counts(OBJECTS.moments(DETECTION.at_threshold(before, 0.45), after, None))
+    assert (there, found, same) == (expected, sum(int((each[:, 0] >= 0.3).sum()) for each in paler), found)
+    own = DETECTION.at_threshold(after, 0.15)
+    assert object_counts(OBJECTS.moments(DETECTION.at_threshold(before, 0.45), own, None)) == (expected,) * 3
+    chosen = DETECTION.score_threshold(after, None, DETECTION.at_threshold(before, 0.45))
+    scores = np.concatenate(apart)[:, 0]
+    assert max(scores[scores < 0.45]) < 3 * chosen < min(scores[scores >= 0.45])
 
 
 @pytest.mark.parametrize("seed", first_of(range(6), 2))

@@ -102,6 +102,23 @@ def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file, r
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3, stride=8), nn.Flatten(2)).eval()
+    content = onnx_model(network, torch.zeros(1, 3, 24, 24))
+    described = with_metadata(content, preprocessing=PREPARATION, class_names=("cat",), thresholds=(0.25, 0.4375))
+    again = with_metadata(described, preprocessing=None, class_names=(), thresholds=(0.125, 0.4375))
+    onnx.checker.check_model(onnx.load_from_string(again))
+    (tmp_path / "model.onnx").write_bytes(again)
+    a_picture(40, 30).save(tmp_path / "picture.png")
+    found = onnxruntime.InferenceSession(again).get_modelmeta().custom_metadata_map
+    assert found["senseapp.score_threshold"] == "0.125"
+    assert found["senseapp.original_score_threshold"] == "0.4375"
+    assert json.loads(found["senseapp.classes"]) == ["cat"]
+    with pytest.raises(SystemExit, match=r"from a score of 0\.125 on, those of the original from 0\.4375"):
+        predict(str(tmp_path / "model.onnx"), str(tmp_path / "picture.png"), runtime)
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_the_notebook_is_one_that_jupyter_opens(runtime) -> None:
     notebook = json.loads(kit_files("model.onnx", runtime=runtime)["predict.ipynb"])
     assert f"install --quiet {runtime} " in notebook["cells"][1]["source"]

@@ -17,11 +17,13 @@ from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from senseapp.cli.main import main
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidSpec
+from senseapp.records.check import CheckSpec
 from senseapp.records.quantized_nodes import QuantizedNodesReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.base import runtime_named
 from tests.onnx_files import exported
 from tests.pictures import png, write_folder
+from tests.shapes_detector import DecodedDetector, inputs, picture_files
 from tests.small_models import small_network
 
 
@@ -149,3 +151,52 @@ def test_the_command_prints_the_verdict_and_writes_the_nodes(
     assert json.loads(written)
     assert main(["blame", files[0], str(tmp_path / "none.onnx"), *arguments]) == 2
     assert main(["blame", files[0], files[0], *arguments]) == 2
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a detector of one output, boxes in pixels and scores, and its pictures."""
+    folder = tmp_path_factory.mktemp("detector")
+    for name, rows in (("columns", False), ("rows", True)):
+        (folder / f"{name}.onnx").write_bytes(exported(DecodedDetector(8, rows=rows, extra=True), side=512))
+    return write_folder(folder / "pictures", picture_files(12)).parent
+
+
+def joined_in_int8(file: Path, kinds: set[str]) -> tuple[bytes, str]:
+    """Return the file with the last Concat, and what follows it of these kinds, in int8; and the name of that node."""
+    nodes = onnx.load(file).graph.node
+    place = max(place for place, node in enumerate(nodes) if node.op_type == "Concat")
+    images = torch.nn.functional.interpolate(inputs(range(8))[0] * 0.25 + 0.5, scale_factor=8)
+    quantize_static(
+        file,
+        file.with_suffix(".int8.onnx"),
+        Calibration(images),
+        nodes_to_quantize=[node.name for node in nodes[place:] if node.op_type in kinds],
+    )
+    return file.with_suffix(".int8.onnx").read_bytes(), nodes[place].name
+
+
+@pytest.mark.parametrize(("form", "kinds"), [("columns", {"Concat"}), ("rows", {"Concat", "Transpose"})])
+def test_the_node_that_joins_boxes_and_scores_is_named(detector: Path, form: str, kinds: set[str]) -> None:
+    from senseapp.prove.check.check import check_files
+    from senseapp.prove.quantized_nodes import blame_nodes
+
+    file = detector / f"{form}.onnx"
+    _, name = joined_in_int8(file, kinds)
+    reference, candidate = (
+        ModelSpec(library="onnx", checkpoint=str(path), task="detection")
+        for path in (file, file.with_suffix(".int8.onnx"))
+    )
+    data = DataSpec(kind="folder", path=str(detector / "pictures"), mean=(0.0,) * 3, std=(1.0,) * 3)
+    spec = RunSpec(model=reference, data=data, sensitivity=SensitivitySpec(num_samples=8))
+    report = blame_nodes(spec, file.with_suffix(".int8.onnx"))
+    assert report.ranked[0].name == name
+    assert report.recovered(report.ranked[0]) == pytest.approx(report.whole, rel=1e-3)
+    assert report.rest < 1e-6 * report.whole
+    assert name in report.verdict
+    checked = check_files(CheckSpec(reference=reference, candidate=candidate, data=data))
+    assert not checked.holds
+    assert checked.parting is not None
+    assert checked.parting.first is not None
+    assert checked.parting.first.node == name
+    assert f"(Concat “{name}”)" in checked.parting.sentence

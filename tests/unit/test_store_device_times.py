@@ -101,6 +101,59 @@ def test_layers_called_by_digits_are_matched_by_paths_only() -> None:
     assert milliseconds(found) == {"0": 1.0, "1": 3.0}
 
 
+_TO_PW = "/blocks/blocks.0/blocks.0.pw/Conv + PWN(/act/Relu)"
+SPANS = {
+    "to the last": ("{ForeignNode[/blocks/blocks.0.dw/Conv.../head/Gemm]}", ["blocks.0.dw", "blocks.0.pw", "head"]),
+    "of modules": ("{ForeignNode[/stem/Sub.../blocks/blocks.0/Add]}", ["stem.conv", "blocks.0.dw", "blocks.0.pw"]),
+    "of layers and more": (
+        f"{{ForeignNode[stem.conv.weight + (Unnamed Layer* 4) [Shuffle]...{_TO_PW}]}}",
+        ["stem.conv", "blocks.0.dw", "blocks.0.pw"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SPANS)
+def test_a_row_from_one_layer_to_another_is_shared_by_all_between(case: str) -> None:
+    name, layers = SPANS[case]
+    found = of_rows((name, "", 12.0))
+    macs = {layer.name: layer.macs for layer in PROFILE.layers}
+    total = sum(macs[layer] for layer in layers)
+    assert milliseconds(found) == pytest.approx({layer: 12 * macs[layer] / total for layer in layers})
+    assert any(note.startswith("1 row of r.json are of several layers, and shared out") for note in found.notes)
+    assert found.other_seconds == 0
+
+
+def test_a_span_leaves_out_layers_with_rows_of_their_own() -> None:
+    found = of_rows(("{ForeignNode[/stem/stem.conv/Conv.../head/Gemm]}", "", 6.0), ("blocks.0.dw", "", 1.0))
+    macs = {layer.name: layer.macs for layer in PROFILE.layers if layer.name != "blocks.0.dw"}
+    expected = {name: 6 * count / sum(macs.values()) for name, count in macs.items()} | {"blocks.0.dw": 1.0}
+    assert milliseconds(found) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["{ForeignNode[(Unnamed Layer* 2) [Shuffle].../head/Gemm]}", "{ForeignNode[a...b]}"])
+def test_a_span_of_unknown_ends_is_of_no_layer(name: str) -> None:
+    found = of_rows((name, "", 6.0), ("blocks.0.dw", "", 1.0))
+    assert milliseconds(found) == {"blocks.0.dw": 1.0}
+    assert found.unmatched == (name,)
+    assert 1000 * found.other_seconds == pytest.approx(6.0)
+    assert any("3 layers without a time in r.json: stem.conv, blocks.0.pw, head" in note for note in found.notes)
+
+
+def test_other_names_of_tensorrt() -> None:
+    found = of_rows(
+        ("/stem/stem.conv/Conv + PWN(PWN(/stem/act/Sigmoid), /stem/act/Mul)", "", 2.0),
+        ("[PWN(/blocks/blocks.0/blocks.0.dw/Relu, /blocks/blocks.0/blocks.0.pw/Relu)]", "", 3.0),
+        ("Reformatting CopyNode for Input Tensor 0 to /head/Gemm", "", 5.0),
+        ("/head/Gemm", "", 1.0),
+    )
+    macs = {layer.name: layer.macs for layer in PROFILE.layers}
+    pair = macs["blocks.0.dw"] + macs["blocks.0.pw"]
+    assert milliseconds(found) == pytest.approx(
+        {"stem.conv": 2.0, "head": 1.0} | {name: 3 * macs[name] / pair for name in ("blocks.0.dw", "blocks.0.pw")}
+    )
+    assert found.unmatched == ("Reformatting CopyNode for Input Tensor 0 to /head/Gemm",)
+
+
 def test_rows_without_names_are_assigned_in_order_and_a_note_says_so() -> None:
     found = of_rows(*NAMELESS[:3], ("pool", "Pool", 9.0), NAMELESS[3])
     assert milliseconds(found) == pytest.approx({"stem.conv": 1.0, "blocks.0.dw": 2.0, "blocks.0.pw": 3.0, "head": 4.0})

@@ -8,14 +8,14 @@ the boxes of each image before non-maximum suppression.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
-from senseapp.metrics.detection.rules import AREAS, LEAST_SCORE, SURE_SCORE, THRESHOLDS
+from senseapp.metrics.detection.rules import AREAS, FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import Record, RecordMetric, sides_of
 from senseapp.metrics.rows import unbounded
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from senseapp.metrics.predictions import Predictions
 
 TASK = "detection"
-FOUND = 0.5  # overlap from which an object counts as found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +67,12 @@ class DetectionRecordMetric(RecordMetric):
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return the record of one image."""
 
+    def own_record(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Record:
+        """Return the record of one image against the objects that the original model is sure of."""
+        from senseapp.metrics.detection.detections import detections_of, objects_of
+
+        return self.image_record(detections_of(after["candidates"]), objects_of(detections_of(before["candidates"])))
+
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
         """Return the record of one image against its annotated objects."""
         from senseapp.metrics.detection.detections import detections_of
@@ -86,18 +91,11 @@ class DetectionRecordMetric(RecordMetric):
         """Return the number of images and the records of each, before and after."""
         if self.needs_labels:
             return super().moments(baseline_output, output, targets)
-        from senseapp.metrics.detection.detections import detections_of, objects_of
-
         self.check(baseline_output, output, None)
         found = [float(len(output))]
-        for index in range(len(output)):
-            before, after = (
-                detections_of(each.parts["candidates"][index])  # type: ignore[union-attr]
-                for each in (baseline_output, output)
-            )
-            objects = objects_of(before)
-            for detections in (before, after):
-                record = self.image_record(detections, objects)
+        for before, after in zip(baseline_output, output, strict=True):
+            for each in (before, after):
+                record = self.own_record(before, each)
                 found += [float(len(record)), *map(float, record)]
         return tuple(found)
 
@@ -178,15 +176,23 @@ class ClassPrecision:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectsKept(DetectionRecordMetric):
-    """F1 of the sure detections against those of the original model, at half an overlap and the same class."""
+    """F1 of the sure detections against those of the original model, at half an overlap and the same class.
+
+    Sure are scores from 0.3 on, or from that on which a file has of its own.
+    """
+
+    def own_record(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Record:
+        """Return the record of the sure detections of both."""
+        from senseapp.metrics.detection.detections import objects_of, sure_detections
+
+        return self.image_record(sure_detections(after), objects_of(sure_detections(before), 0.0))
 
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return how many objects there are, how many are found, and how many of these are the same."""
         from senseapp.metrics.detection.matching import match_image
 
-        sure = detections[detections[:, 0] >= SURE_SCORE]
-        matched = sum(int(each.right.sum()) for each in match_image(sure, objects, thresholds=(FOUND,)))
-        return (float(len(objects.labels)), float(len(sure)), float(matched))
+        matched = sum(int(each.right.sum()) for each in match_image(detections, objects, thresholds=(FOUND,)))
+        return (float(len(objects.labels)), float(len(detections)), float(matched))
 
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
         """Return F1 for each row of ``counts``; 1 where neither model finds anything."""
@@ -221,7 +227,7 @@ def objects_text(change: MetricChange) -> str:
     """Return what became of the objects that the original model is sure of: ``of 412 objects, 9 are lost or moved``."""
     there, found, same = object_counts(change.moments)
     if not there + found:
-        return f"find no object of a score of at least {SURE_SCORE:g}, as before"
+        return "find no object that they are sure of, as before"
     new = f", and {found - same:,} are new" if found > same else ""
     return f"keep {same:,} of {plural(there, 'object')} ({there - same:,} lost or moved{new})"
 
@@ -255,8 +261,8 @@ OBJECTS = ObjectsKept(
     task=TASK,
     label="Objects as before (F1)",
     change_title="Objects lost, moved or new",
-    help=f"F1 of the boxes with a score of at least {SURE_SCORE:g} against those of the original model: same class, "
-    f"and an overlap (IoU) of at least {FOUND:g}. Needs no labels.",
+    help=f"F1 of the boxes with a score of at least {SURE_SCORE:g}, or a file's own threshold, against those of the "
+    f"original model: same class, and an overlap (IoU) of at least {FOUND:g}. Needs no labels.",
     value_unit="%",
     change_unit="points",
     notable=0.01,

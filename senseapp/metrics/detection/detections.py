@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from senseapp.metrics.detection.matching import Floats, Objects
+from senseapp.metrics.detection.matching import Floats, Objects, match_image
 from senseapp.metrics.detection.rows import BOX, RowKind, blocks, class_scores, scores
-from senseapp.metrics.detection.rules import LEAST_SCORE, MOST_DETECTIONS, SAME_BOX, SURE_SCORE
+from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, MOST_DETECTIONS, SAME_BOX, SURE_SCORE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,3 +66,27 @@ def objects_of(detections: Floats, least_score: float = SURE_SCORE) -> Objects:
     """Return the sure detections of one image as objects to be found."""
     sure = detections[detections[:, 0] >= least_score]
     return Objects.of(sure[:, 2:], sure[:, 1].astype(np.int64))
+
+
+def sure_detections(predictions: Mapping[str, Any]) -> Floats:
+    """Return the detections of one image with a sure score: from :data:`SURE_SCORE` on, or the network's own."""
+    return detections_of(predictions["candidates"], float(predictions.get("sure_score", SURE_SCORE)))
+
+
+def best_threshold(images: Iterable[tuple[Floats, Objects]]) -> float:
+    """Return the score from which detections have the best F1 against objects; the usual one where none is found.
+
+    It is midway between two scores. Detections are matched in the order of their scores, so that one match tells F1
+    for every threshold.
+    """
+    matched = [each for found, objects in images for each in match_image(found, objects, thresholds=(FOUND,))]
+    counted = [~each.ignored[0] for each in matched]
+    sure = np.concatenate([np.zeros(0), *(each.scores[kept] for each, kept in zip(matched, counted, strict=True))])
+    right = np.concatenate([np.zeros(0), *(each.right[0][kept] for each, kept in zip(matched, counted, strict=True))])
+    order = np.argsort(-sure, kind="stable")
+    sure, hits = np.append(sure[order], LEAST_SCORE), np.cumsum(right[order])
+    if not hits.any():
+        return SURE_SCORE
+    f1 = 2 * hits / (np.arange(1, len(hits) + 1) + sum(each.num_objects for each in matched))
+    best = int(np.where(sure[:-1] > sure[1:], f1, 0.0).argmax())
+    return float(sure[best] + sure[best + 1]) / 2

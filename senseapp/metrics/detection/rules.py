@@ -19,5 +19,7 @@ LEAST_SCORE = 0.02
 """Of a detection that average precision counts."""
 SURE_SCORE = 0.3
 """Of a detection that is shown, and that counts as an object of the original model."""
+FOUND = 0.5
+"""Overlap, as IoU, from which an object counts as found."""
 SAME_BOX = 0.5
 """Overlap, as IoU, above which non-maximum suppression keeps the higher score of two boxes of one class."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, StringStringEntryProto, TensorProto, numpy_helper
 
 from senseapp.core.texts import first_names, plural
 from senseapp.networks.onnx.read import tensor_in
@@ -19,6 +19,7 @@ from senseapp.networks.onnx.wire import (
     INITIALIZERS,
     INPUTS,
     INPUTS_OF_GRAPH,
+    METADATA,
     NODES,
     OUTPUTS,
     replaced,
@@ -58,6 +59,7 @@ class OnnxDifference:
         rewired_nodes: nodes that read or make values of other names.
         regrouped_nodes: convolutions with another number of groups.
         declared: names of values that are declared with other shapes, or no longer.
+        metadata: keys of entries with other values.
         otherwise_identical: whether all other bytes are the same, in the same order.
     """
 
@@ -69,6 +71,7 @@ class OnnxDifference:
     rewired_nodes: tuple[str, ...] = ()
     regrouped_nodes: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
     otherwise_identical: bool = True
 
     @property
@@ -123,6 +126,8 @@ class OnnxDifference:
             )
         if self.declared:
             found.append(f"{plural(len(self.declared), 'declared shape')} corrected or left out.")
+        if self.metadata:
+            found.append(f"{plural(len(self.metadata), 'entry', 'entries')} of metadata ({_named(self.metadata)}).")
         return found
 
 
@@ -143,8 +148,9 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         name for name in old.declared.keys() | new.declared.keys() if old.declared.get(name) != new.declared.get(name)
     }
     changed = {each.name for each in tensors} | (old.tensors.keys() ^ new.tensors.keys())
-    touched = _Touched(tensors=changed, nodes={*rewired, *removed, *regrouped}, declared=declared)
-    touched_after = _Touched(tensors=changed, nodes={*rewired.values(), *added, *regrouped}, declared=declared)
+    metadata = {key for key, _ in old.metadata.items() ^ new.metadata.items()}
+    touched = _Touched(tensors=changed, nodes={*rewired, *removed, *regrouped}, declared=declared, metadata=metadata)
+    touched_after = replace(touched, nodes={*rewired.values(), *added, *regrouped})
     return OnnxDifference(
         tensors=tuple(sorted(tensors, key=lambda each: order[each.name])),
         added_tensors=tuple(name for name in new.tensors if name not in old.tensors),
@@ -154,6 +160,7 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         rewired_nodes=tuple(key for key in old.nodes if key in rewired),
         regrouped_nodes=tuple(key for key in old.nodes if key in regrouped),
         declared=tuple(sorted(declared)),
+        metadata=tuple(sorted(metadata)),
         otherwise_identical=touched.rest(before) == touched_after.rest(after),
     )
 
@@ -165,13 +172,15 @@ class _ChangedParts:
     tensors: Mapping[str, TensorProto]
     nodes: Mapping[str, bytes]
     declared: Mapping[str, bytes]
+    metadata: Mapping[str, str]
 
     @classmethod
     def of(cls, content: bytes) -> _ChangedParts:
         tensors: dict[str, TensorProto] = {}
         nodes: dict[str, bytes] = {}
         declared: dict[str, bytes] = {}
-        graph = onnx.load_from_string(content).graph
+        model = onnx.load_from_string(content)
+        graph = model.graph
         tensors.update({each.name: each for each in graph.initializer})
         for node in graph.node:
             constant = tensor_in(node)
@@ -181,7 +190,8 @@ class _ChangedParts:
                 nodes[_key(node)] = node.SerializeToString()
         declared.update({each.name: each.SerializeToString() for each in graph.value_info})
         declared.update({each.name: each.SerializeToString() for each in graph.input if each.name in tensors})
-        return cls(tensors=tensors, nodes=nodes, declared=declared)
+        metadata = {each.key: each.value for each in model.metadata_props}
+        return cls(tensors=tensors, nodes=nodes, declared=declared, metadata=metadata)
 
     def kinds(self, keys: Collection[str]) -> Counter[str]:
         return Counter(NodeProto.FromString(self.nodes[key]).op_type for key in keys)
@@ -238,6 +248,7 @@ class _Touched:
     tensors: set[str]
     nodes: set[str]
     declared: set[str]
+    metadata: set[str]
 
     def rest(self, content: bytes) -> bytes:
         """Return a file without what differs."""
@@ -247,7 +258,10 @@ class _Touched:
             DECLARED: self._declaration,
             INPUTS_OF_GRAPH: self._declaration,
         }
-        return rewritten(content, {GRAPH: lambda graph: [rewritten(graph, changes)]})
+        return rewritten(content, {GRAPH: lambda graph: [rewritten(graph, changes)], METADATA: self._entry})
+
+    def _entry(self, message: bytes) -> Sequence[bytes]:
+        return [] if StringStringEntryProto.FromString(message).key in self.metadata else [message]
 
     def _node(self, message: bytes) -> Sequence[bytes]:
         node = NodeProto.FromString(message)

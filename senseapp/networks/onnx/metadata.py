@@ -10,6 +10,8 @@ from senseapp.networks.loaded import FITS, Preprocessing
 
 CLASSES, PREPARATION = "senseapp.classes", "senseapp.preparation"
 """Keys of the entries that senseapp writes: a JSON list by output, and a JSON object of Preprocessing's fields."""
+THRESHOLD, ORIGINAL_THRESHOLD = "senseapp.score_threshold", "senseapp.original_score_threshold"
+"""Keys of the scores from which answers count, in this file and in the one that it was made of."""
 LONGEST_NAMES = 2_000_000
 """Characters of all class names together that a file carries."""
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it

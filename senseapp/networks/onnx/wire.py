@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from senseapp.core.errors import InvalidCheckpoint
 
-GRAPH, OPSETS = 7, 8  # of a model
+GRAPH, OPSETS, METADATA = 7, 8, 14  # of a model
 NODES, INITIALIZERS, INPUTS_OF_GRAPH, DECLARED = 1, 5, 11, 13  # of a graph
 INPUTS, OUTPUTS, ATTRIBUTES = 1, 2, 5  # of a node
 ATTRIBUTE_NUMBER, ATTRIBUTE_TENSOR = 3, 5  # of an attribute

@@ -22,7 +22,7 @@ from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, prep
 from senseapp.networks.onnx.preparation import usual_crop
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.check.outputs import PIXELS, ComparedFile, OutputKind, read_as
+from senseapp.prove.check.outputs import PIXELS, ComparedFile, Interpreted, OutputKind, read_as
 from senseapp.records.check import CheckedFile, file_name
 from senseapp.records.inputs import USUAL_SIZES
 from senseapp.records.spec import ModelSpec

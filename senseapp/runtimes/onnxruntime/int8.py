@@ -30,9 +30,12 @@ from senseapp.runtimes.quantizers import Int8Node, Quantizer, RoundingCause
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
-_ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _WEIGHTED = (*_BIASED, "MatMul")
+_COARSE = (
+    "In float, as one scale for all that they join would leave the smaller part fewer than 32 of its 256 steps, or as "
+    "they read such a result: {}."
+)
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -57,8 +60,8 @@ class Int8Writer(Quantizer):
     has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it, for simulation: sums of its
     products saturate on processors without VNNI. With one, the weights that it leaves out have 7 bits, and with
     ``reduce_range`` all have; ``any_order`` asks of it that its weights never saturate, in whichever order a runtime
-    multiplies. The nodes ``in_float`` stay so in every file, and :meth:`finished` ones are corrected by
-    ``correction``, if any.
+    multiplies. The nodes ``in_float`` stay so in every file, with those that int8 would destroy
+    (:attr:`.PartlyInt8.coarse`), and :meth:`finished` ones are corrected by ``correction``, if any.
 
     Raises:
         InvalidSpec: onnxruntime cannot quantize it.
@@ -113,7 +116,10 @@ class Int8Writer(Quantizer):
             biases = {
                 node: each.float_offsets.numpy() for node, each in products.items() if each.float_offsets is not None
             }
-            self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
+            parts = PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8), biases)
+            self._all, coarse = (int8, parts), [name for name in parts.coarse if name not in self.in_float]
+            if coarse:
+                self.in_float, self.notes = self.in_float.union(coarse), (*self.notes, _COARSE.format(listed(coarse)))
         int8, parts = self._all
         in_float = self.in_float.union(but)
         return parts.content(in_float, weights_only) if in_float or weights_only or self._rounding else int8
@@ -127,39 +133,16 @@ class Int8Writer(Quantizer):
         return self._finished[content]
 
     def nodes(self, content: bytes) -> list[Int8Node]:
-        """Return the nodes of a file that compute on int8 values, in order, with those that read them."""
+        """Return the nodes of a file that compute on int8 values, in order."""
         graph = onnx.load_from_string(content).graph
         names = [name for name in int8_nodes(content) if name not in self.in_float]
-        by_name, known = {node.name: node for node in graph.node}, set(names)
+        by_name = {node.name: node for node in graph.node}
         constants = {each.name for each in graph.initializer if len(each.dims) > 1}
         weights = {
             node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants
         }
-        readers: dict[str, list[str]] = {}
-        for node in graph.node:
-            for name in node.input:
-                readers.setdefault(name, []).append(node.name)
-
-        def after(node: str) -> Iterator[str]:
-            """Yield the nodes in int8 that read what ``node`` computes, across its rounding and what passes it on."""
-            tensors, seen = list(by_name[node].output), set[str]()
-            while tensors:
-                for reader in readers.get(tensors.pop(), []):
-                    if reader not in seen and reader in known:
-                        yield reader
-                    elif reader not in seen:
-                        tensors += by_name[reader].output
-                    seen.add(reader)
-
-        return [
-            Int8Node(
-                name=name,
-                elementwise=by_name[name].op_type in _ELEMENTWISE,
-                has_weights=by_name[name].op_type in _WEIGHTED and by_name[name].input[1] in weights,
-                readers=tuple(after(name)),
-            )
-            for name in names
-        ]
+        weighted = {name for name in names if by_name[name].op_type in _WEIGHTED and by_name[name].input[1] in weights}
+        return [Int8Node(name=name, has_weights=name in weighted) for name in names]
 
     def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
         """Return what speaks against one scale for a tensor; see :func:`.rounding.causes.causes`."""

@@ -147,9 +147,16 @@ class OnnxRuntime(Runtime):
         version: int = next(each.version for each in model.opset_import if not each.domain)
         return version
 
-    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
-        """Return the file with class names and preprocessing in its metadata."""
-        return with_metadata(content, preprocessing=preprocessing, class_names=class_names)
+    def described(
+        self,
+        content: bytes,
+        *,
+        preprocessing: Preprocessing | None,
+        class_names: Sequence[str],
+        thresholds: tuple[float, float] | None = None,
+    ) -> bytes:
+        """Return the file with class names, preprocessing and thresholds of scores in its metadata."""
+        return with_metadata(content, preprocessing=preprocessing, class_names=class_names, thresholds=thresholds)
 
     def class_names(self, content: bytes) -> tuple[str, ...]:
         """Return the class names in the file's metadata."""

@@ -9,9 +9,10 @@ value of the same name, and left out.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
@@ -47,7 +48,9 @@ _SCALES_AT = {  # inputs that are scale and zero point of the output
 }
 _PLAIN = frozenset({"Constant", "Shape", "Gather", "Unsqueeze", "Squeeze", "Range", "ConstantOfShape", "Size"})
 """Operators whose results are mostly sizes, not features."""
-_PASSED_ON = frozenset({"MaxPool", "Transpose", "Reshape", "Flatten", "Identity", "Relu", "Clip"})
+_ALL_MOVED = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+"""Operators that return every number that they read: where their input is apart, so is what they return."""
+_PASSED_ON = _ALL_MOVED | {"MaxPool", "Relu", "Clip"}
 """Operators whose integer results have the scale of their input."""
 _FOLDED = frozenset({"BatchNormalization", "Relu", "Clip"})
 """Operators that quantizers and simplifiers make part of the one before."""
@@ -148,6 +151,13 @@ class _ValueGraph:
             numpy_helper.to_array(self.constants[zero]) if zero in self.constants else None,
         )
 
+    def lengths(self, pair: _Pair, values: Mapping[str, Array]) -> list[int]:
+        """Return the lengths of the parts of a joined tensor; empty for others, and where one is unknown."""
+        shapes = {name: tuple(self.constants[name].dims) for name in pair.parts if name in self.constants}
+        shapes |= {name: values[name].shape for name in pair.parts if name in values}
+        known = pair.axis != 0 and shapes.keys() >= set(pair.parts)
+        return [shapes[name][pair.axis] for name in pair.parts] if known else []
+
     def products(self) -> list[tuple[tuple[str, tuple[int, ...]], NodeProto]]:
         """Return products with weights, in order, by kind and shape of the weight."""
         found = []
@@ -204,6 +214,15 @@ class _Pair:
     name: str
     operator: str
     node: str
+    parts: tuple[str, ...] = ()
+    axis: int = 0
+
+    @classmethod
+    def of(cls, ours: _Value, theirs: _Value, name: str, node: NodeProto) -> _Pair:
+        """Return the pair of what ``node`` computes; what it joins is compared part by part."""
+        parts = tuple(node.input) if node.op_type == "Concat" else ()
+        axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+        return cls(ours, theirs, name, node.op_type, node.name, parts, axis)
 
 
 def find_parting(
@@ -236,10 +255,11 @@ def find_parting(
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
-        mine = _computed(reference, [pair.ours for pair in some], images[0])
+        parts = [_Value(name) for pair in some for name in pair.parts if name in ours.maker]
+        mine = _computed(reference, [*(pair.ours for pair in some), *parts], images[0])
         other = _computed(candidate, [pair.theirs for pair in some], images[1])
         found += [
-            _parted(pair, mine[pair.ours.name], other[pair.theirs.name])
+            _parted(pair, mine[pair.ours.name], other[pair.theirs.name], ours.lengths(pair, mine))
             for pair in some
             if _is_alike(mine.get(pair.ours.name), other.get(pair.theirs.name))
         ]
@@ -249,9 +269,17 @@ def find_parting(
 
 
 def _meant_alike(found: Sequence[PartedTensor], graph: _ValueGraph) -> tuple[PartedTensor, ...]:
-    """Return tensors without those that differ although everything after them agrees again."""
-    places = {each.name: each for each in found}
-    agrees: dict[str, bool] = {}
+    """Return tensors without those that differ although everything after them agrees again.
+
+    What only moves the numbers of a tensor differs as that does: over all of a joined one, a small part counts little.
+    """
+    places, moved = {each.name: each for each in found}, list[PartedTensor]()
+    for each in found:
+        before = places.get(graph.maker[each.name].input[0]) if each.operator in _ALL_MOVED else None
+        if before is not None and before.difference > each.difference:
+            each = places[each.name] = replace(each, difference=before.difference)
+        moved.append(each)
+    found, agrees = moved, dict[str, bool]()
     for each in reversed(found):
         after = graph.next_of(each.name, places)
         agrees[each.name] = each.difference < APART / 2 or (
@@ -269,7 +297,7 @@ def _by_name(ours: _ValueGraph, theirs: _ValueGraph) -> list[_Pair]:
             end = ours.folded_end(name, theirs)
             mine, other = ours.value(end), theirs.value(theirs.folded_end(name, ours))
             if mine is not None and other is not None:
-                pairs.setdefault(end, _Pair(mine, other, end, node.op_type, node.name))
+                pairs.setdefault(end, _Pair.of(mine, other, end, node))
     return list(pairs.values())
 
 
@@ -282,7 +310,7 @@ def _in_order(ours: _ValueGraph, theirs: _ValueGraph) -> list[_Pair]:
             node, other = mine[block.a + place][1], others[block.b + place][1]
             values = ours.result(node), theirs.result(other)
             if values[0] is not None and values[1] is not None:
-                pairs.append(_Pair(values[0], values[1], node.output[0], node.op_type, node.name))
+                pairs.append(_Pair.of(values[0], values[1], node.output[0], node))
     return pairs
 
 
@@ -313,17 +341,19 @@ def _arranged(mine: Array, other: Array) -> Array | None:
     return other if other.shape[1:] == mine.shape[1:] and other.ndim == mine.ndim else None
 
 
-def _parted(pair: _Pair, mine: Array, other: Array) -> PartedTensor:
+def _parted(pair: _Pair, mine: Array, other: Array, lengths: Sequence[int]) -> PartedTensor:
     arranged = _arranged(mine, other)
     assert arranged is not None
     count = min(len(mine), len(arranged))
+    cuts = list(itertools.accumulate(lengths[:-1]))
+    sides = zip(*(np.split(each[:count], cuts, axis=pair.axis) for each in (mine, arranged)), strict=True)
     return PartedTensor(
         name=printable_text(pair.name),
         other="" if pair.theirs.name == pair.name else printable_text(pair.theirs.name),
         operator=pair.operator,
         node=pair.node,
         shape=tuple(mine.shape),
-        difference=relative_difference(mine[:count], arranged[:count]),
+        difference=max(relative_difference(*side) for side in sides),
     )
 
 

@@ -36,6 +36,13 @@ FUSED = ("Clip", "Relu")
 """What is computed with the node before it."""
 QUANTIZED = {*QDQRegistry, *QLinearOpsRegistry}
 """Kinds of nodes that onnxruntime's quantizer puts into int8."""
+MOVING = frozenset(
+    {
+        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
+        *("GatherElements", "Expand", "Tile", "Pad", "MaxPool"),
+    }
+)
+"""Operators that only move numbers: what they read and make is rounded alike."""
 _AS_GIVEN = (
     *("AveragePool", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze"),
     *("TopK", "Transpose", "Unsqueeze", "Where", *FUSED),
@@ -48,6 +55,7 @@ _UNPACKED = ".unpacked"
 _MORE_BYTES = 3  # of a weight in 32 bits, beside one in 8
 _FREE_BYTES = 0.05  # of those of all weights in 8 bits, that the smallest weights may add in 32
 _LEAST_SCALE = np.finfo(np.float32).tiny  # of a bias: products of two small scales come to 0
+_MOST_COARSER = 8.0  # steps of an input in one of the output: 32 of 256 are left to what it spans
 _ROUNDED = ("Conv", "ConvTranspose", "Gemm")
 _WEIGHTED = (*_ROUNDED, "MatMul")
 _CHANNELS = 1  # axis of the input of all three
@@ -134,6 +142,41 @@ class PartlyInt8:
         compute_in_float(graph)
         self._store_integers(graph, set(weights_only).difference(in_float, self._small))
         return bytes(model.SerializeToString())
+
+    @cached_property
+    def coarse(self) -> tuple[str, ...]:
+        """The nodes behind the last weights that are to stay in float, as int8 would destroy what they read.
+
+        Their output has one scale for parts of unlike ranges, as a ``Concat`` of boxes in pixels and scores, the sum of
+        both, or a product with a factor for each column: an input has more than ``_MOST_COARSER`` times finer steps. So
+        do the nodes that read such an output, or what only moves its numbers, which has the same scale.
+        """
+        steps = {name: self._step(pair[0]) for name, pair in self._rounded.items()}
+        found, unlike = list[str](), set[str]()
+        for node in self._tail:
+            fine = min((steps[name] for name in node.input if name in steps), default=math.inf)
+            joins = any(steps.get(name, 0.0) > _MOST_COARSER * fine for name in node.output)
+            reads = not unlike.isdisjoint(node.input)
+            if joins or reads:
+                found.append(node.name)
+            if joins or (reads and node.op_type in MOVING):
+                unlike.update(node.output)
+        return tuple(found)
+
+    def _step(self, rounding: NodeProto) -> float:
+        return float(numpy_helper.to_array(self._int8_constants[rounding.input[1]]).max())
+
+    @property
+    def _tail(self) -> list[NodeProto]:
+        """The nodes whose results are multiplied with no weights any more, in order."""
+        found, needed = list[NodeProto](), set[str]()
+        for node in reversed(self._float.node):
+            weighted = node.op_type in _WEIGHTED and node.input[1] in self._float_constants
+            if weighted or not needed.isdisjoint(node.output):
+                needed.update(node.input)
+            else:
+                found.append(node)
+        return found[::-1]
 
     @cached_property
     def _small(self) -> frozenset[str]:

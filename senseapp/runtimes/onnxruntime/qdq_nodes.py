@@ -1,8 +1,9 @@
 """A QDQ file of any quantizer, with some of its nodes back in float: what rounding them costs.
 
-A node is quantized where it reads values through DequantizeLinear. Back in float it reads its inputs as they were
-before they were rounded, and its weights from the float file that the quantized one was made of. Other readers of the
-same values keep their rounding.
+A node is quantized where it reads values through DequantizeLinear, or makes one that is rounded. Back in float it reads
+its inputs as they were before they were rounded, and its weights from the float file that the quantized one was made
+of. What it makes is no longer rounded on the way to an output of the network, across nodes that only move numbers.
+Other readers of the same values keep their rounding.
 
 Quantizers leave out a Relu or Clip whose effect rounding has anyway, within the range of its integers. It comes back
 with the value before it was rounded.
@@ -17,19 +18,13 @@ from functools import cached_property
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.runtimes.onnxruntime.partly_int8 import MOVING
 from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
 
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_KEEPS_NUMBERS = frozenset(
-    {
-        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
-        *("MaxPool", "Expand", "Tile", "Pad"),
-    }
-)
-"""Operators that only move numbers: their inputs and outputs have the same rounding, which is their neighbours'."""
 _LEFT_OUT = frozenset({"Relu", "Clip"})
 _MOST_STEPS = 1.0
 """Steps that a weight may be from its rounded form, in the median; a weight that was folded is further away."""
@@ -78,13 +73,13 @@ class QdqFile(QuantizedFile):
         self._nodes = {_label(node): node for node in self._model.graph.node if self._is_quantized(node)}
         if not self._nodes:
             raise InvalidSpec(
-                "No node of the quantized file reads its values through DequantizeLinear, so none can be put back in "
-                "float. Quantize in the QDQ format."
+                "No node of the quantized file reads or makes values that QuantizeLinear rounds. Quantize in the QDQ "
+                "format."
             )
 
     @cached_property
     def nodes(self) -> tuple[QuantizedNode, ...]:
-        """The quantized nodes that compute, in order."""
+        """The quantized nodes, in order."""
         return tuple(
             QuantizedNode(name=name, op=node.op_type, weights_known=all(known for *_, known in self._weights(node)))
             for name, node in self._nodes.items()
@@ -104,13 +99,21 @@ class QdqFile(QuantizedFile):
                     stored = f"{node.input[place]} in float, of {name}"
                     model.graph.initializer.append(numpy_helper.from_array(value, stored))
                     own.input[place] = stored
+            for output in node.output:
+                _unround_on(model.graph, output)
         _drop_unread(model.graph)
         return bytes(model.SerializeToString())
 
     def _is_quantized(self, node: NodeProto) -> bool:
-        if node.op_type in _ROUNDING or node.op_type in _KEEPS_NUMBERS:
+        if node.op_type in _ROUNDING:
             return False
-        return any(self._dequantizing(name) is not None for name in node.input)
+        return any(self._dequantizing(name) is not None for name in node.input) or any(
+            name in self._rounded_values for name in node.output
+        )
+
+    @cached_property
+    def _rounded_values(self) -> set[str]:
+        return {node.input[0] for node in self._model.graph.node if node.op_type == "QuantizeLinear"}
 
     def _dequantizing(self, name: str) -> NodeProto | None:
         found = self._stored.makers.get(name)
@@ -209,6 +212,21 @@ def _along(values: _Array, axis: int, rank: int) -> _Array:
     shape = [1] * rank
     shape[axis] = -1
     return values.reshape(shape)
+
+
+def _unround_on(graph: GraphProto, value: str) -> None:
+    """Remove the rounding of a value that is an output of the network, or only moved on the way to one."""
+    outputs = {each.name for each in graph.output}
+    codes = {node.output[0] for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] == value}
+    undone = {
+        node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in codes
+    }
+    for name in outputs & undone.keys():
+        undone[name].CopyFrom(helper.make_node("Identity", [value], [name], f"{name} in float"))
+    for node in [each for each in graph.node if each.op_type in MOVING and not undone.keys().isdisjoint(each.input)]:
+        node.input[:] = [value if name in undone else name for name in node.input]
+        for made in node.output:
+            _unround_on(graph, made)
 
 
 def _drop_unread(graph: GraphProto) -> None:

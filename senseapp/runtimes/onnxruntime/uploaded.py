@@ -29,6 +29,7 @@ from senseapp.runtimes.base import Exporter, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
+from senseapp.runtimes.onnxruntime.kit.metadata import with_metadata
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedWeights, Quantizer
 
@@ -121,9 +122,16 @@ class UploadedRuntime(OnnxRuntime):
         """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
         return opset_of(onnx.load_from_string(content))
 
-    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
-        """Return the file: its metadata stay those of the uploaded one."""
-        return content
+    def described(
+        self,
+        content: bytes,
+        *,
+        preprocessing: Preprocessing | None,
+        class_names: Sequence[str],
+        thresholds: tuple[float, float] | None = None,
+    ) -> bytes:
+        """Return the file with thresholds of scores: its other metadata stay those of the uploaded one."""
+        return with_metadata(content, preprocessing=None, class_names=(), thresholds=thresholds)
 
     def input_words(self, shape: Sequence[int]) -> str:
         """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""

@@ -2,9 +2,10 @@
 
 A name belongs to the layer whose dotted name it holds, the longest of several, whether its parts are separated by dots,
 slashes or underscores. A fused operation names several: its time is shared out among their layers by their
-multiply-accumulates. Rows without such a name are assigned by order only if the report has as many products
-(convolutions and linear layers) as the network calls layers, of fitting kinds and shapes at each place, and no name
-speaks against it. Whatever is not a plain match is noted, and what is not matched is listed.
+multiply-accumulates. So is that of a row from one layer to another (TensorRT's ``{ForeignNode[a...c]}``), among all
+layers between them that no other row names. Rows without such a name are assigned by order only if the report has as
+many products (convolutions and linear layers) as the network calls layers, of fitting kinds and shapes at each place,
+and no name speaks against it. Whatever is not a plain match is noted, and what is not matched is listed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.store.device_times.base import Report, ReportRow
 
+_SPAN = re.compile(r"\{ForeignNode\[(?P<first>.*?)\.\.\.(?P<last>.*)\]\}")
+_BORDER = "Reformatting CopyNode"
+"""What TensorRT calls a change of layout, before the layer that it is for."""
 _FUSED = re.compile(r"\|\||\s\+\s|[;,]")  # blanks beside it are removed later: a pattern of them takes quadratic time
 _LONGEST_NAME = 2000  # characters that are looked at
 _WORDS = (re.compile(r"[^A-Za-z0-9_]+"), re.compile(r"[^A-Za-z0-9]+"))
@@ -35,6 +39,7 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
     """
     names = _Names(profile.layers)
     owners = [names.owners(row) for row in report.rows]
+    owners = _with_spans(report.rows, owners, names, profile)
     by_order = _by_order(report, profile, owners)
     owners = [own or ((by_order[place],) if place in by_order else ()) for place, own in enumerate(owners)]
     seconds: defaultdict[str, float] = defaultdict(float)
@@ -75,7 +80,9 @@ class _Names:
         self._exact = {layer.name for layer in layers}
 
     def owners(self, row: ReportRow) -> tuple[str, ...]:
-        """Return the layers that a row names, each once."""
+        """Return the layers that a row names, each once; none for a change of layout and a row from one to another."""
+        if row.name.startswith(_BORDER) or _span_of(row):
+            return ()
         parts = row.modules or _FUSED.split(row.name[:_LONGEST_NAME])
         return tuple(dict.fromkeys(own for part in parts if (own := self._owner(part))))
 
@@ -94,6 +101,47 @@ class _Names:
             if found:
                 return max(found, key=len)
         return None
+
+    def within(self, text: str) -> set[str]:
+        """Return the layer that a name holds, or all layers of the innermost module that it does."""
+        if own := self._owner(text):
+            return {own}
+        parts, words = [part for part in _WORDS[0].split(text) if part], _WORDS[0]
+        modules: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+        for layer in self._exact:
+            path = [part for part in words.split(layer) if part]
+            for length in range(1, len(path)):
+                modules[tuple(path[:length])].add(layer)
+        named = [path for path in modules if re.search("[A-Za-z]", path[0]) and _holds(parts, path)]
+        return modules[max(named, key=len)] if named else set()
+
+
+def _holds(parts: Sequence[str], path: tuple[str, ...]) -> bool:
+    return any(tuple(parts[first : first + len(path)]) == path for first in range(len(parts)))
+
+
+def _span_of(row: ReportRow) -> re.Match[str] | None:
+    return _SPAN.fullmatch(row.name[:_LONGEST_NAME])
+
+
+def _with_spans(
+    rows: Sequence[ReportRow], owners: Sequence[tuple[str, ...]], names: _Names, profile: ModelProfile
+) -> list[tuple[str, ...]]:
+    """Return the owners of rows, those of a row from one layer to another with all that it spans.
+
+    A span with an end that names neither a layer nor a module has none, as it is unknown what it computes.
+    """
+    own, order = {each for every in owners for each in every}, [layer.name for layer in _calls(profile)]
+    found = list(owners)
+    for place, row in enumerate(rows):
+        if not (span := _span_of(row)):
+            continue
+        ends = [names.within(span[end]) for end in ("first", "last")]
+        at = [[index for index, name in enumerate(order) if name in end] for end in ends]
+        if all(at):
+            low, high = sorted((min(at[0]), max(at[1])))
+            found[place] = tuple(dict.fromkeys(name for name in order[low : high + 1] if name not in own))
+    return found
 
 
 def _index(layers: Iterable[LayerProfile], words: re.Pattern[str]) -> dict[tuple[str, ...], str]:

@@ -75,6 +75,29 @@ class Detection(Task):
             }
         )
 
+    def score_threshold(self, predictions: Predictions, targets: Any, original: Predictions | None = None) -> float:
+        """Return the score from which detections have the best F1."""
+        from senseapp.metrics.detection import annotated
+        from senseapp.metrics.detection.detections import best_threshold, detections_of, objects_of, sure_detections
+
+        if targets is not None:
+            objects = [annotated(each) for each in targets]
+        elif original is not None:
+            objects = [objects_of(sure_detections(each), 0.0) for each in original]
+        else:
+            return SURE_SCORE
+        found = (detections_of(each) for each in predictions.parts["candidates"])  # type: ignore[union-attr]
+        return best_threshold(zip(found, objects, strict=True))
+
+    def at_threshold(self, predictions: Predictions, threshold: float) -> Predictions:
+        """Return predictions with their own threshold of sure detections."""
+        import torch
+
+        from senseapp.metrics.predictions import Columns
+
+        own = torch.full((len(predictions),), threshold)
+        return Columns(parts={**predictions.parts, "sure_score": own})  # type: ignore[union-attr]
+
     def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
         """Return the note on the number of boxes in the divergence, if it is not all."""
         rows = self.output(model_output)
@@ -248,6 +271,7 @@ DETECTION = Detection(
     shown_metric=MAP.name,
     extra_metrics=DETECTION_METRICS,
     one_tensor=False,
+    has_score_threshold=True,
     annotations=BOXES,
     not_compared="A detector answers with boxes, so two files are not compared by their answers to whole pictures. "
     "Results and Schedule show the pictures that change most, with the boxes of both.",

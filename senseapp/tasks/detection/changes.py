@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Moments
-from senseapp.metrics.detection import FOUND, MAP, annotated
+from senseapp.metrics.detection import MAP, annotated
 from senseapp.metrics.detection.detections import detections_of
 from senseapp.metrics.detection.matching import Floats, Objects, match
-from senseapp.metrics.detection.rules import AREAS, SURE_SCORE
+from senseapp.metrics.detection.rules import AREAS, FOUND, SURE_SCORE
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.metrics.predictions import Columns
 from senseapp.tasks.annotations import PerImage

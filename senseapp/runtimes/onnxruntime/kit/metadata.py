@@ -8,41 +8,55 @@ from importlib import resources
 from typing import Any
 
 import onnx
+from onnx import StringStringEntryProto
 
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.onnx.metadata import LONGEST_NAMES
+from senseapp.networks.onnx.metadata import (
+    CLASSES,
+    LONGEST_NAMES,
+    ORIGINAL_THRESHOLD,
+    PREPARATION,
+    THRESHOLD,
+)
+from senseapp.networks.onnx.wire import METADATA, rewritten
 
-"""Characters of all class names together that a file carries."""
 
+def with_metadata(
+    network: bytes,
+    *,
+    preprocessing: Preprocessing | None,
+    class_names: Sequence[str],
+    thresholds: tuple[float, float] | None = None,
+) -> bytes:
+    """Return ``network`` with what a program needs to run it on pictures, as far as it is given.
 
-def with_metadata(network: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
-    """Return ``network`` with what a program needs to run it on pictures; without ``preprocessing``, class names only.
-
-    Keys are ``senseapp.preparation`` (JSON of input_shape, mean, std, crop_pct, interpolation, channel_order, fit) and
-    ``senseapp.classes`` (JSON list, by output).
+    Keys are ``senseapp.preparation`` (JSON of input_shape, mean, std, crop_pct, interpolation, channel_order, fit),
+    ``senseapp.classes`` (JSON list, by output), and ``senseapp.score_threshold`` and
+    ``senseapp.original_score_threshold``: the scores from which answers count in this file and in the original.
     """
-    model = onnx.load_from_string(network)
     found: dict[str, str] = {}
     if preprocessing is not None:
-        found["senseapp.preparation"] = json.dumps(
+        found[PREPARATION] = json.dumps(
             {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}, allow_nan=False
         )
     names = json.dumps(list(class_names))
     if class_names and len(names) <= LONGEST_NAMES:
-        found["senseapp.classes"] = names
-    kept = [entry for entry in model.metadata_props if entry.key not in found]
-    del model.metadata_props[:]
-    model.metadata_props.extend(kept)
-    for key, value in found.items():
-        model.metadata_props.add(key=key, value=value)
-    return bytes(model.SerializeToString())
+        found[CLASSES] = names
+    if thresholds is not None:
+        found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
+
+    def kept(entry: bytes) -> Sequence[bytes]:
+        return [] if StringStringEntryProto.FromString(entry).key in found else [entry]
+
+    entries = [(METADATA, StringStringEntryProto(key=key, value=value)) for key, value in found.items()]
+    return rewritten(network, {METADATA: kept}, [(number, each.SerializeToString()) for number, each in entries])
 
 
 def class_names_of(network: bytes) -> tuple[str, ...]:
     """Return the class names that an ONNX file of :func:`with_metadata` carries; empty where it has none."""
     model = onnx.load_from_string(network)
     found = {entry.key: entry.value for entry in model.metadata_props}
-    return tuple(json.loads(found.get("senseapp.classes", "[]")))
+    return tuple(json.loads(found.get(CLASSES, "[]")))
 
 
 def kit_files(name: str, *, runtime: str = "onnxruntime") -> dict[str, str]:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 _TOP = 5  # most probable classes that are printed
-_KEYS = ("senseapp.preparation", "senseapp.classes")
+_KEYS = (
+    "senseapp.preparation", "senseapp.classes", "senseapp.score_threshold", "senseapp.original_score_threshold"
+)  # fmt: skip
 
 
 Run = Callable[[NDArray[np.float32]], list[tuple[str, NDArray[Any]]]]
@@ -89,7 +91,11 @@ def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tupl
     outputs = run(images)
     if len(outputs) != 1 or outputs[0][1].ndim != 2:
         listed = ", ".join(f"{name} {array.shape}" for name, array in outputs)
-        raise SystemExit(f"This network returns no class scores of a picture but {listed}: read them as it needs.")
+        own, original = (metadata.get(key) for key in _KEYS[2:])
+        told = f" Detections count from a score of {own} on, those of the original from {original}." if own else ""
+        raise SystemExit(
+            f"This network returns no class scores of a picture but {listed}: read them as it needs.{told}"
+        )
     scores = outputs[0][1][0].astype(np.float64)
     shares = np.exp(scores - scores.max())
     shares /= shares.sum()

@@ -16,11 +16,9 @@ from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
 from senseapp.runtimes.quantizers import RoundingCause
 
 _IMAGES = 2  # enough to see whole parts lost; all tensors of both are held
-_JOINED = "Concat"
 _CURVED = {"Sigmoid": 0.25, "Softmax": 0.25, "HardSigmoid": 0.2, "Tanh": 1.0, "Exp": 1.0}
 """Operators by the most that a step of their input moves their output, for each unit."""
 _NOTABLE_MOVE = 0.05  # of an output between 0 and 1, by one step
-_LOST = 0.5  # of the values of a part that are not 0 and round to it
 _FEW_STEPS = 4  # that the values of a channel span
 _SOME_CHANNELS = 0.25  # share of the channels, from which one scale for all is named as the cause
 
@@ -41,16 +39,13 @@ def causes(
     constants = {each.name for each in graph.initializer}
     looked_at = [node for node in graph.node if nodes is None or node.name in nodes]
     wanted = {
-        name
-        for node in looked_at
-        for name in (*node.input, *node.output)
-        if name not in constants and (name in grids or node.op_type == _JOINED)
+        name for node in looked_at for name in (*node.input, *node.output) if name not in constants and name in grids
     }
     if not wanted:
         return []
     few = [batches[0][:_IMAGES]]
     values = next(iter(tensors_of(network, few, sorted(wanted))))
-    found = [cause for node in looked_at for cause in _of_node(node, values, grids, constants)]
+    found = [cause for node in looked_at for cause in _of_node(node, values, grids)]
     worst = {cause.tensor: cause for cause in sorted(found, key=lambda each: each.lost)}
     return sorted(worst.values(), key=lambda each: -each.lost)
 
@@ -68,13 +63,9 @@ def _grids(int8: bytes) -> dict[str, float]:
     return found
 
 
-def _of_node(
-    node: NodeProto, values: dict[str, Tensor], grids: dict[str, float], constants: Collection[str]
-) -> Iterator[RoundingCause]:
+def _of_node(node: NodeProto, values: dict[str, Tensor], grids: dict[str, float]) -> Iterator[RoundingCause]:
     output = node.output[0]
-    if node.op_type == _JOINED and output in grids:
-        yield from _of_joined(node, values, grids[output], constants)
-    elif node.op_type in _CURVED and node.input[0] in grids:
+    if node.op_type in _CURVED and node.input[0] in grids:
         step = grids[node.input[0]]
         move = _CURVED[node.op_type] * step / 2
         if move > _NOTABLE_MOVE:
@@ -85,34 +76,8 @@ def _of_node(
                 sentence=f"“{node.input[0]}” goes into a {node.op_type} in steps of {step:.2g}, which moves its output "
                 f"by up to {move:.2g}.",
             )
-    if output in grids and output in values and node.op_type != _JOINED:
+    if output in grids and output in values:
         yield from _of_channels(node, values[output], grids[output])
-
-
-def _of_joined(
-    node: NodeProto, values: dict[str, Tensor], step: float, constants: Collection[str]
-) -> Iterator[RoundingCause]:
-    """Yield the parts of a tensor that round to 0 beside a larger part."""
-    parts = {name: values[name].abs() for name in node.input if name not in constants and name in values}
-    if len(parts) < 2:
-        return
-    largest = max(parts, key=lambda name: float(parts[name].max()))
-    for name, part in parts.items():
-        share = _share_lost(part, step)
-        if name != largest and share > _LOST:
-            yield RoundingCause(
-                node=node.name,
-                tensor=name,
-                lost=share,
-                sentence=f"“{name}”, at most {float(part.max()):.3g}, and “{largest}”, at most "
-                f"{float(parts[largest].max()):.3g}, share one scale after the {_JOINED}, in steps of {step:.2g}: "
-                f"{100 * share:.0f} % of the values of “{name}” round to 0.",
-            )
-
-
-def _share_lost(part: Tensor, step: float) -> float:
-    counted = part > 0
-    return float((part[counted] < step / 2).float().mean()) if bool(counted.any()) else 0.0
 
 
 def _of_channels(node: NodeProto, values: Tensor, step: float) -> Iterator[RoundingCause]:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import combinations, pairwise
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from senseapp.prove import closest_in_time as closest_in_time_module
-from senseapp.prove.closest_in_time import closest_in_time
-from senseapp.prove.file_times import MARGIN, FileTimes
-from senseapp.prove.float_nodes import Mixed
+from senseapp.prove.float_in_time import closest
 from senseapp.prove.whole_weights import with_whole_weights
-from senseapp.records.deployment import Median
 from senseapp.solve.node_precisions import NodeTimes
 
 NODES = tuple("abcdef")
@@ -42,26 +36,18 @@ def true_seconds(group: Collection[str]) -> float:
     return 1.0 + 0.6 * PREDICTED.added(group) + 3 * PREDICTED.crossed(group)
 
 
-def closest(*, most: float = 1.0, holds=lambda _group: True, damage=damage_of, seeming: float = 1.0):
-    """Times seem to be ``seeming`` times as long; those of files that do not hold are found to be when taken anew."""
+def found(*, most: float = 1.0, holds=lambda _group: True, damage=damage_of):
+    """Times of files that do not hold are found to be longer when taken anew."""
 
-    def seconds(content: bytes, *, anew: bool) -> float:
-        name = content.decode().strip()
-        return 9.0 if anew and name and not holds(name) else true_seconds(name) / most
+    def damage_of_group(group: tuple[str, ...]) -> float:
+        return damage(write(group, ()))
 
-    times = SimpleNamespace(
-        seems=lambda content: seeming * seconds(content, anew=False) / MARGIN,
-        anew=lambda content: Median.of([seconds(content, anew=True)]),
-    )
-    return closest_in_time(
-        Mixed(content=b"", in_float=(), gain=HARM),
+    return closest(
+        HARM,
         PREDICTED,
-        {},
-        cast(FileTimes, times),
-        write=write,
-        placed=lambda content: content,
-        screen=damage,
-        damage_of=damage,
+        time_of=lambda group: true_seconds(group) / most,
+        screen=damage_of_group,
+        holds_time=lambda group: true_seconds(group) <= most and holds("".join(sorted(group))),
         progress=lambda _sentence: None,
     )
 
@@ -69,40 +55,30 @@ def closest(*, most: float = 1.0, holds=lambda _group: True, damage=damage_of, s
 @pytest.mark.parametrize("most", [1.15, 1.2, 1.25, 1.35])
 def test_the_file_of_least_damage_that_is_quick_enough_is_found_although_times_are_not_as_predicted(most: float):
     groups = (group for count in range(6) for group in combinations(NODES, count))
-    least = min(damage_of(write(group, ())) for group in groups if true_seconds(group) <= MARGIN * most)
-    group, content = closest(most=most)
+    least = min(damage_of(write(group, ())) for group in groups if true_seconds(group) <= most)
+    group = found(most=most)
+    assert group is not None
     assert true_seconds(group) <= most
-    assert content == write(group, ())
-    assert damage_of(content) == pytest.approx(least)
-
-
-def test_what_is_left_of_the_time_is_used(monkeypatch):
-    """Files seem to take longer than they do, so what was looked for takes less than is allowed."""
-    group, content = closest(most=1.35, seeming=1.1)
-    assert true_seconds(group) <= MARGIN * 1.35
-    assert content == write(group, ())
-    monkeypatch.setattr(closest_in_time_module, "_FURTHER", 0)
-    without, _ = closest(most=1.35, seeming=1.1)
-    assert set(without) < set(group)
+    assert damage_of(write(group, ())) == pytest.approx(least)
 
 
 def test_a_file_that_a_longer_timing_finds_too_slow_gives_way_to_quicker_ones():
     tried = list[str]()
-    group, _ = closest(most=1.25, holds=lambda name: tried.append(name) or true_seconds(name) <= 1.12)
+    group = found(most=1.25, holds=lambda name: tried.append(name) or true_seconds(name) <= 1.12)
     assert 1.0 < true_seconds(group) <= 1.12
     assert true_seconds(tried[0]) > 1.12
     assert len(set(tried)) == len(tried)
-    assert closest(most=1.25, holds=lambda _name: False) is None
-    assert closest(most=0.9) is None  # no parts in float: that is all-int8
+    assert found(most=1.25, holds=lambda _name: False) is None
+    assert found(most=0.9) is None  # no parts in float: that is all-int8
 
 
 def test_a_file_that_does_clearly_more_harm_than_its_parts_gives_way_to_others():
-    promising, _ = closest(most=1.3)
+    promising = found(most=1.3)
 
     def together(content: bytes) -> float:
         return 9.0 if content.decode().strip() == "".join(promising) else damage_of(content)
 
-    group, _ = closest(most=1.3, damage=together)
+    group = found(most=1.3, damage=together)
     assert group != promising
 
 
