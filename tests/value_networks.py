@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 SIDE = 32
@@ -157,3 +160,28 @@ def smooth_images(count: int, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     blots = F.interpolate(torch.randn(count, 3, 4, 4, generator=generator), size=(SIDE, SIDE), mode="bilinear")
     return blots + 0.2 * torch.randn(count, 3, SIDE, SIDE, generator=generator)
+
+
+def write_network(path: Path, name: str) -> Path:
+    """Write :func:`network_of` as an ONNX file for any number of images."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network_of(name),
+            (smooth_images(1),),
+            str(path),
+            dynamo=False,
+            input_names=["images"],
+            dynamic_axes={"images": {0: "batch"}},
+        )
+    return path
+
+
+def write_pictures(folder: Path, count: int) -> Path:
+    """Write :func:`smooth_images` as PNG files, in two folders of no meaning."""
+    for number, image in enumerate(smooth_images(count, seed=5)):
+        picture = ((image / 4 + 0.5).clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+        place = folder / f"part{number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(place / f"{number}.png")
+    return folder

@@ -64,6 +64,10 @@ class Fidelity(MeanOfShares, Metric):
         lost = squared_errors(baseline_output, output).clamp_max(1.0).nan_to_num(1.0).mean(1)
         return powers(lost.new_ones(lost.shape), lost)
 
+    def value_text(self, value: float) -> str:
+        """Return the fidelity with two decimals; only an output that is as before has 100 %."""
+        return "100 %" if value == 1 else f"{min(99.99, 100 * value):.2f} %"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CosineDistance(NonnegativeMean, Metric):
