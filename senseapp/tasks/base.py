@@ -295,13 +295,16 @@ class Task(ABC):
 
         return torch.full((len(output),), math.inf, dtype=torch.float64)
 
-    @abstractmethod
     def score(self, output: Tensor) -> Tensor:
-        """Return what histograms back-propagate without labels, summed over the images, differentiable."""
+        """Return what histograms back-propagate without labels, summed over the images, differentiable.
 
-    @abstractmethod
+        By default that is the highest number of an image, or of each of its positions as a mean over them.
+        """
+        return output.amax(dim=1).reshape(len(output), -1).mean(dim=1).sum()
+
     def loss(self, output: Tensor, targets: Any) -> Tensor:
         """Return what histograms back-propagate with labels, summed over the images, differentiable."""
+        return self.score(output)  # of tasks that read no labels
 
     def mean(self, output: Tensor) -> Tensor:
         """Return the mean of each image's outputs, summed over the images, differentiable."""
@@ -313,9 +316,9 @@ class Task(ABC):
     def output_text(self, output: Any, names: Sequence[str]) -> str:
         """Return the prediction for one image, without a batch axis, as a short text."""
 
-    @abstractmethod
     def target_text(self, target: Any, names: Sequence[str]) -> str:
-        """Return the label of one image in a few letters."""
+        """Return the label of one image in a few letters; empty for tasks that read no labels."""
+        return ""
 
     def probabilities(self, output: Any) -> Tensor | None:
         """Return the probability of each output, float64 (N, K); None where outputs are no scores of answers."""

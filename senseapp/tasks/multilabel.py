@@ -170,10 +170,6 @@ class Multilabel(Task):
         ends = (bernoulli_divergence(scores, each) for each in (surest, -surest))
         return torch.maximum(*ends).mean(1)
 
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum of each image's highest logit."""
-        return output.amax(dim=1).sum()
-
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean binary cross-entropy."""
         from senseapp.metrics.multilabel import binary_cross_entropy

@@ -100,18 +100,10 @@ class Values(Task):
         """Return the sum of each image's logarithm of the power of an output, a mean over outputs."""
         return output.square().mean(2).clamp_min(1e-30).log().mean(1).sum()
 
-    def loss(self, output: Tensor, targets: Any) -> Tensor:
-        """Return :meth:`score`: no labels are read."""
-        return self.score(output)
-
     def output_text(self, output: Tensor, names: Sequence[str]) -> str:
-        """Return the ranges of the first outputs."""
-        ends = [f"{float(row.min()):.3g} to {float(row.max()):.3g}" for row in output[:_MOST_SHOWN]]
-        return "; ".join(ends).replace("-", "−") + ("; …" if len(output) > _MOST_SHOWN else "")
-
-    def target_text(self, target: Any, names: Sequence[str]) -> str:
-        """Return nothing: no labels are read."""
-        return ""
+        """Return the largest numbers of the first outputs."""
+        largest = [f"±{float(row.abs().max()):.3g}" for row in output[:_MOST_SHOWN]]
+        return f"numbers up to {', '.join(largest)}{', …' if len(output) > _MOST_SHOWN else ''}"
 
     def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges:
         """Return the squared error of each image; see :meth:`Task.answer_changes`."""

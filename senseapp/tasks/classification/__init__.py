@@ -141,10 +141,6 @@ class Classification(Task):
 
         return largest_divergence(output)
 
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum of each image's highest class score."""
-        return output.amax(dim=1).sum()
-
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's cross-entropy with its label."""
         import torch.nn.functional as F

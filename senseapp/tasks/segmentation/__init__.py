@@ -121,10 +121,6 @@ class Segmentation(Task):
         kept = log_probabilities[:, ::step]
         return largest_divergence(kept.flatten(0, 1)).reshape(kept.shape[:2]).mean(1)
 
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum of the highest score of each pixel, averaged over the pixels of an image."""
-        return output.amax(dim=1).mean(dim=(1, 2)).sum()
-
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean cross-entropy over the pixels whose class is known."""
         import torch.nn.functional as F
