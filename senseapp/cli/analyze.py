@@ -138,9 +138,8 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
         "--task",
         choices=list(TASKS),
         default="",
-        help="what the output means (default: what the architecture is made for): classification, one class per image; "
-        "multilabel, several labels per image, which weights do not tell; segmentation, one class per pixel; "
-        "detection, boxes with a class",
+        help="what the output means (default: what the architecture is made for): "
+        + "; ".join(f"{name}, {task.label.partition(': ')[2]}" for name, task in TASKS.items()),
     )
 
 

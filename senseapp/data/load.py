@@ -207,13 +207,14 @@ def load_named(
 def _demo(request: ImageRequest) -> ImageSet:
     digits, shape = load_demo_images("heldout"), request.preprocessing.input_shape
     pictures = torch.tensor(demo_pictures("heldout")).unsqueeze(1)  # (N, 1, H, W)
-    if shape != pictures.shape[1:] or request.num_classes < len(digits.class_names):
+    task, too_few = request.task, request.num_classes < len(digits.class_names)
+    if shape != pictures.shape[1:] or (too_few and task.uses_labels):
         raise InvalidDataset(
             f"The demo digits are images of shape {tuple(pictures.shape[1:])} with 10 classes, and this model takes "
             f"{shape} with {request.num_classes}. Bring your own images, or choose the demo model."
         )
     _refuse_overrides(request.spec, "crop_pct", reason="The demo digits have the network's size and are not cropped.")
-    labels = digits.labels if request.task.annotations is None else None
+    labels = digits.labels if task.annotations is None and task.uses_labels else None
     return PreparedImages(pictures, request.preprocessing, labels, class_names=digits.class_names, names=digits.names)
 
 

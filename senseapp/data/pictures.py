@@ -176,7 +176,8 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
             kept = tuple(arrangement.entries[place] for place in found.kept)
             return kept, replace(found, notes=(*notes, *found.notes))
         notes = found.notes
-    return arrangement.entries, Targets(values=None, notes=(*notes, _UNLABELLED))
+    unlabelled = _UNLABELLED if request.task.uses_labels else request.task.label_help
+    return arrangement.entries, Targets(values=None, notes=(*notes, unlabelled))
 
 
 @contextmanager
@@ -198,7 +199,7 @@ def _open(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]
 
 
 def _arranged(source: PictureSource, spec: DataSpec, task: Task) -> Arrangement:
-    with_labels = spec.labels != WITHOUT_LABELS
+    with_labels = spec.labels != WITHOUT_LABELS and task.uses_labels
     if isinstance(source, ImageSetSource):
         return source.arrangement(with_labels=with_labels and task.annotations is None)
     if task.annotations is not None:

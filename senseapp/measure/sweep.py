@@ -225,6 +225,10 @@ class Sweep:
             self.baseline.outputs = self.executor.baseline(self)
         else:
             self.baseline.outputs = joined([seen, self.context.baseline(len(seen))])
+        self.note_predictions()
+
+    def note_predictions(self) -> None:
+        """Add sentences on the predictions of the uncompressed model to the notes."""
         self.notes.extend(note for note in self._prediction_notes() if note not in self.notes)
 
     def _prediction_notes(self) -> Iterator[str]:

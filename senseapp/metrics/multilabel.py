@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Moments, powers
-from senseapp.metrics.rows import SMOOTHED, DivergenceOfRows, RowMetric, unbounded
+from senseapp.metrics.base import Moments, powers
+from senseapp.metrics.rows import SMOOTHED, DivergenceOfRows, MeanOfShares, RowMetric, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +114,7 @@ class BernoulliDivergence(DivergenceOfRows, MultilabelMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelAgreement(MultilabelMetric):
+class LabelAgreement(MeanOfShares, MultilabelMetric):
     """The share of labels, over images and labels, that stay on the same side of logit 0."""
 
     @property
@@ -127,22 +127,6 @@ class LabelAgreement(MultilabelMetric):
         undefined = (baseline_output.isnan() | output.isnan()).any(1)
         changed = ((baseline_output > 0) != (output > 0)).double().mean(1).masked_fill(undefined, 1.0)
         return powers(changed.new_ones(changed.shape), changed)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean of shares, cut off at 0 and 1; that of no change as of whole images."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval, proportion_interval
-
-        if moments[2] == 0:
-            return proportion_interval(0, int(moments[0]), confidence)
-        sums = (moments[2], moments[3], moments[4])
-        low, high = nonnegative_mean_interval(int(moments[0]), sums, confidence)
-        return low, min(1.0, high)
-
-    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
-        """Return the bound of a mean of shares of each image."""
-        from senseapp.metrics.bounds import upper_bound_of_sums
-
-        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), 0, 1, confidence)
 
 
 def average_precision(logits: Tensor, targets: Tensor) -> Tensor:

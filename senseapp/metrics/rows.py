@@ -1,4 +1,4 @@
-"""Base of metrics of one row of numbers per image, (N, outputs), independent of their meaning."""
+"""Bases of metrics: of one row of numbers per image, (N, outputs), and of means with a known range."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class RowMetric(Metric):
         raise NotImplementedError
 
 
-class DivergenceOfRows:
-    """What divergences of rows share; to be named before the base class of a metric."""
+class NonnegativeMean:
+    """A mean over images that cannot be negative; to be named before the base class of a metric."""
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the interval of a mean that cannot be negative."""
@@ -55,6 +55,29 @@ class DivergenceOfRows:
 
         return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
 
+
+class DivergenceOfRows(NonnegativeMean):
+    """A divergence of rows; to be named before the base class of a metric."""
+
     def recorded_size(self, num_outputs: int) -> int:
         """Return how many outputs are told apart."""
         return min(num_outputs, MOST_RECORDED)
+
+
+class MeanOfShares(NonnegativeMean):
+    """A mean over images of the share of each that is lost; to be named before the base class of a metric."""
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a mean of shares, cut off at 0 and 1; that of no change as of whole images."""
+        from senseapp.metrics.intervals import proportion_interval
+
+        if moments[2] == 0:
+            return proportion_interval(0, int(moments[0]), confidence)
+        low, high = super().interval(moments, confidence)
+        return low, min(1.0, high)
+
+    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
+        """Return the bound of a mean of shares of each image."""
+        from senseapp.metrics.bounds import upper_bound_of_sums
+
+        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), 0, 1, confidence)

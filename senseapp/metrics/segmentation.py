@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, powers
-from senseapp.metrics.rows import unbounded
+from senseapp.metrics.rows import MeanOfShares, NonnegativeMean, unbounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,7 +142,7 @@ class SegmentationMetric(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelDivergence(SegmentationMetric):
+class PixelDivergence(NonnegativeMean, SegmentationMetric):
     """The KL divergence of each pixel's class probabilities, a mean over the grid of an image, then over images."""
 
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
@@ -156,12 +156,6 @@ class PixelDivergence(SegmentationMetric):
         divergence = unbounded(divergence).clamp_min(0).masked_fill(before.isnan().flatten(1).any(1), math.nan)
         return powers(divergence.new_zeros(divergence.shape), divergence)
 
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean that cannot be negative."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
-
 
 def pixel_divergence(before: Tensor, after: Tensor) -> Tensor:
     """Return the KL divergence of log-probabilities ``after`` from ``before``, (N, P, C), at each position, (N, P)."""
@@ -171,7 +165,7 @@ def pixel_divergence(before: Tensor, after: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelAgreement(SegmentationMetric):
+class PixelAgreement(MeanOfShares, SegmentationMetric):
     """The share of pixels that keep their class, a mean over images."""
 
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
@@ -179,21 +173,6 @@ class PixelAgreement(SegmentationMetric):
         before, after = classes_of(baseline_output), classes_of(output)
         changed = ((before != after) | (before == VOID)).flatten(1).double().mean(1)
         return powers(changed.new_ones(changed.shape), changed)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean of shares, cut off at 0 and 1; that of no change as of whole images."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval, proportion_interval
-
-        if moments[2] == 0:
-            return proportion_interval(0, int(moments[0]), confidence)
-        low, high = nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
-        return low, min(1.0, high)
-
-    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
-        """Return the bound of a mean of shares of each image."""
-        from senseapp.metrics.bounds import upper_bound_of_sums
-
-        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), 0, 1, confidence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,12 +46,11 @@ def changed_answers(
     found = task.answer_changes(before, after, images.labels)
     if found is None:
         return None
-    ranks = found.sure_before if found.damage is None else found.damage
-    order = torch.argsort(ranks.masked_fill(~found.changed, -1.0), descending=True, stable=True)
+    order = torch.argsort(found.damage.masked_fill(~found.changed, -1.0), descending=True, stable=True)
     shown: list[int] = order[: min(_MOST_PICTURES, int(found.changed.sum()))].tolist()
-    worse, better, totals = (counts.cpu().numpy() for counts in (found.worse, found.better, found.totals))
-    drop = float((worse - better).sum() / max(1, totals.sum()))
-    if found.class_drops is None:
+    if found.counts is not None:
+        worse, better, totals = (counts.cpu().numpy() for counts in found.counts)
+        drop = float((worse - better).sum() / max(1, totals.sum()))
         drops = class_drops(
             worse, better, totals, lambda index: task.output_name(index, names), by_labels=images.labels is not None
         )
@@ -74,8 +73,8 @@ def changed_answers(
                 label="" if images.labels is None else task.target_text(images.labels[index], names),
                 before=task.output_text(before[index], names),
                 after=task.output_text(after[index], names),
-                sure_before=float(found.sure_before[index]),
-                sure_after=float(found.sure_after[index]),
+                sure_before=float(found.sure[0][index]) if found.sure else 0.0,
+                sure_after=float(found.sure[1][index]) if found.sure else 0.0,
                 caption=found.captions[index] if found.captions else "",
                 drawn=_drawn(task, images, index, before[index], after[index]),
             )

@@ -18,7 +18,7 @@ class ChangedPicture:
         png: the picture as the network sees it, small; empty where images are no pictures.
         label: of the picture, as text; empty without labels.
         before, after: what the uncompressed and the compressed model answer.
-        sure_before, sure_after: the probability that each gives to its answer.
+        sure_before, sure_after: the probability that each gives to its answer; 0 with a caption.
         caption: what changed; empty for both answers with their probabilities.
         drawn: title and PNG file of the picture with each answer drawn in it, and its label, where that is possible.
     """

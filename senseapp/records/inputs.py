@@ -155,7 +155,7 @@ class OnnxReport:
         num_class_names: classes that the file names; 0 where it names none.
         notes: sentences on what was changed or left out.
         problem: why these outputs cannot be measured with this task; empty where they can.
-        fitting_task: where there is a problem, the first task that outputs of the file fit; else empty.
+        fitting_tasks: where there is a problem, the tasks that outputs of the file fit; one alone is sure.
         unread: why a node is not read, where the file can be measured with onnxruntime computing that; else empty.
         barrier: a node that the network ends before although onnxruntime could compute it; empty without one.
         in_runtime: nodes that onnxruntime computes, or would.
@@ -173,7 +173,7 @@ class OnnxReport:
     num_class_names: int
     notes: tuple[str, ...]
     problem: str = ""
-    fitting_task: str = ""
+    fitting_tasks: tuple[str, ...] = ()
     unread: str = ""
     barrier: str = ""
     in_runtime: tuple[str, ...] = ()

@@ -36,6 +36,7 @@ TASKS: Registry[Task] = Registry(
         "senseapp.tasks.multilabel:MULTILABEL",
         "senseapp.tasks.segmentation:SEGMENTATION",
         "senseapp.tasks.detection:DETECTION",
+        "senseapp.tasks.values:VALUES",
     ),
     added=_add_metrics,
 )
@@ -43,8 +44,8 @@ TASKS: Registry[Task] = Registry(
 
 
 def task_of_output(model_output: object, num_images: int) -> Task | None:
-    """Return the first task whose output this may be, with those of classes first; None where there is none."""
-    for task in TASKS.values():
+    """Return the first task whose output this may be, with those that fit anything last; None where there is none."""
+    for task in sorted(TASKS.values(), key=lambda each: each.fits_anything):
         try:
             task.check_output(model_output, num_images)
         except UnsupportedModel:

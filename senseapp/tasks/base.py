@@ -33,26 +33,24 @@ class AnswerChanges:
 
     Attributes:
         changed: whether that to an image does, bool (N,).
-        sure_before, sure_after: the probability that each model gives to its own answer, (N,).
-        worse, better, totals: of each class or label, (K,), how many of the answers that are its own became wrong, and
-            right, and how many there are; without targets an answer that changed became wrong.
-        damage: by which the worst images come first, (N,); None where those come first that the model was surest of.
+        damage: by which the worst images come first, (N,).
         said: how much changes, in one sentence; empty for how many of the images are answered differently.
         captions: of each image, what changed in it; empty for both answers with their probabilities.
-        class_drops: returns what classes lose, for a confidence, where that is no count of answers; else None.
+        sure: the probability that each model gives to its own answer, (N,) each; None where captions say what changed.
+        counts: worse, better and totals: of each class or label, (K,), how many of the answers that are its own became
+            wrong, and right, and how many there are; without targets an answer that changed became wrong. None where
+            classes lose no counts of answers.
+        class_drops: returns what classes lose, for a confidence, where there are no counts.
         measure: what they lose it of: ``IoU with the masks``.
     """
 
     changed: Tensor
-    sure_before: Tensor
-    sure_after: Tensor
-    worse: Tensor
-    better: Tensor
-    totals: Tensor
-    damage: Tensor | None = None
+    damage: Tensor
     said: str = ""
     captions: Sequence[str] = ()
-    class_drops: Callable[[float], Sequence[AnswerDrop]] | None = None
+    sure: tuple[Tensor, Tensor] | None = None
+    counts: tuple[Tensor, Tensor, Tensor] | None = None
+    class_drops: Callable[[float], Sequence[AnswerDrop]] = lambda _confidence: ()
     measure: str = ""
 
 
@@ -109,10 +107,12 @@ class Task(ABC):
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
         several_labels: whether several labels may be true of one image.
         has_score_threshold: whether answers are those with a score from a threshold on, which each file has of its own.
-        one_tensor: whether :meth:`predictions` are one tensor, which metrics of any task can compare.
+        one_tensor: whether :meth:`predictions` are one row of numbers, which metrics of any task can compare.
         annotations: how annotations lie beside pictures and what they mean; None where pictures have labels.
         not_compared: why answers of two files are not compared picture by picture; empty where they are.
         usual_side: pixels of the images of such networks where a file takes any size; None where this is open.
+        uses_labels: whether labels and annotations of pictures are read.
+        fits_anything: whether outputs of any meaning fit, so that it is certain of none and comes after other tasks.
     """
 
     name: str
@@ -132,6 +132,8 @@ class Task(ABC):
     annotations: AnnotationReader | None = None
     not_compared: str = ""
     usual_side: int | None = None
+    uses_labels: bool = True
+    fits_anything: bool = False
 
     # ---- outputs
 
@@ -298,13 +300,16 @@ class Task(ABC):
 
         return torch.full((len(output),), math.inf, dtype=torch.float64)
 
-    @abstractmethod
     def score(self, output: Tensor) -> Tensor:
-        """Return what histograms back-propagate without labels, summed over the images, differentiable."""
+        """Return what histograms back-propagate without labels, summed over the images, differentiable.
 
-    @abstractmethod
+        By default that is the highest number of an image, or of each of its positions as a mean over them.
+        """
+        return output.amax(dim=1).reshape(len(output), -1).mean(dim=1).sum()
+
     def loss(self, output: Tensor, targets: Any) -> Tensor:
         """Return what histograms back-propagate with labels, summed over the images, differentiable."""
+        return self.score(output)  # of tasks that read no labels
 
     def mean(self, output: Tensor) -> Tensor:
         """Return the mean of each image's outputs, summed over the images, differentiable."""
@@ -316,9 +321,9 @@ class Task(ABC):
     def output_text(self, output: Any, names: Sequence[str]) -> str:
         """Return the prediction for one image, without a batch axis, as a short text."""
 
-    @abstractmethod
     def target_text(self, target: Any, names: Sequence[str]) -> str:
-        """Return the label of one image in a few letters."""
+        """Return the label of one image in a few letters; empty for tasks that read no labels."""
+        return ""
 
     def probabilities(self, output: Any) -> Tensor | None:
         """Return the probability of each output, float64 (N, K); None where outputs are no scores of answers."""
@@ -370,6 +375,18 @@ class Task(ABC):
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
         """Return a sentence where a run's uncompressed model does not do its task on its images; else empty."""
         return ""
+
+
+def is_row(model_output: object, num_images: int) -> bool:
+    """Return whether an output is one row of numbers for each image: (N,), (N, K), or that with axes of length 1."""
+    first, *others = getattr(model_output, "shape", None) or (0,)
+    return first == num_images and 0 not in others and sum(length > 1 for length in others) <= 1
+
+
+def row_of(model_output: object) -> Tensor:
+    """Return an output that :func:`is_row` as (N, K)."""
+    output = cast("Tensor", model_output)
+    return output.reshape(len(output), -1)
 
 
 def refuse_output(expected: str, model_output: object, model_kind: str) -> UnsupportedModel:

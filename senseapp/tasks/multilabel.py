@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from senseapp.core.texts import first_names, listed, plural
 from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
-from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, is_row, refuse_output, row_of
 from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
@@ -101,10 +101,13 @@ def choose_directions(logits: Tensor, targets: Tensor | None, signs: Tensor, mos
 class Multilabel(Task):
     """Which of several labels are true of an image, each independent of the others."""
 
+    def output(self, model_output: object) -> Tensor:
+        """Return the logits, (N, labels)."""
+        return row_of(model_output)
+
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what is not one row of logits per image; see :meth:`Task.check_output`."""
-        shape = tuple(getattr(model_output, "shape", ()))
-        if len(shape) != 2 or shape[0] != num_images or shape[1] < 1:
+        if not is_row(model_output, num_images):
             raise refuse_output(f"one logit per label, shape ({num_images}, labels)", model_output, self.model_kind)
 
     def head_note(self, width: int) -> str:
@@ -167,10 +170,6 @@ class Multilabel(Task):
         ends = (bernoulli_divergence(scores, each) for each in (surest, -surest))
         return torch.maximum(*ends).mean(1)
 
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum of each image's highest logit."""
-        return output.amax(dim=1).sum()
-
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean binary cross-entropy."""
         from senseapp.metrics.multilabel import binary_cross_entropy
@@ -217,16 +216,15 @@ class Multilabel(Task):
         changed = old != new
         sure = torch.where(old, before, -before).float().sigmoid()  # (N, labels)
         surest = sure.masked_fill(~changed, -1.0).argmax(dim=1, keepdim=True)
+        sure_before = sure.gather(1, surest).squeeze(1)
         sure_after = torch.where(new, after, -after).float().sigmoid()
         known = torch.ones_like(old) if targets is None else ~targets.isnan()
         right = known if targets is None else (old == (targets == 1)) & known
         return AnswerChanges(
             changed=changed.any(dim=1),
-            sure_before=sure.gather(1, surest).squeeze(1),
-            sure_after=sure_after.gather(1, surest).squeeze(1),
-            worse=(right & changed).sum(0),
-            better=(known & ~right & changed).sum(0),
-            totals=known.sum(0),
+            damage=sure_before,
+            sure=(sure_before, sure_after.gather(1, surest).squeeze(1)),
+            counts=((right & changed).sum(0), (known & ~right & changed).sum(0), known.sum(0)),
         )
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
@@ -107,15 +108,22 @@ def test_the_size_of_images_is_chosen_where_the_file_leaves_it_free(analyze: App
     assert started(analyze, service).img_size == 64
 
 
-def test_the_task_is_guessed_from_the_outputs_once(analyze: AppTest, service: Service) -> None:
-    upload(analyze, file_of([*HEAD], {"w": weights(3, 3, 3, 3)}, outputs=["c"]))  # classes of pixels
-    assert not analyze.warning
-    assert analyze.selectbox(key="analyze.model.task").value == "segmentation"
-    analyze.selectbox(key="analyze.model.task").set_value("classification").run()
-    wait_for_card(analyze)
+def test_a_map_may_be_of_two_tasks_so_a_person_chooses(analyze: AppTest) -> None:
+    upload(analyze, file_of([*HEAD], {"w": weights(3, 3, 3, 3)}, outputs=["c"]))  # classes of pixels, or anything else
     assert "No output of the file is one of" in analyze.warning[0].value
-    assert "“c” (1, 3, 8, 8). Choose the task segmentation" in analyze.warning[0].value
+    assert "“c” (1, 3, 8, 8). These outputs could be segmentation or values" in analyze.warning[0].value
     assert analyze.button(key="analyze.run").disabled
+    analyze.selectbox(key="analyze.model.task").set_value("values").run()
+    wait_for_card(analyze)
+    assert not analyze.warning
+    assert not analyze.button(key="analyze.run").disabled
+
+
+def test_the_task_is_guessed_once_where_no_other_fits(analyze: AppTest) -> None:
+    deep = [*HEAD[:1], node("Unsqueeze", "c a", "volume")]
+    upload(analyze, file_of(deep, {"w": weights(3, 3, 3, 3), "a": np.array([2])}, outputs=["volume"]))
+    assert not analyze.warning
+    assert analyze.selectbox(key="analyze.model.task").value == "values"
 
 
 def test_outputs_that_fit_no_task_are_said(analyze: AppTest) -> None:

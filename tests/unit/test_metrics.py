@@ -24,7 +24,8 @@ def test_every_metric_is_registered_under_its_name_and_described():
     segmentation = ["miou", "pixel_accuracy", "pixel_kl", "pixel_agreement", "miou_agreement"]
     precision = ["map", "map50", "map_small", "map_medium", "map_large"]
     detection = [*precision, "objects_f1", "agreement_map", "agreement_map50", "detection_kl"]
-    assert list(METRICS) == [*CLASS_METRICS, *multilabel, *segmentation, *detection]
+    values = ["fidelity", "squared_error", "cosine_distance"]
+    assert list(METRICS) == [*CLASS_METRICS, *multilabel, *segmentation, *detection, *values]
     for name, metric in METRICS.items():
         assert metric.name == name
         assert metric.label

@@ -130,6 +130,25 @@ def test_outputs_that_the_task_does_not_read_are_left_out_with_a_word(tmp_path: 
     assert "“scores” is measured, not “auxiliary”" in report.notes[0]
 
 
+@pytest.mark.parametrize(
+    "end", [None, node("Transpose", "s", "end", perm=[0, 2, 3, 1]), node("Squeeze", "s a", "end")], ids=str
+)
+def test_class_scores_with_axes_of_length_1_are_those_without(tmp_path: Path, end: Any) -> None:
+    """(N, 3, 1, 1), (N, 1, 1, 3) and (N, 3, 1) of probabilities, which are measured before their softmax."""
+    head = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p")]
+    nodes = [*head, node("Softmax", "p", "s", axis=1), *([end] if end else [])]
+    path = written(
+        tmp_path / "net.onnx", nodes, {"w": weights(3, 3, 3, 3), "a": np.array([3])}, outputs=["end" if end else "s"]
+    )
+    loaded, images = load_model(spec_of(path)), torch.randn(1, 3, 8, 8)
+    assert (loaded.num_classes, examine_onnx(spec_of(path)).problem) == (3, "")
+    found = CLASSIFICATION.predictions(loaded.module(images))
+    expected = onnxruntime.InferenceSession(path).run(None, {"x": images.numpy()})[0].reshape(1, 3)
+    assert np.allclose(found.softmax(1) if not end or end.op_type == "Squeeze" else found, expected, atol=1e-6)
+    with pytest.raises(UnsupportedModel, match="These outputs could be classification, multilabel or values"):
+        load_model(spec_of(path, task="segmentation"))
+
+
 def test_a_file_without_an_output_of_the_task_lists_those_that_it_has(tmp_path: Path) -> None:
     path = classifier(tmp_path / "a.onnx", outputs=("c",))
     with pytest.raises(UnsupportedModel, match=r"No output of the file is one of .*“c” \(1, 3, 8, 8\)"):

@@ -221,6 +221,9 @@ def shares(count: int = 6, classes: int = 4) -> torch.Tensor:
     [
         (shares(), PROBABILITIES),
         (shares().half(), PROBABILITIES),
+        (shares()[:, None, None, :], PROBABILITIES),
+        (shares()[:, :, None, None], PROBABILITIES),
+        (torch.tensor([0.2, 0.7])[:, None, None, None], SIGMOIDS),
         (shares() * 5, None),
         (shares() - 0.3, None),
         (torch.full((3, 4), 0.9), None),

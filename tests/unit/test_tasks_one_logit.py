@@ -183,7 +183,7 @@ def test_a_confirmed_order_turns_the_classes_around(tmp_path: Path) -> None:
     assert sum(score or 0 for score in scores) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("shape", [(4, 1, 1), (4, 0), (3, 1), (1,), ()])
+@pytest.mark.parametrize("shape", [(4, 2, 2), (4, 2, 1, 2), (4, 0), (3, 1), (1,), ()])
 def test_what_is_no_logit_of_each_image_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedModel, match=r"shape \(4, classes\), or one logit"):
         CLASSIFICATION.check_output(torch.zeros(shape), 4)

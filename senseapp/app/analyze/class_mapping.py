@@ -50,7 +50,7 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[
         wait_for(lambda: backend.survey_of(listing, model), lambda: _looking_at(data))
         return model, None
     task = task_named(model.task)
-    labels = _choose_labels(contents, data, draft, task)
+    labels = _choose_labels(contents, data, draft, task) if task.uses_labels else WITHOUT_LABELS
     if labels == WITHOUT_LABELS:
         _show_contents(contents, task)
         return model, listing

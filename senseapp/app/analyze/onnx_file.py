@@ -59,8 +59,8 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
             return None
         if usual is None:
             return None
-    if usual.fitting_task and guessed not in st.session_state:
-        st.session_state[guessed] = usual.fitting_task
+    if len(usual.fitting_tasks) == 1 and guessed not in st.session_state:
+        st.session_state[guessed] = usual.fitting_tasks[0]
         st.rerun()
     model = replace(file, outputs=_choose_outputs(usual, draft, path), img_size=_choose_size(usual, draft, path))
     report = usual if _is_usual(model, usual) else _report(model, path, keep=True)

@@ -210,6 +210,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
             yield _joined(task, parts, outputs.predictions), False
     if not len(sweep.baseline.outputs):  # the scan is also the baseline of a quick run
         sweep.baseline.outputs = outputs.predictions
+        sweep.note_predictions()
     yield _joined(task, parts, outputs.predictions), True
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
-from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
+from senseapp.metrics.base import Metric, MetricChange, Moments, powers
 from senseapp.metrics.detection.rules import AREAS, FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import Record, RecordMetric, sides_of
-from senseapp.metrics.rows import unbounded
+from senseapp.metrics.rows import NonnegativeMean, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ TASK = "detection"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectionDivergence(Metric):
+class DetectionDivergence(NonnegativeMean, Metric):
     """KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image."""
 
     def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
@@ -49,12 +49,6 @@ class DetectionDivergence(Metric):
         share = baseline_output.parts["num_rows"].double() / before.shape[1]
         found = unbounded(divergence(before, after).double() * share)
         return powers(found.new_zeros(found.shape), found)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean that cannot be negative."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,4 +176,4 @@ def usual_choice(candidates: Iterable[OutputCandidate], batch: int) -> tuple[str
 
 
 def _is_row_per_image(shape: tuple[int, ...], batch: int) -> bool:
-    return len(shape) == 2 and shape[0] == batch
+    return len(shape) > 1 and shape[0] == batch and sum(length > 1 for length in shape[1:]) <= 1

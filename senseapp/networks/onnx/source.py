@@ -88,12 +88,12 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
             opened = _read(spec)
         except SenseError:  # then there is no choice to offer
             raise error from None
-    task, problem, num_outputs, fitting = task_named(spec.task), "", 0, ""
+    task, problem, num_outputs, fitting = task_named(spec.task), "", 0, tuple[str, ...]()
     try:
         opened = _fitted(opened, spec)
         num_outputs = _num_outputs(task, opened, None)
     except UnsupportedModel as error:
-        problem, fitting = str(error), _fitting_task(opened)
+        problem, fitting = str(error), _fitting_tasks(opened)
     prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
     return OnnxReport(
         spec=spec,
@@ -111,7 +111,7 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         num_class_names=len(class_names_in(opened.metadata, num_outputs)),
         notes=tuple(_notes(opened, spec)),
         problem=problem,
-        fitting_task=fitting,
+        fitting_tasks=fitting,
         unread=unread,
         barrier=opened.barrier,
         in_runtime=opened.network.in_runtime,
@@ -240,27 +240,34 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
         chosen_shapes = [shapes[name] for name in names]
         if _is_read(task, chosen_shapes, images, _size_of(opened)):
             return names[: _num_read(task, chosen_shapes, images, _size_of(opened))]
-    fitting = _fitting_task(opened)
-    advice = (
-        f"Choose the task {fitting}, which they fit, or export"
-        if fitting
-        else "No other task reads them either. Export"
-    )
     raise UnsupportedModel(
-        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. {advice} "
-        "the network with such an output."
+        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. "
+        f"{_advice(_fitting_tasks(opened))} the network with such an output."
     )
 
 
-def _fitting_task(opened: OpenedOnnx) -> str:
-    """Return the first task that can read the usual outputs, together or one alone; empty where none can."""
+def _advice(fitting: Sequence[str]) -> str:
+    """Return a sentence on the tasks to choose from, up to its object."""
+    if not fitting:
+        return "No other task reads them either. Export"
+    if len(fitting) == 1:
+        return f"Choose the task {fitting[0]}, which they fit, or export"
+    named = f"{', '.join(fitting[:-1])} or {fitting[-1]}"
+    return f"These outputs could be {named}, which their shapes do not tell: choose one of these tasks, or export"
+
+
+def _fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:
+    """Return the tasks that can read the usual outputs together, else one alone; those that fit anything come last."""
     shapes = {each.name: each.shape for each in opened.candidates}
+    images, size = opened.input_shape[0], _size_of(opened)
+    found: list[Task] = []
     for names in (opened.outputs, *((name,) for name in _likely(opened))):
-        chosen_shapes = [shapes[name] for name in names]
-        for task in TASKS.values():
-            if _is_read(task, chosen_shapes, opened.input_shape[0], _size_of(opened)):
-                return task.name
-    return ""
+        fitting = [task for task in TASKS.values() if _is_read(task, [shapes[name] for name in names], images, size)]
+        if not all(task.fits_anything for task in fitting):
+            found = fitting
+            break
+        found = found or fitting
+    return tuple(task.name for task in sorted(found, key=lambda task: task.fits_anything))
 
 
 def listed_outputs(candidates: Sequence[OutputCandidate]) -> str:

@@ -208,14 +208,14 @@ def _align(prepared: _Prepared, candidate: OpenSide) -> None:
     outputs = [task.output(each) for each in (before, after)]
     if not task.one_tensor:
         for counts, noun in (
-            ([task.num_outputs(each) for each in outputs], "class"),
-            ([each.shape[1] for each in outputs], "box"),
+            ([task.num_outputs(each) for each in outputs], task.label_words),
+            ([each.shape[1] for each in outputs], ("box", "boxes")),
         ):
             if counts[0] != counts[1]:
-                told = f"{plural(counts[1], noun, noun + 'es')} in each image, the reference {counts[0]}"
+                told = f"{plural(counts[1], *noun)} in each image, the reference {counts[0]}"
                 raise NotComparable(f"{candidate.name} tells apart {told}.", candidate)
     shapes = [tuple(each.shape) for each in outputs]
-    if task.one_tensor and shapes[0][1:] != shapes[1][1:]:
+    if shapes[0][1:] != shapes[1][1:]:
         raise NotComparable(f"{candidate.name} {shape_problem(*shapes)}", candidate)
     like = kind_of_outputs(task, before)
     for side, kind in ((reference, like), (candidate, kind_of_outputs(task, after, like))):
@@ -332,7 +332,7 @@ class _Comparison:
             num_outputs=prepared.num_outputs,
             progress=self.steps.progress,
         )
-        counts = prepared.task.one_tensor  # lists of objects may hold numbers that are not finite
+        counts = isinstance(judge.baseline.outputs, Tensor)  # lists of objects may hold numbers that are not finite
         bad = num_not_finite(judge.baseline.outputs) if counts else 0
         if bad:
             raise InvalidInput(

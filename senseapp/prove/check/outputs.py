@@ -91,10 +91,10 @@ def kind_of_outputs(task: Task, raw: object, like: OutputKind | None = None) -> 
     """
     if not isinstance(raw, Tensor) or (not isinstance(task, Classification) and not task.several_labels):
         return None
-    values = raw.double()
+    values = raw.double().reshape(len(raw), -1)
     if not bool(values.isfinite().all()) or bool(((values < -_SLACK) | (values > 1 + _SLACK)).any()):
         return None
-    if task.several_labels or values.ndim < 2 or values.shape[1] == 1:
+    if task.several_labels or values.shape[1] == 1:
         return SIGMOIDS
     sums = bool(((values.sum(dim=1) - 1).abs() <= _SUM).all())
     return PROBABILITIES if sums or like is PROBABILITIES else None

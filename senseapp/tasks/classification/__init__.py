@@ -1,5 +1,7 @@
 """Classification: one row of class scores per image, (N, classes), and one class index per image as its label.
 
+Further axes of length 1 count nowhere: (N, classes, 1, 1), (N, 1, classes) and (N, 1, 1, classes) are such rows too.
+
 A network with one output z for each image, (N, 1) or (N,), has two classes: its scores are taken to be (0, z). The
 softmax of that is (1 - sigmoid(z), sigmoid(z)), so the metrics of class scores are those of a Bernoulli variable:
 accuracy at logit 0, binary cross-entropy, and the KL divergence of two Bernoulli distributions.
@@ -11,12 +13,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from senseapp.core.texts import printable
 from senseapp.metrics import check_labels
 from senseapp.metrics.base import SIGNIFICANCE
-from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, is_row, refuse_output, row_of
 from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
@@ -32,19 +34,16 @@ class Classification(Task):
 
     def output(self, model_output: object) -> Tensor:
         """Return class scores, (N, classes); of one logit z for each image the scores 0 and z of two classes."""
-        scores = cast("Tensor", model_output)
-        if scores.ndim == 2 and scores.shape[1] > 1:
+        scores = row_of(model_output)
+        if scores.shape[1] > 1:
             return scores
         import torch
 
-        logits = scores.reshape(-1, 1)
-        return torch.cat([torch.zeros_like(logits), logits], dim=1)
+        return torch.cat([torch.zeros_like(scores), scores], dim=1)
 
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what is neither class scores nor one logit per image; see :meth:`Task.check_output`."""
-        shape = tuple(getattr(model_output, "shape", (0,)))
-        is_logit = shape in ((num_images,), (num_images, 1))
-        if not is_logit and (len(shape) != 2 or shape[0] != num_images or shape[1] < 1):
+        if not is_row(model_output, num_images):
             expected = f"one row of class scores per image, shape ({num_images}, classes), or one logit of two classes"
             raise refuse_output(expected, model_output, self.model_kind)
 
@@ -142,10 +141,6 @@ class Classification(Task):
 
         return largest_divergence(output)
 
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum of each image's highest class score."""
-        return output.amax(dim=1).sum()
-
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's cross-entropy with its label."""
         import torch.nn.functional as F
@@ -194,14 +189,12 @@ class Classification(Task):
         else:
             owner, right, still = targets, old == targets, new == targets
             worse, better = right & ~still, ~right & still
-        counts = [owner[chosen].bincount(minlength=before.shape[1]) for chosen in (worse, better, owner >= 0)]
+        counted = [owner[chosen].bincount(minlength=before.shape[1]) for chosen in (worse, better, owner >= 0)]
         return AnswerChanges(
             changed=old != new,
-            sure_before=sure_before,
-            sure_after=sure_after,
-            worse=counts[0],
-            better=counts[1],
-            totals=counts[2],
+            damage=sure_before,
+            sure=(sure_before, sure_after),
+            counts=(counted[0], counted[1], counted[2]),
         )
 
     def preview_line(self, value: float, images: str) -> str:

@@ -206,7 +206,7 @@ class Detection(Task):
         """Return which objects are lost, moved or new; see :meth:`Task.answer_changes`."""
         from senseapp.tasks.detection.changes import changes_of
 
-        return changes_of(before, after, targets, self.num_outputs(before.parts["rows"]))
+        return changes_of(before, after, targets)
 
     def drawn(self, picture: NDArray[np.uint8], output: Any) -> NDArray[np.uint8]:
         """Return the picture with the sure detections."""

@@ -60,7 +60,7 @@ def image_change(before: Floats, after: Floats) -> ImageChange:
     return ImageChange(before=old, after=new, kept=kept, known=known)
 
 
-def changes_of(before: Columns, after: Columns, targets: PerImage | None, num_classes: int) -> AnswerChanges:
+def changes_of(before: Columns, after: Columns, targets: PerImage | None) -> AnswerChanges:
     """Return the changes; an image is changed where an object is. See :meth:`senseapp.tasks.Task.answer_changes`."""
     found = [
         image_change(*(detections_of(each.parts["candidates"][index]) for each in (before, after)))
@@ -68,15 +68,9 @@ def changes_of(before: Columns, after: Columns, targets: PerImage | None, num_cl
     ]
     lost = torch.tensor([each.num_lost for each in found])
     new = torch.tensor([each.num_new for each in found])
-    no_counts = torch.zeros(num_classes, dtype=torch.int64)  # objects are counted, not images
     total = sum(len(each.before) for each in found)
     return AnswerChanges(
         changed=(lost > 0) | (new > 0),
-        sure_before=_sureness([each.before for each in found]),
-        sure_after=_sureness([each.after for each in found]),
-        worse=no_counts,
-        better=no_counts,
-        totals=no_counts,
         damage=lost.double() + new.double(),
         said=_said(total, int(lost.sum()), int(new.sum())),
         captions=[_caption(each) for each in found],
@@ -127,8 +121,3 @@ def _said(total: int, lost: int, new: int) -> str:
 def _caption(change: ImageChange) -> str:
     new = f", {change.num_new} new" if change.num_new else ""
     return f"{change.num_lost} of {plural(len(change.before), 'object')} lost or moved{new}"
-
-
-def _sureness(found: Sequence[Floats]) -> torch.Tensor:
-    """Return the mean score of each image's sure detections; 0 where there is none."""
-    return torch.tensor([float(each[:, 0].mean()) if len(each) else 0.0 for each in found], dtype=torch.float64)

@@ -73,7 +73,7 @@ class Segmentation(Task):
         """Refuse what has no map of class scores; see :meth:`Task.check_output`."""
         found = main_map(model_output)
         shape = tuple(getattr(found, "shape", ()))
-        if len(shape) != 4 or shape[0] != num_images or 0 in shape:
+        if len(shape) != 4 or shape[0] != num_images or 0 in shape or min(shape[2:]) < 2:
             raise refuse_output(
                 f"class scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.model_kind
             )
@@ -151,10 +151,6 @@ class Segmentation(Task):
         step = -(-log_probabilities.shape[1] // _MOST_BOUND_POSITIONS)
         kept = log_probabilities[:, ::step]
         return largest_divergence(kept.flatten(0, 1)).reshape(kept.shape[:2]).mean(1)
-
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum of the highest score of each pixel, averaged over the pixels of an image."""
-        return output.amax(dim=1).mean(dim=(1, 2)).sum()
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean cross-entropy over the pixels whose class is known."""

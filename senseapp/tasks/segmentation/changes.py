@@ -38,14 +38,8 @@ def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerC
         ]
 
     kept = 1 - changed
-    counts = torch.zeros(num_classes)
     return AnswerChanges(
         changed=changed > 0,
-        sure_before=_sureness(before),
-        sure_after=_sureness(after),
-        worse=counts,
-        better=counts,
-        totals=counts,
         damage=changed,
         said=(
             f"Of 100 pixels, {_of_hundred(float(kept.mean()))} keep their class; in the picture that changes "
@@ -77,8 +71,3 @@ def _present(classes: Tensor, num_classes: int) -> Tensor:
     rows = torch.arange(len(classes))[:, None] * (VOID + 1)
     found = (classes.flatten(1).long() + rows).flatten().bincount(minlength=len(classes) * (VOID + 1))
     return (found.reshape(len(classes), -1)[:, :num_classes] > 0).sum(0)
-
-
-def _sureness(predictions: Columns) -> Tensor:
-    """Return the mean probability of each image's pixels for their class, (N,)."""
-    return log_probabilities_of(predictions).amax(2).exp().mean(1).nan_to_num()

@@ -89,14 +89,14 @@ def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tupl
         # How a picture becomes an input: input_shape, mean, std, crop_pct, interpolation, channel_order, fit.
         images = prepare(opened, json.loads(metadata[_KEYS[0]]))
     outputs = run(images)
-    if len(outputs) != 1 or outputs[0][1].ndim != 2:
+    if len(outputs) != 1 or outputs[0][1][0].squeeze().ndim > 1:
         listed = ", ".join(f"{name} {array.shape}" for name, array in outputs)
         own, original = (metadata.get(key) for key in _KEYS[2:])
         told = f" Detections count from a score of {own} on, those of the original from {original}." if own else ""
         raise SystemExit(
             f"This network returns no class scores of a picture but {listed}: read them as it needs.{told}"
         )
-    scores = outputs[0][1][0].astype(np.float64)
+    scores = outputs[0][1][0].astype(np.float64).ravel()
     shares = np.exp(scores - scores.max())
     shares /= shares.sum()
     order = np.argsort(-shares)[:_TOP]
