@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from senseapp.cli.analyze import add_data_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import data_from
+from senseapp.cli.run_arguments import data_from, read_as_given
 from senseapp.core.codec import dumps
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.files import replace_file
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         img_size=arguments.img_size,
         task=arguments.task,
     )
-    spec = RunSpec(model=model, data=data_from(arguments))
+    spec = read_as_given(RunSpec(model=model, data=data_from(arguments)), arguments)
     spec = replace(spec, sensitivity=replace(SensitivitySpec(), num_samples=arguments.samples))
     from senseapp.prove.quantized_nodes import blame_nodes  # torch loads here
 

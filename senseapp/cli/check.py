@@ -11,11 +11,11 @@ from pathlib import Path
 
 from senseapp.cli.analyze import add_data_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import data_from, loss_from, model_from, run_folder
+from senseapp.cli.run_arguments import data_from, loss_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.check import CheckReport, CheckSpec
-from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.leaderboard import best_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
@@ -134,7 +134,9 @@ def _sides(arguments: argparse.Namespace) -> tuple[tuple[ModelSpec, ModelSpec], 
     second = _file_of_run(candidate, first) if candidate.is_dir() else _model(arguments, candidate)
     if of_run is not None and second.library == "auto" and not arguments.model:
         second = replace(of_run.model, pretrained=False, checkpoint=second.checkpoint)
-    return (first, second), data_from(argparse.Namespace(**vars(arguments), checkpoint=first.checkpoint))
+    data = data_from(argparse.Namespace(**vars(arguments), checkpoint=first.checkpoint))
+    read = read_as_given(RunSpec(model=first, data=data), arguments)
+    return (read.model, replace(second, task=read.model.task)), read.data
 
 
 def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:

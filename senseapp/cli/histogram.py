@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from senseapp.cli.analyze import add_data_arguments, add_model_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import data_from, model_from, run_folder
+from senseapp.cli.run_arguments import data_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _of_model(arguments: argparse.Namespace, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
     if arguments.data is None:
         raise InvalidSpec("--model needs images to look at. Add --data, or --data random.")
-    described = RunSpec(model=model_from(arguments), data=data_from(arguments))
+    described = read_as_given(RunSpec(model=model_from(arguments), data=data_from(arguments)), arguments)
     from senseapp.measure.histograms import histograms_of_model  # torch loads here
 
     with phases() as progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from senseapp.cli.analyze import add_data_arguments, add_model_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import data_from, model_from
+from senseapp.cli.run_arguments import data_from, model_from, read_as_given
 from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSpec, ReadingOpen
 from senseapp.core.files import replace_file
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         data=data_from(arguments),
         sensitivity=SensitivitySpec(num_samples=arguments.samples),
     )
+    spec = read_as_given(spec, arguments)
     from senseapp.measure.preparation_search import choose_preparation  # torch loads here
     from senseapp.measure.readings import reading_of
     from senseapp.networks.sources.load import load_model

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from senseapp.core.errors import ReadingOpen, SeveralLabelsError
+from senseapp.core.errors import SeveralLabelsError
 from senseapp.data.images import ImageSet, follow
 from senseapp.data.load import images_for
 from senseapp.data.pictures import SEVERAL_NOTE
@@ -219,9 +219,7 @@ def _loaded(
     """Return the settings with preprocessing and class order chosen by the images, the model, and the images."""
     if spec.data.preparation == "auto":
         choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
-        if choice.question:
-            raise ReadingOpen(choice.asked)
-        spec = choice.spec
+        spec = choice.settled
         progress(choice.verdict)
     progress("Loading the model")
     model = load_model(spec.model, progress=progress)

@@ -41,7 +41,7 @@ def blame_nodes(
         InvalidInput: a file or the images cannot be read.
     """
     if spec.data.preparation == "auto":
-        spec = choose_preparation(spec, progress=progress).spec
+        spec = choose_preparation(spec, progress=progress).settled
     loaded = load_model(spec.model, progress=progress)
     if loaded.onnx is None:
         raise InvalidSpec(f"{spec.model.title} is no ONNX file. Give the float file that the other was made of.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from senseapp.core.errors import ReadingOpen
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, Layout
 
@@ -67,6 +68,13 @@ class PreparationChoice:
     verdict: str = ""
     caveats: tuple[str, ...] = ()
     question: str = ""
+
+    @property
+    def settled(self) -> RunSpec:
+        """The settings to measure with; raises ReadingOpen where a person has to choose."""
+        if self.question:
+            raise ReadingOpen(self.asked)
+        return self.spec
 
     @property
     def asked(self) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidInput, InvalidSpec, ReadingOpen
+from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, effective_preprocessing
@@ -159,10 +159,7 @@ def _chosen_preparation(
         ReadingOpen: nothing decides, so that a person has to choose.
     """
     asked = RunSpec(model=replace(model, outputs=()), data=data)
-    found = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress)
-    if found.question:
-        raise ReadingOpen(found.asked)
-    chosen = found.spec
+    chosen = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress).settled
     if chosen.model == asked.model:
         return model, chosen.data, loaded
     if loaded.onnx is None and is_runtime_file(model):
@@ -177,8 +174,9 @@ def _with_outputs_of(file: ComparedFile, model: ModelSpec, task: Task, loaded: L
     noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
     own = loaded.onnx.outputs if loaded.onnx is not None else file.file.output_names
     known = {name for name, _ in file.file.facts.outputs}
-    if model.outputs or known.issuperset(own):
-        file.file.choose(model.outputs or own)
+    wanted = model.outputs or own
+    if known.issuperset(wanted) or (model.outputs and not model.layout):
+        file.file.choose(wanted)
         file.reader = next(iter(loaded.readers), None)
     else:  # it was read before a selection of boxes, or before a softmax
         read_as(task, file, noise, num_classes=loaded.num_classes)
