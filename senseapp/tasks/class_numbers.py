@@ -121,7 +121,8 @@ def fit_numbers(
     Raises:
         InvalidDataset: no reading fits.
     """
-    orders = (_given(written, model, confirmed),) if confirmed else class_readings(written, model, more)
+    is_given = bool(confirmed and written.used)
+    orders = (_given(written, model, confirmed),) if is_given else class_readings(written, model, more)
     if not orders and written.used:
         used = listed(written.labels[number] for number in sorted(written.used))
         names = f", {listed(model.names)}" if model.names else ""

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.metrics.detection.rows import RowKind, assembled
 from senseapp.metrics.segmentation import VOID
-from senseapp.tasks import SEGMENTATION, AnnotationFiles
+from senseapp.tasks import SEGMENTATION, TASKS, AnnotationFiles
 from senseapp.tasks.class_numbers import Background, ModelClasses, WrittenClasses, class_readings, fit_numbers
 
 COCO = ("person", "bicycle", "car", "motorcycle")
@@ -107,6 +108,28 @@ def test_a_class_map_wins(
     assert fitted.orders == ()
     left = [label for label in found.labels.values() if label not in expected]
     assert fitted.notes == ((f"Left out, as they mean no class of the model: {', '.join(left)}.",) if left else ())
+
+
+def test_a_class_map_is_no_matter_where_there_are_no_objects() -> None:
+    assert fit_numbers((), written([]), model(4), lambda values, _: values, confirmed=[("cat", 0)]).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([RowKind.SOFTMAX], "first"),
+        ([RowKind.ANCHOR, RowKind.PROPOSAL], "first"),
+        ([RowKind.SOFTMAX_LAST], "last"),
+        ([RowKind.SIGMOID], "none"),
+        ([RowKind.OBJECT_TIMES_CLASS], "none"),
+        ([RowKind.ROOT_OF_PRODUCT], "none"),
+        ([RowKind.ANCHOR], "unknown"),
+    ],
+)
+def test_the_background_of_a_detector(kinds: list[RowKind], expected: Background) -> None:
+    boxes = torch.zeros(2, 3, 4)
+    rows = [assembled(boxes, kind, logits=torch.zeros(2, 3, 5), objects=None, num_classes=5) for kind in kinds]
+    assert TASKS["detection"].background(torch.cat(rows, dim=1)) == expected
 
 
 @pytest.mark.parametrize(

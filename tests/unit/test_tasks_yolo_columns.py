@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from senseapp.tasks.detection.annotations.yolo import Row, columns_of, points_of, read_yaml, read_yolo
+from senseapp.tasks.detection.annotations.yolo import Columns, Row, columns_of, points_of, read_yaml, read_yolo
 
 Box = tuple[float, float, float, float]
 Line = Callable[[np.random.Generator, Box], list[float]]
@@ -99,7 +99,7 @@ def a_set(line: Line, size: float, seed: int, pictures: int = 40) -> list[list[R
 def test_columns_of_a_set(line: Line, expected: str, size: float) -> None:
     for seed in range(5):
         columns, said = columns_of(a_set(line, size, seed))
-        assert columns == expected
+        assert (columns if isinstance(columns, str) else "box") == expected
         assert said.startswith("Lines of ")
 
 
@@ -111,15 +111,22 @@ def test_few_lines_that_may_be_either_are_not_read() -> None:
         "Lines of 7 numbers may hold a box with key points or an outline, so they are not read. kpt_shape in data.yaml "
         "tells key points."
     )
-    assert columns_of(either, (1, 2))[0] == "box"
+    assert columns_of(either, (1, 2))[0] == 6
     with pytest.raises(ValueError, match="line 1 has 7 numbers, of unknown meaning"):
         read_yolo(b"0 0.5 0.5 0.4 0.4 0.45 0.55", columns)
 
 
-@pytest.mark.parametrize(("columns", "expected"), [("box", (0.3, 0.3, 0.5, 0.7)), ("outline", (0.2, 0.4, 0.4, 0.5))])
-def test_boxes_of_a_line(columns: str, expected: Sequence[float]) -> None:
-    np.testing.assert_allclose(read_yolo(b"0 .4 .5 .2 .4", columns).boxes[0], (0.3, 0.3, 0.5, 0.7))  # type: ignore[arg-type]
-    found = read_yolo(b"0 .4 .5 .2 .4 .4 .4", columns)  # type: ignore[arg-type]
+def test_lines_of_another_length_are_not_read() -> None:
+    assert columns_of([[(0, [0.5, 0.5, 0.4, 0.4])]]) == ("unknown", "")
+    for columns in (8, "unknown"):
+        with pytest.raises(ValueError, match="line 2 has 7 numbers, of unknown meaning"):
+            read_yolo(b"0 .4 .5 .2 .4\n0 .4 .5 .2 .4 .4 .4", columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(6, (0.3, 0.3, 0.5, 0.7)), ("outline", (0.2, 0.4, 0.4, 0.5))])
+def test_boxes_of_a_line(columns: Columns, expected: Sequence[float]) -> None:
+    np.testing.assert_allclose(read_yolo(b"0 .4 .5 .2 .4", columns).boxes[0], (0.3, 0.3, 0.5, 0.7))
+    found = read_yolo(b"0 .4 .5 .2 .4 .4 .4", columns)
     np.testing.assert_allclose(found.boxes[0], expected)
 
 

@@ -59,7 +59,7 @@ class _Fields:
         raise ValueError("a document type or an entity, which a file of boxes has no use for")
 
 
-def told_by(_: Listing, contents: Iterable[bytes]) -> tuple[AnnotationFiles, Literal["box"]]:
+def told_by(_: Listing, contents: Iterable[bytes]) -> tuple[AnnotationFiles, Literal["unknown"]]:
     """Return the classes in some files of a set."""
     used: Counter[str] = Counter()
     for content in contents:
@@ -67,7 +67,7 @@ def told_by(_: Listing, contents: Iterable[bytes]) -> tuple[AnnotationFiles, Lit
             used.update({*read_voc(content).names})
     names = tuple(sorted(used))
     counts = {number: used[name] for number, name in enumerate(names)}
-    return AnnotationFiles(names=names, used=counts, numbered=False), "box"
+    return AnnotationFiles(names=names, used=counts, numbered=False), "unknown"
 
 
 def read_voc(content: bytes) -> PictureBoxes:

@@ -23,8 +23,8 @@ from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, MOST_CLASSES,
 
 Row: TypeAlias = tuple[int, list[float]]
 """The class and the other numbers of a line."""
-Columns: TypeAlias = Literal["box", "outline", "outline and score", "unknown"]
-"""What long lines hold behind the class: a box and something else, the corners of an outline, or either."""
+Columns: TypeAlias = int | Literal["outline", "outline and score", "unknown"]
+"""What long lines hold behind the class: so many numbers of which the first four are a box, or corners; or either."""
 _MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
 _MOST_YAML = 64_000  # bytes, half a second; 1,200 classes have 25,000
 _BOX = 4  # numbers of a box
@@ -77,9 +77,9 @@ def rows_of(content: bytes) -> Iterator[tuple[int, Row]]:
 def _box_of(values: list[float], columns: Columns, number: int) -> list[float]:
     """Return left, top, right and bottom, as shares of the sides."""
     count = len(values)
-    if columns == "unknown" and count > _BOX:
+    if count > _BOX and (columns == "unknown" or (isinstance(columns, int) and columns != count)):
         raise ValueError(f"line {number} has {1 + count} numbers, of unknown meaning")
-    if columns == "box" and count > _BOX:
+    if columns == count:
         values = values[:_BOX]
     elif columns == "outline and score" and count % 2:
         values = values[:-1]
@@ -121,20 +121,20 @@ def columns_of(files: Sequence[Sequence[Row]], points: tuple[int, int] | None = 
     rows = [values for file in files for _, values in file if all(abs(each) < _LARGEST for each in values)]
     long = [values for values in rows if len(values) > _BOX]
     if not long:
-        return "box", ""
+        return "unknown", ""
     (count, number), *_ = Counter(map(len, long)).most_common(1)
     what = f"Lines of {1 + count} numbers" if number == len(long) else "Lines of more than 5 numbers"
     if count == _BOX + 1:
         columns = _sixth([[values[_BOX] for _, values in file if len(values) == count] for file in files])
     elif points is not None and count - _BOX - points[0] * points[1] in (0, 1):
-        columns = "box"
+        columns = count
     else:
         alike = number >= _MOST * len(long) and len(rows) - len(long) <= len(long) // _MANY
         columns = _longer(long, np.array([values for values in long if len(values) == count]) if alike else None)
     if columns == "unknown":
         either = "the angle of a box or a track" if count == _BOX + 1 else "a box with key points or an outline"
         return columns, f"{what} may hold {either}, so they are not read. kpt_shape in data.yaml tells key points."
-    if columns == "box":
+    if columns == count:
         return columns, f"{what} are read as a class and a box; the others (key points, a score or a track) are not."
     return columns, f"{what} are outlines or turned boxes: the upright box around each is taken."
 
@@ -144,7 +144,7 @@ def _sixth(files: Sequence[Sequence[float]]) -> Columns:
     scores = all(0 <= each <= 1 for file in files for each in file)
     whole = all(each >= 0 and each == each // 1 for file in files for each in file)
     repeated = any(len({*file}) < len(file) and max(file) > 2 for file in files)  # no picture has a track twice
-    return "box" if scores or (whole and not repeated) else "unknown"
+    return _BOX + 1 if scores or (whole and not repeated) else "unknown"
 
 
 def _longer(long: Sequence[list[float]], alike: NDArray[np.float64] | None) -> Columns:
@@ -154,8 +154,8 @@ def _longer(long: Sequence[list[float]], alike: NDArray[np.float64] | None) -> C
     even, odd = inside.count(0) / len(long), inside.count(1) / len(long)
     boxes, sure = (0.0, False) if alike is None else _boxes_with_points(alike)
     clear = sure or max(even, odd) < _HALF
-    if boxes >= (_HALF if clear else _MOST) and (clear or many):
-        return "box"
+    if alike is not None and boxes >= (_HALF if clear else _MOST) and (clear or many):
+        return int(alike.shape[1])
     if boxes <= _FEW and even > odd:
         return "outline"
     return "outline and score" if boxes <= _FEW and odd >= _MOST and many else "unknown"
