@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,9 +27,17 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_candidates import NORMALISATIONS
+from senseapp.measure.reading_evidence import (
+    AS_FOUND,
+    LEAST_IMAGES,
+    Candidate,
+    Scored,
+    labels_as,
+    order_as_found,
+    scored_by_metric,
+    scored_by_mirror,
+)
 from senseapp.metrics import METRICS
-from senseapp.metrics.base import SIGNIFICANCE
-from senseapp.metrics.paired_tests import mean_is_above_zero
 from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.onnx.modules import OnnxNetwork
@@ -38,7 +45,8 @@ from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, RunSpec
-from senseapp.tasks import PerImage, Task, task_named
+from senseapp.tasks import Task, task_named
+from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit, OutputReader
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
@@ -47,32 +55,7 @@ _BATCH = 8  # images of a pass
 _LEAST_AGREEMENT = 0.4  # of answers to mirrored pictures, for these to be evidence
 _LEAST_RATIO = 1.25  # by which the best must agree more than the second
 _LEAST_VALUE = 0.02  # of the shown metric, below which almost nothing of what is labelled is found
-_LEAST_IMAGES = 8  # with labels, to choose by them
 _ASKED = 6  # candidates in a question
-
-Array = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    """One reading: ``departures`` counts how far it is from the first that would be taken without evidence."""
-
-    data: DataSpec
-    reader: OutputReader | None
-    order: int
-    words: tuple[str, ...]
-    departures: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scored:
-    """A candidate on the images: of all together, and of each, (n,); NaN where an image says nothing."""
-
-    candidate: _Candidate
-    value: float
-    each: Array
-    by_chance: Array
-    labelled: bool
 
 
 def choose_reading(
@@ -111,7 +94,7 @@ class _Search:
     task: Task
     data_roots: tuple[Path, ...]
     count: int
-    fitted: dict[tuple[Preprocessing, int, str], PreparedImages] = field(default_factory=dict)
+    fitted: dict[tuple[Preprocessing, int, Background], PreparedImages] = field(default_factory=dict)
 
     def choose(self) -> PreparationChoice:
         """Return the choice; see :func:`choose_reading`."""
@@ -131,7 +114,7 @@ class _Search:
 
     # ---- candidates
 
-    def _scored(self, own: DataSpec, *, labelled: bool) -> list[_Scored]:
+    def _scored(self, own: DataSpec, *, labelled: bool) -> list[Scored]:
         """Return every candidate on the images; without labels those of several alone."""
         found = list(self._with_preparation(own, (), labelled=labelled))
         evidence = self.model.preparation_evidence
@@ -168,25 +151,48 @@ class _Search:
                 if fit != usual.fit:
                     yield fit, replace(best, fit=fit)
 
-    def _with_preparation(self, data: DataSpec, words: tuple[str, ...], *, labelled: bool) -> Iterator[_Scored]:
+    def _with_preparation(self, data: DataSpec, words: tuple[str, ...], *, labelled: bool) -> Iterator[Scored]:
         """Yield the candidates of one preparation, from one pass of the network over the images."""
         images = self._some_images(data)
         if not isinstance(images, PreparedImages):
             return
-        raws = [self._raw(images.batch(at, min(at + _BATCH, len(images)))) for at in range(0, len(images), _BATCH)]
-        for place, reader in enumerate(self._readers(raws, every=labelled)):
-            if not labelled:
-                one = _Candidate(data=data, reader=reader, order=0, words=words, departures=len(words) + place)
-                yield self._by_mirror(one, raws, images)
-                continue
+        batches = [images.batch(at, min(at + _BATCH, len(images))) for at in range(0, len(images), _BATCH)]
+        raws = [self._raw(batch) for batch in batches]
+        readers = self._readers(raws, every=labelled)
+        if not labelled:
+            mirrored = [self._raw(batch.flip(3)) for batch in batches]
+            for place, reader in enumerate(readers):
+                one = Candidate(data=data, reader=reader, words=words, departures=len(words) + place)
+                yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
+            return
+        for place, reader in enumerate(readers):
             read = [raw if reader is None else reader(raw) for raw in raws]
             outputs = joined([stored(self.task.predictions(each)) for each in read])
+            one = Candidate(data=data, reader=reader, words=words, departures=len(words) + place)
             with suppress(InvalidDataset):  # no class numbers fit as many outputs
-                images = cast("PreparedImages", self._images(data, reader))
-                for order in range(max(1, len(images.label_orders))):
-                    departures = len(words) + place + order
-                    one = _Candidate(data=data, reader=reader, order=order, words=words, departures=departures)
-                    yield self._by_metric(one, outputs, images)
+                yield from self._in_every_order(one, outputs, cast("PreparedImages", self._images(data, reader)))
+
+    def _in_every_order(self, one: Candidate, outputs: Predictions, images: PreparedImages) -> Iterator[Scored]:
+        """Yield a candidate with each order of the classes, and as the network finds them where none is certain.
+
+        That is matched on the first half of the images and judged on the second, as a match fits those it is made of.
+        """
+        orders = images.label_orders or (None,)
+        found = [
+            scored_by_metric(self.task, replace(one, order=order, departures=one.departures + place), outputs, images)
+            for place, order in enumerate(orders)
+        ]
+        yield from found
+        best, half = max(found, key=lambda each: each.value), len(images) // 2
+        order = best.candidate.order
+        if order is None or order.certain or images.read_as is None:
+            return
+        width = (one.reader.num_outputs if one.reader else 0) or self.model.num_classes
+        matched = order_as_found(self.task, order, outputs[:half], labels_as(images, order)[:half], width)
+        if matched is not order:
+            other = replace(one, order=matched, departures=one.departures + len(orders))
+            scored = scored_by_metric(self.task, other, outputs, images)
+            yield replace(scored, each=np.concatenate([best.each[:half], scored.each[half:]]))
 
     def _readers(self, raws: Sequence[object], *, every: bool) -> Sequence[OutputReader | None]:
         """Return what may read the outputs of these images; of noise they may have looked otherwise."""
@@ -197,40 +203,6 @@ class _Search:
             return self.task.readers(raws[0], self.model.preprocessing.input_shape[1:], max(0, names), every=every)
         except InvalidInput:
             return self.model.readers
-
-    # ---- evidence
-
-    def _by_metric(self, candidate: _Candidate, outputs: Predictions, images: PreparedImages) -> _Scored:
-        metric, targets = METRICS[self.task.shown_metric], _labels_as(images, candidate.order)
-        assert targets is not None
-
-        def value(predicted: Predictions, wanted: object) -> float:
-            return metric.estimate(metric.moments(predicted, predicted, wanted))[0]
-
-        count = len(outputs)
-        each = [value(outputs[at : at + 1], targets[at : at + 1]) for at in range(count)]
-        shifted = [value(outputs[at : at + 1], targets[(at + 1) % count :][:1]) for at in range(count)]
-        total = value(outputs, targets)
-        return _Scored(
-            candidate=candidate,
-            value=0.0 if total != total else total,
-            each=np.array(each),
-            by_chance=np.array(shifted),
-            labelled=True,
-        )
-
-    def _by_mirror(self, candidate: _Candidate, raws: Sequence[object], images: PreparedImages) -> _Scored:
-        """Score how well answers to pictures agree with those to their mirror images."""
-        reader = candidate.reader
-        each: list[float] = []
-        for number, raw in enumerate(raws):
-            batch = images.batch(number * _BATCH, min((number + 1) * _BATCH, len(images)))
-            mirrored = self._raw(batch.flip(3))
-            read = [one if reader is None else reader(one) for one in (raw, mirrored)]
-            each += self.task.mirror_agreement(read[0], read[1], batch.shape[3])
-        found = np.array(each)
-        none = np.zeros_like(found)
-        return _Scored(candidate=candidate, value=float(found.mean()), each=found, by_chance=none, labelled=False)
 
     def _raw(self, batch: Tensor) -> object:
         """Return outputs of the network before any layout."""
@@ -259,13 +231,11 @@ class _Search:
 
         Equal crops with labels for as many outputs are read once.
         """
-        model = self.model
-        if reader is not None and reader.num_outputs:
-            named = model.class_names if len(model.class_names) == reader.num_outputs else ()
-            model = replace(model, num_classes=reader.num_outputs, background=reader.background, class_names=named)
-        wanted = effective_preprocessing(data, model.preprocessing)
-        key = replace(wanted, mean=(), std=(), channel_order="rgb"), model.num_classes, model.background
+        key = self._key(data, reader)
         if key not in self.fitted:
+            model = replace(self.model, num_classes=key[1], background=key[2])
+            if len(model.class_names) != model.num_classes:
+                model = replace(model, class_names=())
             load = partial(
                 images_for, model, data, task=self.task, seed=self.spec.sensitivity.seed, data_roots=self.data_roots
             )
@@ -276,21 +246,34 @@ class _Search:
             if not isinstance(images, PreparedImages):
                 return images
             self.fitted[key] = images
-        return self.fitted[key].normalised_as(wanted)
+        return self.fitted[key].normalised_as(effective_preprocessing(data, self.model.preprocessing))
+
+    def _key(self, data: DataSpec, reader: OutputReader | None) -> tuple[Preprocessing, int, Background]:
+        """Return what the pixels and the labels of images depend on: the crop, and outputs with their background."""
+        wanted = effective_preprocessing(data, self.model.preprocessing)
+        crop = replace(wanted, mean=(), std=(), channel_order="rgb")
+        if reader is None or not reader.num_outputs:
+            return crop, self.model.num_classes, self.model.background
+        return crop, reader.num_outputs, reader.background
 
     # ---- the choice
 
-    def _by_labels(self, scored: Sequence[_Scored], count: int) -> PreparationChoice:
+    def _by_labels(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         best = scored[0]
-        alike = [each for each in scored if not _clearly_better(best.each, each.each, len(scored))]
+        alike = [each for each in scored if not best.is_clearly_better(each.each, len(scored))]
         taken = min(alike, key=lambda each: each.candidate.departures)
         question = ""
-        if count < _LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
+        if count < LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
             question = (
                 f"{plural(count, 'labelled image')} are too few to tell how {self.model.title} is read. "
-                f"{self._best_words(scored)} Choose one, or bring at least {_LEAST_IMAGES}."
+                f"{self._best_words(scored)} Choose one, or bring at least {LEAST_IMAGES}."
             )
-        elif self.model.pretrained and self._is_chance(taken):
+        elif self._is_found_otherwise(taken, scored):
+            question = (
+                "The class numbers of the labels are only assumed, and the network finds them otherwise. "
+                f"{self._best_words(scored)} Choose one, or say which output each class means (--class-map)."
+            )
+        elif self.model.pretrained and taken.is_chance(_LEAST_VALUE):
             question = (
                 f"The original finds next to nothing of what is labelled: {self._result(taken)} on "
                 f"{plural(count, 'image')}, so it was probably read wrongly. {self._best_words(scored)} Say how it is "
@@ -299,20 +282,25 @@ class _Search:
         evidence: Evidence = "labels" if len(scored) > 1 else "fit"
         return self._choice(scored, taken, count, evidence, question)
 
-    def _is_chance(self, taken: _Scored) -> bool:
-        """Return whether labels fit hardly better than those of other images."""
-        if taken.value < _LEAST_VALUE:
-            return True
-        return len(taken.each) >= _LEAST_IMAGES and not _clearly_better(taken.each, taken.by_chance, 1)
+    def _is_found_otherwise(self, taken: Scored, scored: Sequence[Scored]) -> bool:
+        """Return whether the network finds other classes than numbers that are only assumed, with a better figure."""
+        order, layout = taken.candidate.order, taken.candidate.layout
+        found = (
+            each.value
+            for each in scored
+            if each.candidate.order is not None and each.candidate.order.how == AS_FOUND
+            if (each.candidate.data, each.candidate.layout) == (taken.candidate.data, layout)
+        )
+        return order is not None and order.how != AS_FOUND and max(found, default=0) > taken.value + _LEAST_VALUE
 
-    def _by_answers(self, scored: Sequence[_Scored], count: int) -> PreparationChoice:
+    def _by_answers(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         if len(scored) == 1:
             return self._choice(scored, scored[0], count, "fit", "")
         best, second = scored[0], scored[1]
         is_far = best.value >= max(_LEAST_AGREEMENT, _LEAST_RATIO * second.value)
-        if is_far and _clearly_better(best.each, second.each, len(scored)):
+        if is_far and best.is_clearly_better(second.each, len(scored)):
             return self._choice(scored, best, count, "images", "")
-        what = "outputs" if len({_key(each) for each in scored}) > 1 else "images"
+        what = "outputs" if len({each.candidate.layout for each in scored}) > 1 else "images"
         question = (
             f"It is not known how {what} of {self.model.title} are read: the file does not say, and "
             f"{plural(count, 'image')} without labels do not decide. Choose one of {len(scored)} readings, or bring a "
@@ -322,7 +310,7 @@ class _Search:
         return self._choice(scored, first, count, "assumed", question)
 
     def _choice(
-        self, scored: Sequence[_Scored], taken: _Scored, count: int, evidence: Evidence, question: str
+        self, scored: Sequence[Scored], taken: Scored, count: int, evidence: Evidence, question: str
     ) -> PreparationChoice:
         trials = {id(each): self._trial(each, scored, count) for each in scored}
         chosen = trials[id(taken)]
@@ -342,9 +330,9 @@ class _Search:
         settled = replace(data, chosen_by=(*self.spec.data.chosen_by, *choice.notes), evidence=tuple(known.items()))
         return replace(choice, spec=replace(choice.spec, data=settled))
 
-    def _evidence(self, taken: _Scored, scored: Sequence[_Scored], found: Evidence) -> dict[str, Evidence]:
+    def _evidence(self, taken: Scored, scored: Sequence[Scored], found: Evidence) -> dict[str, Evidence]:
         """Return how each part is known: by what was compared, where there were several."""
-        layouts = {_key(each) for each in scored}
+        layouts = {each.candidate.layout for each in scored}
         preparations = {each.candidate.data for each in scored}
         orders = {each.candidate.order for each in scored}
         person = self.spec.data.mean or self.spec.data.std
@@ -354,8 +342,8 @@ class _Search:
             "classes": "person" if self.spec.data.class_map else found if len(orders) > 1 else "fit",
         }
 
-    def _trial(self, scored: _Scored, all_scored: Sequence[_Scored], count: int) -> PreparationTrial:
-        candidate, images = scored.candidate, self._images(scored.candidate.data, scored.candidate.reader)
+    def _trial(self, scored: Scored, all_scored: Sequence[Scored], count: int) -> PreparationTrial:
+        candidate = scored.candidate
         data, model = candidate.data, self.spec.model
         usual = effective_preprocessing(data, self.model.preprocessing)
         data = replace(
@@ -365,8 +353,8 @@ class _Search:
             fit=cast("Fit", usual.fit),
             channel_order=cast("ChannelOrder", usual.channel_order),
         )
-        if isinstance(images, PreparedImages) and images.label_orders:
-            data = replace(data, class_map=images.label_orders[candidate.order].pairs)
+        if candidate.order is not None:
+            data = replace(data, class_map=candidate.order.pairs)
         if candidate.reader is not None:
             model = replace(model, layout=candidate.reader.key)
         return PreparationTrial(
@@ -378,37 +366,21 @@ class _Search:
             words=self._result(scored),
         )
 
-    def _title(self, candidate: _Candidate, scored: Sequence[_Scored]) -> str:
+    def _title(self, candidate: Candidate, scored: Sequence[Scored]) -> str:
         """Return the preparation in words, and layout and class numbers where several are compared."""
         parts = [", ".join(candidate.words) or self.model.prepared_as]
-        if candidate.reader is not None and len({_key(each) for each in scored}) > 1:
+        if candidate.reader is not None and len({each.candidate.layout for each in scored}) > 1:
             parts.append(candidate.reader.words)
-        orders, images = {each.candidate.order for each in scored}, self._images(candidate.data, candidate.reader)
-        if len(orders) > 1 and isinstance(images, PreparedImages) and images.label_orders:
-            parts.append(f"classes {images.label_orders[candidate.order].words}")
+        if candidate.order is not None and len({each.candidate.order for each in scored}) > 1:
+            parts.append(f"classes {candidate.order.words}")
         return "; ".join(parts)
 
-    def _result(self, scored: _Scored) -> str:
+    def _result(self, scored: Scored) -> str:
         if scored.labelled:
             metric = METRICS[self.task.shown_metric]
             return f"{metric.label} {metric.value_text(scored.value)}"
         return f"{100 * scored.value:.0f} % of the answers agree with those to mirrored pictures"
 
-    def _best_words(self, scored: Sequence[_Scored]) -> str:
+    def _best_words(self, scored: Sequence[Scored]) -> str:
         best = " · ".join(f"{self._title(each.candidate, scored)}: {self._result(each)}" for each in scored[:3])
         return f"The best of {plural(len(scored), 'reading')}: {best}."
-
-
-def _labels_as(images: PreparedImages, order: int) -> PerImage | None:
-    return images.with_labels_as(order).labels if order else images.labels
-
-
-def _key(scored: _Scored) -> str:
-    return "" if scored.candidate.reader is None else scored.candidate.reader.key
-
-
-def _clearly_better(one: Array, other: Array, tried: int) -> bool:
-    """Return whether images are read better one way than another, beyond chance for so many ways together."""
-    gains = np.nan_to_num(one) - np.nan_to_num(other)
-    tried = tried if len(gains) >= _LEAST_IMAGES else 2  # so few never reach a corrected level
-    return mean_is_above_zero(gains, significance=SIGNIFICANCE / max(1, tried - 1))

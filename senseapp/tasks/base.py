@@ -203,6 +203,10 @@ class Task(ABC):
         """
         return [0.0]
 
+    def confusion(self, predictions: Any, targets: Any, num_outputs: int) -> Tensor | None:
+        """Return how often what is labelled as each output is found as each, (outputs, outputs); None where unknown."""
+        return None
+
     def num_outputs(self, output: Tensor) -> int:
         """Return how many numbers there are for each image, or for each of its positions: (N, outputs, ...)."""
         return int(output.shape[1])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
-from senseapp.metrics.detection.rules import SURE_SCORE
+from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
 from senseapp.tasks.annotations import AnnotationFiles, PerImage
 from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
 from senseapp.tasks.class_numbers import Background, ModelClasses
@@ -127,6 +127,23 @@ class Detection(Task):
             there, new, same = object_counts(OBJECTS.moments(before[at : at + 1], after[at : at + 1], None))
             found.append(2 * same / (there + new) if there + new else 0.0)
         return found
+
+    def confusion(self, predictions: Any, targets: Any, num_outputs: int) -> Tensor:
+        """Return the classes of the sure boxes that overlap each object most."""
+        import torch
+
+        from senseapp.metrics.detection.detections import detections_of
+        from senseapp.metrics.detection.rows import overlaps
+
+        table = torch.zeros(num_outputs, num_outputs)
+        for candidates, target in zip(predictions.parts["candidates"], targets, strict=True):
+            found = torch.from_numpy(detections_of(candidates, SURE_SCORE))
+            if not len(found) or not len(target["labels"]):
+                continue
+            overlap, nearest = overlaps(target["boxes"].double()[:, None], found[None, :, 2:]).max(dim=1)
+            hit = overlap >= FOUND
+            table.index_put_((target["labels"][hit], found[nearest[hit], 1].long()), torch.ones(()), accumulate=True)
+        return table
 
     def num_outputs(self, output: Tensor) -> int:
         """Return the number of classes, a background included."""

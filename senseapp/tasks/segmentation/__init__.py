@@ -106,6 +106,13 @@ class Segmentation(Task):
             for a, b in zip(before, after, strict=True)
         ]
 
+    def confusion(self, predictions: Any, targets: Tensor, num_outputs: int) -> Tensor:
+        """Return the classes of pixels by those of the masks."""
+        found = classes_of(predictions).long()
+        masks = masks_like(targets, found).long()
+        places = (masks * num_outputs + found)[masks < num_outputs]
+        return places.bincount(minlength=num_outputs**2).reshape(num_outputs, num_outputs).float()
+
     def outputs_of_head(self, width: int) -> int:
         """Return the number of classes: two for one map."""
         return 2 if width == 1 else width

@@ -45,7 +45,8 @@ def of_one_tensor(
                 "to rank layers by. Cut the graph before it."
             )
         grid = {"size": square or (0, 0), "strides": strides}
-        if strides and width > DISTANCES and values.has_negatives(rows[..., :4]):
+        are_scores = values.is_probability(rows[..., 4:DISTANCES])
+        if strides and width > DISTANCES and values.has_negatives(rows[..., :4]) and (rows.is_meta or not are_scores):
             yield _distributions(rows, grid, anchors_last=anchors_last)
         elif strides and not anchors_last and width > 5 and values.are_shifts(rows[..., :4]):
             yield _yolox(rows, grid)

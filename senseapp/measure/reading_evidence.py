@@ -1,0 +1,145 @@
+"""Evidence for one reading of a network: figures on labelled images, or agreement on mirrored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from senseapp.data.images import PreparedImages
+from senseapp.metrics import METRICS
+from senseapp.metrics.base import SIGNIFICANCE
+from senseapp.metrics.paired_tests import mean_is_above_zero
+from senseapp.metrics.predictions import Predictions
+from senseapp.metrics.segmentation import VOID
+from senseapp.records.spec import DataSpec
+from senseapp.tasks import LabelMapProposal, PerImage, Task
+from senseapp.tasks.reading import OutputReader
+
+LEAST_IMAGES = 8
+"""With labels, to choose by them."""
+AS_FOUND = "as the network finds them"
+"""How classes are matched that only the network's own answers tell."""
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One reading.
+
+    Attributes:
+        data: the images, with their preparation.
+        reader: of the outputs; None where the task reads them in one way.
+        order: what class numbers mean; None where that is certain, or there are no labels.
+        words: of the preparation, where it is not the first.
+        departures: how far it is from the first that would be taken without evidence.
+    """
+
+    data: DataSpec
+    reader: OutputReader | None
+    order: LabelMapProposal | None = None
+    words: tuple[str, ...] = ()
+    departures: int
+
+    @property
+    def layout(self) -> str:
+        """The layout as a setting."""
+        return "" if self.reader is None else self.reader.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A candidate on the images: of all together, of each and of each with other labels, (n,); NaN says nothing."""
+
+    candidate: Candidate
+    value: float
+    each: Array
+    by_chance: Array
+    labelled: bool
+
+    def is_clearly_better(self, than: Array, tried: int) -> bool:
+        """Return whether images are read better than with figures ``than``, beyond chance for so many ways together."""
+        gains = np.nan_to_num(self.each) - np.nan_to_num(than)
+        tried = tried if len(gains) >= LEAST_IMAGES else 2  # so few never reach a corrected level
+        return mean_is_above_zero(gains, significance=SIGNIFICANCE / max(1, tried - 1))
+
+    def is_chance(self, least: float) -> bool:
+        """Return whether labels fit hardly better than those of other images, or below ``least`` of the metric."""
+        return self.value < least or (len(self.each) >= LEAST_IMAGES and not self.is_clearly_better(self.by_chance, 1))
+
+
+def scored_by_metric(task: Task, candidate: Candidate, outputs: Predictions, images: PreparedImages) -> Scored:
+    """Score a candidate by the metric that the task shows, on labelled ``images``."""
+    metric, targets = METRICS[task.shown_metric], labels_as(images, candidate.order)
+    judged = _judged_alike(images, targets)
+
+    def value(predicted: Predictions, wanted: object) -> float:
+        return metric.estimate(metric.moments(predicted, predicted, wanted))[0]
+
+    count = len(outputs)
+    total = value(outputs, targets)
+    return Scored(
+        candidate=candidate,
+        value=0.0 if total != total else total,
+        each=np.array([value(outputs[at : at + 1], judged[at : at + 1]) for at in range(count)]),
+        by_chance=np.array([value(outputs[at : at + 1], judged[(at + 1) % count :][:1]) for at in range(count)]),
+        labelled=True,
+    )
+
+
+def scored_by_mirror(
+    task: Task, candidate: Candidate, raws: Sequence[object], mirrored: Sequence[object], width: int
+) -> Scored:
+    """Score a candidate by how well answers to pictures agree with those to their mirror images."""
+    read = candidate.reader or (lambda raw: raw)
+    each: list[float] = []
+    for one, other in zip(raws, mirrored, strict=True):
+        each += task.mirror_agreement(read(one), read(other), width)
+    found = np.array(each)
+    return Scored(
+        candidate=candidate, value=float(found.mean()), each=found, by_chance=np.zeros_like(found), labelled=False
+    )
+
+
+def order_as_found(
+    task: Task, order: LabelMapProposal, outputs: Predictions, labels: PerImage, num_outputs: int
+) -> LabelMapProposal:
+    """Return the order in which most of what is labelled is found as one class for each label.
+
+    Classes are matched one to one, by the sum of the matched cells of the confusion matrix; labels of which these
+    images say nothing keep their output if it is free.
+    """
+    table = task.confusion(outputs, labels, num_outputs)
+    if table is None:
+        return order
+    used = table.sum(1).nonzero()[:, 0]
+    rows, columns = linear_sum_assignment(-table[used].numpy())
+    moved = {int(used[row]): int(column) for row, column in zip(rows, columns, strict=True)}
+    taken = set(moved.values())
+    kept = {output: output for _, output in order.pairs if output not in moved and output not in taken}
+    pairs = tuple((label, {**kept, **moved}[output]) for label, output in order.pairs if output in {**kept, **moved})
+    if pairs == order.pairs:
+        return order
+    return LabelMapProposal(pairs=pairs, how=AS_FOUND, words=AS_FOUND)
+
+
+def labels_as(images: PreparedImages, order: LabelMapProposal | None) -> PerImage:
+    """Return the labels of ``images`` in one order of the classes."""
+    if order is None or order == next(iter(images.label_orders), None) or images.read_as is None:
+        return images.labels
+    return images.read_as(images.written, order)[0]
+
+
+def _judged_alike(images: PreparedImages, labels: PerImage) -> PerImage:
+    """Return masks without the pixels that some order of the classes leaves out: all orders are judged on the same."""
+    if not isinstance(labels, Tensor):
+        return labels
+    judged = labels.clone()
+    for order in images.label_orders:
+        judged[labels_as(images, order) == VOID] = VOID
+    return judged
