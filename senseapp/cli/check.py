@@ -23,12 +23,13 @@ from senseapp.tasks import TASKS
 NAME = "check"
 SUMMARY = "Check a file against a reference, whoever made it: loss with its bound, time, causes; for merge requests."
 EPILOG = """\
-REFERENCE and CANDIDATE are ONNX files of any program, checkpoints, or folders of runs: of a run the reference is its
-uncompressed network, and the candidate its recommended file. --model names the architecture of checkpoints (default: it
-is recognised). Both answer the same images, prepared as the reference needs them; with labels the loss is that of right
-answers, else answers that change. The candidate holds if the loss is at most --max-drop with 95 % confidence on new
-images, and its time at most --max-time times that of the reference. Where images are too few to show that, the check
-fails, and says how many are needed. Images should be others than those that the candidate was made with.
+REFERENCE and CANDIDATE are ONNX files of any program, checkpoints, folders of one with its config.json, or folders of
+runs: of a run the reference is its uncompressed network, and the candidate its recommended file. --model names the
+architecture of checkpoints (default: it is recognised). Both answer the same images, prepared as the reference needs
+them; with labels the loss is that of right answers, else answers that change. The candidate holds if the loss is at
+most --max-drop with 95 % confidence on new images, and its time at most --max-time times that of the reference. Where
+images are too few to show that, the check fails, and says how many are needed. Images should be others than those that
+the candidate was made with.
 
 exit status: 0 holds, 1 fails or is not shown to hold, 2 a file or the images cannot be read
 
@@ -129,14 +130,19 @@ def _judged_by(spec: CheckSpec) -> str:
 
 def _sides(arguments: argparse.Namespace) -> tuple[tuple[ModelSpec, ModelSpec], DataSpec]:
     reference, candidate = (run_folder(text) for text in (arguments.reference, arguments.candidate))
-    of_run = RunFolder(reference).load_result().spec if reference.is_dir() else None
+    of_run = RunFolder(reference).load_result().spec if _is_run(reference) else None
     first = of_run.model if of_run is not None else _model(arguments, reference)
-    second = _file_of_run(candidate, first) if candidate.is_dir() else _model(arguments, candidate)
+    second = _file_of_run(candidate, first) if _is_run(candidate) else _model(arguments, candidate)
     if of_run is not None and second.library == "auto" and not arguments.model:
         second = replace(of_run.model, pretrained=False, checkpoint=second.checkpoint)
     data = data_from(argparse.Namespace(**vars(arguments), checkpoint=first.checkpoint))
     read = read_as_given(RunSpec(model=first, data=data), arguments)
     return (read.model, replace(second, task=read.model.task)), read.data
+
+
+def _is_run(path: Path) -> bool:
+    """Return whether a side is the folder of a run; others are those of a network, or hold nothing that is read."""
+    return path.is_dir() and RunFolder(path).is_claimed
 
 
 def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:

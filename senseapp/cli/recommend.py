@@ -25,10 +25,10 @@ EPILOG = """\
 Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
 is as apply writes it; FILE receives the schedule as JSON; where nothing can be saved for the loss that is allowed,
 neither is written. One JSON line has in "headline" and "recommended" the file that is recommended for the goal, which
-may be another one than CHECKPOINT, in "proven" and "evidence" the schedule, and all files in "candidates". With --promise the upper bound of the loss on held-out
-images decides, with all that was tried on them accounted for; where no file keeps it, "missing" says how many images
-that takes and what can be promised with those there are. The recommendation stays in the run's folder, so that reports
-show it.
+may be another one than CHECKPOINT, in "proven" and "evidence" the schedule, and all files in "candidates". With
+--promise the upper bound of the loss on held-out images decides, with all that was tried on them accounted for; where
+no file keeps it, "missing" says how many images that takes and what can be promised with those there are. The
+recommendation stays in the run's folder, so that reports show it.
 
 examples:
   python -m senseapp recommend --run runs/demo --schedule targets.json --out compressed.safetensors

@@ -170,7 +170,7 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
 
     checkpoint = ""
     if arguments.checkpoint:
-        checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="checkpoint"))
+        checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="file"))
     if arguments.network and not checkpoint:
         raise InvalidSpec("--network and --ema choose between networks in a checkpoint. Add --checkpoint FILE.")
     model = parse_model(arguments.model, task=arguments.task or CLASSIFICATION.name)

@@ -36,6 +36,7 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 """What makes a picture with this rotation mark upright; Exif 2.32, tag 0x0112."""
+_GREY = 114  # of the borders that YOLO networks are trained with
 _SWAPS_AXES = (5, 6, 7, 8)  # the marks with a quarter turn: stored rows are columns of the upright picture
 _FROM_RIGHT, _FROM_BELOW = (2, 3, 6, 7), (3, 4, 7, 8)  # upright x (y) runs against the stored axis that it comes from
 
@@ -52,6 +53,7 @@ class Geometry:
         resized: size after the turn and the resize.
         corner: (x, y) of the upper left corner of the crop in the resized picture; negative where that is padded.
         output: size of the crop.
+        grey: whether padding of 8-bit pictures is grey, as that of letterboxes; else black.
     """
 
     size: Size
@@ -59,6 +61,7 @@ class Geometry:
     resized: Size
     corner: Size
     output: Size
+    grey: bool = False
 
     @property
     def upright_size(self) -> Size:
@@ -66,12 +69,18 @@ class Geometry:
         return self.size[::-1] if self.orientation in _SWAPS_AXES else self.size
 
     def picture(self, picture: Image.Image, resampling: Image.Resampling) -> Image.Image:
-        """Return the prepared picture; padding is black."""
+        """Return the prepared picture, with :attr:`grey` or black padding."""
         if self.orientation in TURNS:
             picture = picture.transpose(TURNS[self.orientation])
         if picture.size != self.resized:
             picture = picture.resize(self.resized, resampling)
         left, top = self.corner
+        if self.grey and picture.size != self.output and picture.mode in ("L", "RGB"):
+            boxed = Image.new(
+                picture.mode, self.output, (_GREY,) * len(picture.mode) if len(picture.mode) > 1 else _GREY
+            )
+            boxed.paste(picture, (-left, -top))
+            return boxed
         return picture.crop((left, top, left + self.output[0], top + self.output[1]))
 
     def mask(self, values: npt.NDArray[ValueT], *, fill: int) -> npt.NDArray[ValueT]:
@@ -158,7 +167,9 @@ class EvalTransform:
         resized = self._resized(upright)
         output = self.width, self.height
         corner = _centred(resized[0], output[0]), _centred(resized[1], output[1])
-        return Geometry(size=size, orientation=turn, resized=resized, corner=corner, output=output)
+        return Geometry(
+            size=size, orientation=turn, resized=resized, corner=corner, output=output, grey=self.fit == "letterbox"
+        )
 
     def _resized(self, size: Size) -> Size:
         if self.fit == "stretch":

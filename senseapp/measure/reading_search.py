@@ -117,15 +117,17 @@ class _Search:
     def _scored(self, own: DataSpec, *, labelled: bool) -> list[Scored]:
         """Return every candidate on the images; without labels those of several alone."""
         found = list(self._with_preparation(own, (), labelled=labelled))
-        evidence = self.model.preparation_evidence
-        if own.mean or own.std or evidence in ("file", "library") or (evidence == "family" and not labelled):
-            ranges: list[tuple[str, DataSpec]] = []
-        else:
-            ranges = list(self._ranges(own)) if evidence != "graph" else []
-        for words, data in ranges:
-            found += self._with_preparation(data, (words,), labelled=labelled)
-        if labelled and evidence not in ("file", "library"):
-            best = max(found, key=lambda each: (each.value, -each.candidate.departures)).candidate
+        if not found:
+            return found
+        evidence, given = self.model.preparation_evidence, bool(own.mean or own.std)
+        told = evidence in ("file", "library") or (evidence == "family" and not labelled)
+        if told and labelled and _best(found).is_chance(_LEAST_VALUE):  # what the file says fits no label
+            told = False
+        if not (given or told or evidence == "graph"):
+            for words, data in self._ranges(own):
+                found += self._with_preparation(data, (words,), labelled=labelled)
+        if labelled and not told:
+            best = _best(found).candidate
             for words, data in self._finer(best.data):
                 found += self._with_preparation(data, (*best.words, words), labelled=labelled)
         return found
@@ -384,3 +386,7 @@ class _Search:
     def _best_words(self, scored: Sequence[Scored]) -> str:
         best = " · ".join(f"{self._title(each.candidate, scored)}: {self._result(each)}" for each in scored[:3])
         return f"The best of {plural(len(scored), 'reading')}: {best}."
+
+
+def _best(scored: Sequence[Scored]) -> Scored:
+    return max(scored, key=lambda each: (each.value, -each.candidate.departures))

@@ -33,7 +33,7 @@ class Preprocessing:
         crop_pct: share of the resized shorter side that the centre crop keeps.
         interpolation: ``bilinear``, ``bicubic`` or ``nearest``.
         channel_order: ``rgb``, or ``bgr`` for a model trained on pictures read by OpenCV or Caffe.
-        fit: ``crop`` keeps the middle of the picture, ``letterbox`` all of it with black borders, ``stretch`` all of it
+        fit: ``crop`` keeps the middle of the picture, ``letterbox`` all of it with grey borders, ``stretch`` all of it
             without regard to its proportions.
     """
 

@@ -82,7 +82,7 @@ def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
     how = evaluator.images.proof.preprocessing
     part = {
         "crop": f"the middle {100 * how.crop_pct:g} % of the picture",
-        "letterbox": "the whole picture with black borders around it",
+        "letterbox": "the whole picture with grey borders around it",
         "stretch": "the whole picture in the proportions of the input",
     }[how.fit]
     return (

@@ -6,8 +6,8 @@ compressed layers (:mod:`senseapp.reconstruct.adapt.weights`), or for those that
 :data:`~senseapp.records.spec.REPAIR_IMAGES` of the curves' images, the calibration images. Which of the two is better
 is measured on those that the fit has not seen: one half of them is judged with a repair fitted to the other half, and
 the other way round; what is delivered is then fitted to all. Held-out images, those of proofs, have a veto: where the
-repaired model does worse on them, it is not delivered. They have none where a loss is promised: images that choose between two
-forms cannot judge the better one without a correction. Both figures are reported whichever is delivered.
+repaired model does worse on them, it is not delivered. They have none where a loss is promised: images that choose
+between two forms cannot judge the better one without a correction. Both figures are reported whichever is delivered.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class Measured:
         delivered: which of the two the model is left in.
         reason: one sentence on why; empty where no repair was asked for.
         notes: sentences on what the repair did.
-        steps: what was tried, with what it loses on images that it was not fitted to; nothing where there was one
-            repair only.
+        steps: what was tried, with what it loses on images that it was not fitted to; empty with one repair alone.
         tried: forms between which held-out images chose, this one included.
     """
 

@@ -153,9 +153,19 @@ class RunFolder:
             NotFound: the run is not finished.
         """
         result = _read_result(self._result_file)
-        if result is None:
-            raise NotFound(f"{self.path.name} holds no finished run. Run or resume the analysis first.")
-        return result
+        if result is not None:
+            return result
+        if self.is_claimed:
+            raise NotFound(f"The run in {self.path.name} is not finished. Resume the analysis first.")
+        state = (
+            "holds no run" if self.path.is_dir() else "is no folder of a run" if self.path.exists() else "is not there"
+        )
+        raise NotFound(f"{self.path.name} {state}. Name the folder that analyze or import wrote.")
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether it is the folder of a run, finished or not."""
+        return any(file.is_file() for file in (self._spec_file, self._head_file, self._result_file))
 
     def so_far(self) -> RunResult | None:
         """Return the final result, or what an unfinished run has found; None before its model was loaded."""

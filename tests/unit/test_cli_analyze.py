@@ -235,7 +235,7 @@ def test_activations_get_bits_of_their_own(engine, out):
         ({"--model": "auto"}, "Add --checkpoint FILE"),
         ({"--preprocessing": "auto"}, "--preprocessing auto is for a checkpoint"),
         ({"--channel-order": "grb"}, "Channels come in the order rgb or bgr, got 'grb'"),
-        ({"--model": "timm/resnet18", "--checkpoint": "missing.pth"}, "There is no checkpoint at missing.pth"),
+        ({"--model": "timm/resnet18", "--checkpoint": "missing.pth"}, "There is no file at missing.pth"),
         ({"--data": "missing"}, "There is no folder or archive of images at missing"),
         ({"--std": "0"}, "std must hold numbers above 0"),
         ({"--crop-pct": "0"}, "crop_pct must lie above 0"),

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import onnx
 import pytest
+import safetensors.torch
+import torch
 
 from benchmarks.check_pairs import PAIRS, Workshop
 from senseapp.cli.main import main
@@ -77,7 +79,11 @@ def test_too_few_images_and_too_long_times_exit_with_1(
 @pytest.mark.parametrize(
     ("candidate", "options", "sentence"),
     [
-        ("gone.onnx", (), "There is no checkpoint at"),
+        ("gone.onnx", (), "There is no file at"),
+        ("in parts", (), "The weights in in parts are in several parts (model-00001-of-00002.safetensors, model-00002"),
+        ("in parts/model-00001-of-00002.safetensors", (), "is part 1 of 2 of a checkpoint (a shard)"),
+        ("in parts/pytorch_model.bin.index.json", (), "lists which part of a checkpoint (a shard) holds which weight"),
+        ("empty", (), "empty holds no file of weights"),
         ("text.onnx", (), "text.onnx cannot be checked: The file is text, not an ONNX model"),
         ("good", ("--max-drop", "101"), "--max-drop is in points, from 0 to 100; got 101."),
         ("good", ("--max-time", "0"), "a multiple of the reference's, above 0, got 0.0"),
@@ -94,8 +100,15 @@ def test_bad_input_exits_with_2_and_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "text.onnx").write_text("no network")
+    for folder in ("in parts", "empty"):
+        (tmp_path / folder).mkdir()
+    for part in (1, 2):
+        name = f"model-{part:05}-of-00002.safetensors"
+        safetensors.torch.save_file({f"conv{part}.weight": torch.ones(4, 3, 3, 3)}, tmp_path / "in parts" / name)
+    (tmp_path / "in parts" / "pytorch_model.bin.index.json").write_text('{"weight_map": {}}')
     path = files.get(candidate, tmp_path / candidate)
-    assert main(["check", str(files["reference"]), str(path), *DATA, *options]) == 2
+    reference = files["reference"] if path.suffix == ".onnx" else path  # an ONNX file names no architecture
+    assert main(["check", str(reference), str(path), *DATA, *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("senseapp: ")
     assert sentence in line

@@ -9,7 +9,9 @@ import zipfile
 import pytest
 
 from senseapp.cli.main import COMMANDS, main
+from senseapp.cli.schedule import _report
 from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import LAYERS, a_measurement, a_result
@@ -124,12 +126,12 @@ def test_an_overlay_for_layers_that_the_network_lacks_is_refused(run_folder, tmp
         ({"--format": "docx"}, "The format must be one of json"),
         ({"--method": "magic"}, "method must be one of"),
         ({"--min": "80", "--max": "20"}, "minimum"),
-        ({"--run": "missing"}, "missing holds no finished run"),
+        ({"--run": "missing"}, "missing is not there. Name the folder that analyze or import wrote"),
         ({"--lock": "ghost=50"}, "ghost has no usable measurement, so its level cannot be fixed"),
         ({"--lock": f"{LAYERS[0]}=120"}, "must be above 0 % and below 100 %, or 0 for none; got 120 %"),
         ({"--lock": "much"}, "--lock takes LAYER=P"),
         ({"--lock": f"{LAYERS[-1]}=0", "--max": "50", "--target": "0.5"}, "limits and fixed layers"),
-        ({"--with": "missing"}, "missing holds no finished run"),
+        ({"--with": "missing"}, "missing is not there. Name the folder that analyze or import wrote"),
         ({"--max-drop": "0.1"}, "not allowed with argument"),
     ],
 )
@@ -141,6 +143,23 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run_folder, tmp_path, caps
     (line,) = captured.err.splitlines()
     assert said in line
     assert not out.exists()
+
+
+def test_levels_are_told_by_compression(capsys):
+    """A schedule of two compressions may leave one of them out."""
+
+    def entry(layer, compression, level):
+        return ScheduleEntry(layer=layer, members=(layer,), compression=compression, level=level)
+
+    bits = (entry("stem", "quantization", 8.0), entry("head", "quantization", 4.0), entry("last", "none", 0.0))
+    zeros = (entry("stem", "sparsity", 0.5), entry("tail", "sparsity", 0.5))
+    for entries in (bits, (*zeros, *bits), bits[2:]):
+        _report(Schedule(model="m", method="optimal", entries=entries, metric="kl"))
+    assert [line for line in capsys.readouterr().out.splitlines() if "compressed" in line] == [
+        "2 layers or groups compressed; quantization of 4 to 8 bits in 2.",
+        "3 layers or groups compressed; sparsity of 50 % in 2; quantization of 4 to 8 bits in 2.",
+        "0 layers or groups compressed.",
+    ]
 
 
 def test_models_lists_what_is_searched_for(capsys):

@@ -91,7 +91,7 @@ def test_a_run_alone_without_estimates_asks_for_a_second(bits, capsys):
 def test_a_folder_without_a_run_is_said(tmp_path, capsys):
     for command in (["compare", str(tmp_path)], ["report", str(tmp_path), "-o", str(tmp_path / "r.html")]):
         assert main(command) == 2
-        assert "holds no finished run" in capsys.readouterr().err
+        assert "holds no run. Name the folder" in capsys.readouterr().err
 
 
 def test_a_report_is_written_with_a_schedule_that_is_not_proven(zeros, tmp_path, capsys):

@@ -257,7 +257,36 @@ def first_half(weights):
     return dict(list(weights.items())[: len(weights) // 2])
 
 
+def beside_each(*endings, kept):
+    """Return what tools leave of weights (O, K): entries of their own under its name, the weight itself if ``kept``."""
+
+    def change(weights):
+        found = dict(weights)
+        for name in [name for name in weights if name.endswith("conv1.weight")]:
+            weight = found.pop(name)
+            if kept:
+                found[name] = (weight * 99).to(torch.int8)
+            found |= {f"{name.removesuffix('weight')}{ending}": torch.ones(3) for ending in endings}
+        return found
+
+    return change
+
+
 REFUSED = {
+    "by torch.ao": ("a.pth", beside_each("scale", "zero_point", kept=False), "quantized, as torch.ao stores it"),
+    "by bitsandbytes": ("a.safetensors", beside_each("weight.absmax", "weight.quant_map", kept=False), "bitsandbytes"),
+    "by bitsandbytes, 8 bits": (
+        "a.pth",
+        beside_each("SCB", kept=True),
+        "are whole numbers .*: the network was quantized",
+    ),
+    "by GPTQ": (
+        "a.safetensors",
+        beside_each("qweight", "qzeros", "scales", "g_idx", kept=False),
+        "as GPTQ or AWQ stores",
+    ),
+    "by quanto": ("a.pth", beside_each("weight._data", "weight._scale", kept=False), "as quanto stores it"),
+    "by compressed-tensors": ("a.pth", beside_each("weight_packed", kept=False), "as compressed-tensors stores it"),
     "an adapter": ("a.safetensors", lora, "holds an adapter, not a network"),
     "an adapter that was not merged": ("a.pth", with_lora, "a network with an adapter that was not merged"),
     "a shard": ("model-00001-of-00003.safetensors", first_half, "is part 1 of 3 of a checkpoint"),
@@ -269,7 +298,7 @@ REFUSED = {
     "integers as they are": (
         "a.pth",
         lambda w: {n: (t * 99).to(torch.int8) if t.dim() == 4 else t for n, t in w.items()},
-        "weights in a.pth are whole numbers .*without the scale",
+        "weights in a.pth are whole numbers .*quantized. Bring the float weights",
     ),
     "a transposed classifier": (
         "a.pth",
@@ -283,6 +312,24 @@ REFUSED = {
     ),
     "without numbers": ("a.pth", lambda w: {n: t.to("meta") for n, t in w.items()}, "without its numbers"),
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("by torch.ao", "a network that was quantized, as torch.ao stores it"),
+        ("by GPTQ", "Bring the float weights that it was made of; to check the quantized network itself, export it as"),
+        ("a shard", "is part 1 of 3 of a checkpoint"),
+        ("a shard without its number", r"holds \d+ of the \d+ weights of this architecture and nothing else"),
+    ],
+)
+def test_a_named_architecture_has_the_same_causes(tmp_path, network, name, cause):
+    file_name, change, _ = REFUSED[name]
+    path = save(change(network.state_dict()), tmp_path / file_name)
+    with pytest.raises(InvalidCheckpoint, match=cause) as refused:
+        load_model(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
+    assert "variant" not in str(refused.value)
+    assert "auto" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", REFUSED)

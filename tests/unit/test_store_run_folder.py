@@ -89,7 +89,7 @@ def test_estimates_are_there_whole_or_not_at_all(folder):
 
 
 def test_the_result_round_trips(folder):
-    with pytest.raises(NotFound, match="no finished run"):
+    with pytest.raises(NotFound, match="is not finished"):
         folder.load_result()
     result = a_result([a_measurement("stem"), a_measurement("head", 0.25)])
     folder.save_result(result)

@@ -15,7 +15,14 @@ from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.by_order import BY_ORDER_NOTE, named_by_order
 from senseapp.networks.checkpoints.checkpoint import Checkpoint, number_notes, read_checkpoint
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
-from senseapp.networks.checkpoints.misfits import match_state_dict, mismatch_sentence, order_unclear, why_nothing_fits
+from senseapp.networks.checkpoints.misfits import (
+    FLOAT_WEIGHTS,
+    match_state_dict,
+    mismatch_sentence,
+    not_plain_weights,
+    order_unclear,
+    why_nothing_fits,
+)
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork, choose_network, find_networks
@@ -36,13 +43,13 @@ def load_tensors(
     """
     report = match_state_dict(module, tensors, fresh_head=fresh_head)
     if not report.fits:
-        raise InvalidCheckpoint(mismatch_sentence(report, file_name, title))
+        raise InvalidCheckpoint(not_plain_weights(file_name, tensors) or mismatch_sentence(report, file_name, title))
     own = module.state_dict()
     whole = [name for name in own if name in tensors and _is_quantized(own[name], tensors[name])]
     if whole:
         raise InvalidCheckpoint(
-            f"{len(whole)} weights in {file_name} are whole numbers ({first_names(whole)}): quantized, without the "
-            "scale that makes them weights. Save the weights of the float32 model."
+            f"{len(whole)} weights in {file_name} are whole numbers ({first_names(whole)}): the network was quantized. "
+            f"{FLOAT_WEIGHTS}"
         )
     with torch.no_grad():
         for name, tensor in own.items():

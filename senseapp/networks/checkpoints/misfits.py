@@ -13,6 +13,7 @@ from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes,
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named, layers_between
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork
+from senseapp.networks.checkpoints.weights_file import MERGE_SHARDS
 from senseapp.networks.sources.libraries import architecture_shapes
 from senseapp.records.inputs import MatchReport, Mismatch
 
@@ -34,10 +35,11 @@ def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_
     wrong = [Mismatch(name, own[name], found[name]) for name in own if name in found and found[name] != own[name]]
     surplus = [name for name in found if name not in expected]
     unexpected = [Mismatch(name, None, found[name]) for name in surplus if not name.endswith(COMPUTED_SUFFIXES)]
+    cause = _likely_cause(list(own), missing, unexpected, wrong)
     return MatchReport(
         differences=(*missing, *wrong, *unexpected),
         ignored=tuple(name for name in surplus if name.endswith(COMPUTED_SUFFIXES)),
-        cause=_likely_cause(list(expected), missing, unexpected, wrong),
+        cause=cause and (not_plain_weights("The checkpoint", found) or cause),
     )
 
 
@@ -46,6 +48,9 @@ def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mi
     if not (missing or unexpected or wrong):
         return ""
     head = names[-1].rpartition(".")[0] + "."  # the last layer that has weights
+    if missing and not (unexpected or wrong or all(item.name.startswith(head) for item in missing)):
+        held = f"{len(names) - len(missing)} of the {len(names)} weights of this architecture and nothing else"
+        return f"The checkpoint holds {held}: a part (a shard), or one that was saved in part. {MERGE_SHARDS}"
     if len(missing) > len(names) // 2:
         return "The checkpoint was made for another architecture: most names differ."
     if wrong and not (missing or unexpected):
@@ -82,24 +87,51 @@ def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
         else:
             names[item.kind].append(item.name)
     parts = [f"{len(found)} {what} ({first_names(found)})" for what, found in names.items() if found]
+    advice = "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
     return (
-        f"{file_name} does not fit {title}: {'; '.join(parts)}. {report.cause} "
-        "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
+        f"{file_name} does not fit {title}: {'; '.join(parts)}. {report.cause}"
+        f"{'' if report.cause.endswith(MERGE_SHARDS) else f' {advice}'}"
     )
 
 
 _ADAPTER = re.compile(r"(?:^|[._])(lora|loha|lokr|hada|dora|vera|ia3)(?=$|[._])", re.IGNORECASE)
-_SHARD = re.compile(r"(\d{1,9})[-_]of[-_](\d{1,9})", re.IGNORECASE)
 _MERGE_SHARDS = (
     "Put the parts together where the model was made (load them into it, then torch.save(model.state_dict(), "
     "'weights.pth')) and choose that file."
 )
+_QUANTIZED = {
+    "torch.ao": re.compile(r"(?:^|\.)(?:_packed_params|zero_point|weight_fake_quant|activation_post_process)(?=$|\.)"),
+    "bitsandbytes": re.compile(r"\.(?:absmax|quant_map|SCB|quant_state\..*)$"),
+    "GPTQ or AWQ": re.compile(r"\.(?:qweight|qzeros)$"),
+    "quanto": re.compile(r"\.weight\._(?:data|scale)$"),
+    "HQQ": re.compile(r"\.W_q$"),
+    "ModelOpt": re.compile(r"_quantizer\._(?:amax|scale|pre_quant_scale)$"),
+    "compressed-tensors": re.compile(r"\.weight_(?:scale|scale_inv|packed|zero_point|global_scale)$"),
+}
+"""Names of what tools store beside or in place of the weights that they quantize, by tool."""
+FLOAT_WEIGHTS = "Bring the float weights that it was made of; to check the quantized network itself, export it as ONNX."
+_SHARD = re.compile(r"(\d{1,9})[-_]of[-_](\d{1,9})", re.IGNORECASE)
+
+
+def not_plain_weights(file_name: str, names: Collection[str]) -> str:
+    """Return in sentences why entries of these names are not a network's float weights; empty where they may be.
+
+    They are quantized, an adapter, or one of several parts, which the name of the file tells.
+    """
+    for tool, pattern in _QUANTIZED.items():
+        if found := [name for name in names if pattern.search(name)]:
+            return (
+                f"{file_name} holds a network that was quantized, as {tool} stores it: {len(found)} entries are "
+                f"integers, or what these stand for ({first_names(found)}). {FLOAT_WEIGHTS}"
+            )
+    return _adapter(file_name, names) or _numbered_part(file_name)
 
 
 def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     """Return the cause, in sentences, for which ``network`` is of no known architecture."""
+    if special := not_plain_weights(checkpoint.file_name, (*checkpoint.tensors, *checkpoint.other_forms)):
+        return special
     for cause in (
-        _adapter,
         _of_another_library,
         _other_form,
         _unknown_function,
@@ -119,17 +151,27 @@ def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     )
 
 
-def _adapter(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
+def _adapter(file_name: str, names: Collection[str]) -> str:
     """Say that low-rank updates are no network, and that they cannot be added without their factor."""
-    found = [name for name in checkpoint.tensors if _ADAPTER.search(name)]
+    found = [name for name in names if _ADAPTER.search(name)]
     if not found:
-        return None
+        return ""
     kind = (_ADAPTER.search(found[0]) or [""])[1]
-    alone = len(found) == len(checkpoint.tensors)
+    alone = len(found) == len(names)
     what = "an adapter, not a network" if alone else "a network with an adapter that was not merged into it"
     return (
-        f"{checkpoint.file_name} holds {what}: {len(found)} weights of {kind} layers ({first_names(found)}). Merge it "
+        f"{file_name} holds {what}: {len(found)} weights of {kind} layers ({first_names(found)}). Merge it "
         "into the network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
+    )
+
+
+def _numbered_part(file_name: str) -> str:
+    numbered = _SHARD.search(file_name)
+    if numbered is None:
+        return ""
+    return (
+        f"{file_name} is part {int(numbered[1])} of {int(numbered[2])} of a checkpoint (a shard), so most weights are "
+        f"missing. {MERGE_SHARDS}"
     )
 
 
@@ -161,13 +203,7 @@ def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
 
 
 def _part(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
-    """Say that the file is one of several, by its name or because all that is in it is a part of an architecture."""
-    numbered = _SHARD.search(checkpoint.file_name)
-    if numbered:
-        return (
-            f"{checkpoint.file_name} is part {int(numbered[1])} of {int(numbered[2])} of a checkpoint (a shard), so "
-            f"most weights are missing. {_MERGE_SHARDS}"
-        )
+    """Say that the file is one of several, because all that is in it is a part of an architecture."""
     if not network.candidates:
         return None
     closest, shapes = network.candidates[0], weights_only(network.shapes)
@@ -180,7 +216,7 @@ def _part(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
     return (
         f"{checkpoint.file_name} holds {len(shapes)} of the {len(own)} weights of {closest.title} and nothing else: a "
         f"part of a checkpoint (a shard), or one that was saved in part. It lacks {first_names(missing)}. "
-        f"{_MERGE_SHARDS}"
+        f"{MERGE_SHARDS}"
     )
 
 

@@ -16,6 +16,10 @@ RESAVE_ADVICE = (
     "Save only the weights where the model was made: torch.save(model.state_dict(), 'weights.pth'), "
     "or safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
 )
+MERGE_SHARDS = (
+    "Put the parts together where the model was made (load them into it, then torch.save(model.state_dict(), "
+    "'weights.pth')) and choose that file."
+)
 _EXAMPLE = "(torch.zeros(1, 3, 224, 224),)"
 _PROGRAMS = (
     (
@@ -117,6 +121,10 @@ def _kind_of(path: Path) -> FileKind:
     if path.suffix.lower() == ".onnx":
         raise InvalidCheckpoint(
             f"{path.name} is a whole network, not only weights. Choose “ONNX file” as its source, or --model onnx."
+        )
+    if path.name.lower().endswith(".index.json"):
+        raise InvalidCheckpoint(
+            f"{path.name} lists which part of a checkpoint (a shard) holds which weight, and holds none. {MERGE_SHARDS}"
         )
     if path.suffix.lower() == ".json":
         raise InvalidCheckpoint(

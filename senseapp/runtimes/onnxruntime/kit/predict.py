@@ -73,8 +73,9 @@ def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.flo
         size = [round(side / ratio) for side in picture.size]
     picture = picture.resize((size[0], size[1]), Image.Resampling[preparation["interpolation"].upper()])
     left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
-    picture = picture.crop((left, top, left + width, top + height))
-    pixels = np.asarray(picture, dtype=np.float32).reshape(height, width, channels) / 255
+    canvas = Image.new(picture.mode, (width, height), "#727272" if fit == "letterbox" else "black")
+    canvas.paste(picture, (-left, -top))
+    pixels = np.asarray(canvas, dtype=np.float32).reshape(height, width, channels) / 255
     if preparation["channel_order"] == "bgr":
         pixels = pixels[:, :, ::-1]
     normalised = (pixels - np.float32(preparation["mean"])) / np.float32(preparation["std"])
