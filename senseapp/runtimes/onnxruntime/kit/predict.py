@@ -88,7 +88,7 @@ def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tupl
         images = prepare(opened, json.loads(metadata[_KEYS[0]]))
     outputs = run(images)
     if len(outputs) != 1 or outputs[0][1].ndim != 2:
-        listed = ", ".join(f"{name} {array.shape}" for name, array in outputs)
+        listed = ", ".join(f"{printable(name)} {array.shape}" for name, array in outputs)
         raise SystemExit(f"This network returns no class scores of a picture but {listed}: read them as it needs.")
     scores = outputs[0][1][0].astype(np.float64)
     shares = np.exp(scores - scores.max())
@@ -97,8 +97,13 @@ def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tupl
     return [(classes[index] if index < len(classes) else f"class {index}", float(shares[index])) for index in order]
 
 
+def printable(name: str) -> str:
+    """Return a name for a terminal, without characters that it would act on."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
 if __name__ == "__main__":
     if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], *([each] for each in RUNTIMES)):
         sys.exit("usage: python predict.py model.onnx picture.jpg [onnxruntime|openvino]")
     for name, share in predict(*sys.argv[1:]):
-        sys.stdout.write(f"{100 * share:5.1f} %  {name}\n")
+        sys.stdout.write(f"{100 * share:5.1f} %  {printable(name)}\n")
