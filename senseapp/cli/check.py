@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,13 @@ from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import data_from, loss_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
-from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.check_jobs import CheckFolder, CheckObserver, CheckTask
 from senseapp.server.leaderboard import best_file
+from senseapp.server.process.processes import JobProcess, carry_out_in
+from senseapp.server.settings import whole_number
+from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 
@@ -80,8 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, write the files asked for, print the verdict, and return the exit status."""
     spec = _spec_from(arguments)
-    from senseapp.prove.check.check import FILES_ARE_OPEN, check_files  # torch loads here
-
     with ExitStack() as stack:
         shown: list[Callable[[str], None]] = []
 
@@ -89,10 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
             """Show the steps from the first that bad input does not reach: that costs one line only."""
             if sentence.startswith(FILES_ARE_OPEN) and not shown:
                 shown.append(stack.enter_context(phases()))
-            for show in shown:
+            for show in shown if sentence else ():
                 show(sentence)
 
-        report = check_files(spec, own_disk=True, progress=progress)
+        report = _checked(spec, progress)
     _write(arguments, report)
     from senseapp.views.words.check import json_of
 
@@ -101,6 +104,32 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(report)
     return 0 if report.holds else FAILED
+
+
+def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
+    """Check in a process with a limit on memory, which can be ended: a file may come from anybody."""
+    task = CheckTask(check_id="", spec=_with_whole_paths(spec), own_disk=True)
+    with tempfile.TemporaryDirectory(prefix="senseapp-") as folder:
+        context = TaskContext(folder=RunFolder(Path(folder)), observer=CheckObserver(progress))
+        if whole_number("SENSEAPP_JOB_PROCESSES", 1, least=0):
+            with closing(JobProcess()) as process:
+                memory_mb = whole_number("SENSEAPP_JOB_MEMORY_MB", 0, unit="megabytes", least=0)
+                carry_out_in(process, task, context, device="auto", job_mb=memory_mb)
+        else:
+            task.carry_out(context)
+        report = CheckFolder(Path(folder)).report()
+    assert report is not None
+    return report
+
+
+def _with_whole_paths(spec: CheckSpec) -> CheckSpec:
+    """Return the settings with paths that another process finds too."""
+
+    def whole(path: str) -> str:
+        return str(Path(path).resolve()) if path else ""
+
+    sides = [replace(each, checkpoint=whole(each.checkpoint)) for each in (spec.reference, spec.candidate)]
+    return replace(spec, reference=sides[0], candidate=sides[1], data=replace(spec.data, path=whole(spec.data.path)))
 
 
 def _spec_from(arguments: argparse.Namespace) -> CheckSpec:

@@ -15,6 +15,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import load_card
 from senseapp.server.outputs import write_outputs
+from senseapp.server.process.requester import reading_limits
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.run_folder import RunFolder
 
@@ -48,12 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the table, write the folder, and print the headline and the notes."""
-    result = read_distiller_csv(
-        _content(arguments.file),
-        title=arguments.file.stem,
-        granularity=arguments.granularity,
-        profile=_profile(arguments.model),
-    )
+    content, profile = _content(arguments.file), _profile(arguments.model)
+    with reading_limits(arguments.file):
+        result = read_distiller_csv(
+            content, title=arguments.file.stem, granularity=arguments.granularity, profile=profile
+        )
     result = replace(result, summary=headline(result))
     folder = RunFolder(arguments.out)
     if folder.finished:

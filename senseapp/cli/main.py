@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,6 +31,7 @@ from senseapp.cli import (
     schedule,
     serve,
 )
+from senseapp.cli.output import printable_streams
 from senseapp.core.errors import InvalidSpec, SenseError
 
 COMMANDS = (
@@ -88,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.simplefilter("ignore")  # as above; what people need to know is in the result's notes
         try:
             arguments = build_parser().parse_args(argv)
-            status: int | None = arguments.run(arguments)
+            with nullcontext() if arguments.run is serve.run else printable_streams():
+                status: int | None = arguments.run(arguments)
         except SenseError as error:
             return _refused(str(error))
         except KeyboardInterrupt:

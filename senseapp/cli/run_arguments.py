@@ -50,6 +50,7 @@ from senseapp.records.spec import (
     with_reading,
 )
 from senseapp.server.model_cards import require_same_model
+from senseapp.server.process.requester import reading_limits
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION
 from senseapp.tasks.reading import Reading
@@ -224,8 +225,10 @@ def _class_map(arguments: argparse.Namespace) -> tuple[tuple[str, int], ...]:
         raise InvalidSpec("--class-map says what labels mean, and there are none to read. Leave it out.")
     from senseapp.data.class_map_file import read_class_map
 
+    path = Path(arguments.class_map)
     try:
-        return read_class_map(read_at_most(Path(arguments.class_map)))
+        with reading_limits(path):
+            return read_class_map(read_at_most(path))
     except OSError as error:
         raise InvalidDataset(
             f"The class map {arguments.class_map} cannot be read ({error.strerror}). Check the path."
@@ -391,7 +394,8 @@ def schedule_at(path: Path, result: RunResult) -> Schedule:
         content = read_at_most(path)
     except OSError as error:
         raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
-    return read_schedule(content, result.profile)
+    with reading_limits(path):
+        return read_schedule(content, result.profile)
 
 
 def print_outputs(result: RunResult, folder: Path) -> None:

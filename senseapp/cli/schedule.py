@@ -174,6 +174,7 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
 
 def _times(words: str, result: RunResult) -> LayerTimes:
     """Read one ``[LEVEL=]FILE``."""
+    from senseapp.server.process.requester import reading_limits
     from senseapp.store.layer_times import MOST_BYTES, read_layer_times
 
     number, _, name = words.rpartition("=") if not Path(words).is_file() else ("", "", words)
@@ -189,7 +190,8 @@ def _times(words: str, result: RunResult) -> LayerTimes:
     except OSError as error:
         raise InvalidFile(f"{name} cannot be read: {error.strerror or error}.") from error
     untouched = scale.untouched if level == 0 else level
-    return read_layer_times(content, result.profile, scale, name=path.name, level=untouched)
+    with reading_limits(path):
+        return read_layer_times(content, result.profile, scale, name=path.name, level=untouched)
 
 
 def _say_misses(times: LayerTimes, result: RunResult) -> None:

@@ -16,7 +16,8 @@ from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.promise import CONFIDENCE
 from senseapp.records.spec import DataSpec, ModelSpec
 
-"""Of the upper bound of a loss, one-sided."""
+FILES_ARE_OPEN = "Running the reference"
+"""The step that begins once both files are open and can be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -256,7 +256,7 @@ class Backend:
 
     def _work(self, job_id: str, control: JobControl) -> None:
         if (check := self.checks.pending(job_id)) is not None:
-            folder, observer = RunFolder(check.folder.path), CheckObserver(control)
+            folder, observer = RunFolder(check.folder.path), CheckObserver(control.phase)
             context = TaskContext(folder=folder, observer=observer, data_roots=check.data_roots)
             self._carry_out(check.task, context, RunSpec(model=check.task.spec.reference), local=True)
             return

@@ -19,7 +19,6 @@ from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.spec import ModelSpec
-from senseapp.server.job_progress import JobControl
 from senseapp.server.process.requester import model_bytes
 from senseapp.server.session import load_engine
 from senseapp.server.tasks import TaskContext
@@ -36,10 +35,11 @@ _CANCELLED = "This check was cancelled."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTask:
-    """The check of two files in a folder of its own."""
+    """The check of two files in a folder of its own; weights beside files are read on the person's ``own_disk``."""
 
     check_id: str
     spec: CheckSpec
+    own_disk: bool = False
 
     @property
     def run_id(self) -> str:
@@ -61,7 +61,9 @@ class CheckTask:
         load_engine()
         from senseapp.prove.check.check import check_files  # torch loads here, not when the app starts
 
-        report = check_files(self.spec, data_roots=context.data_roots, progress=context.observer.phase)
+        report = check_files(
+            self.spec, data_roots=context.data_roots, own_disk=self.own_disk, progress=context.observer.phase
+        )
         CheckFolder(context.folder.path).save(report)
         return report
 
@@ -222,12 +224,12 @@ class CheckJobs:
 class CheckObserver:
     """Reports the steps of a check; stops one that lasts longer than :data:`MOST_SECONDS`."""
 
-    def __init__(self, control: JobControl, clock: Callable[[], float] = time.monotonic) -> None:
-        self._control, self._clock, self._begun = control, clock, clock()
+    def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock, self._begun = report, clock, clock()
 
     def phase(self, sentence: str) -> None:
         """Report the step that begins."""
-        self._control.phase(sentence)
+        self._report(sentence)
         if self._clock() - self._begun > MOST_SECONDS:
             raise ReadingStopped(
                 f"This check took longer than {MOST_SECONDS / 60:.0f} minutes, so it was stopped. Take fewer images."

@@ -19,7 +19,9 @@ from senseapp.app.common.download import Download, DownloadOwner
 from senseapp.app.server.downloads import DownloadRegistry, Downloads
 from senseapp.compat import streamlit_internals
 from senseapp.core.errors import NotFound
+from senseapp.records.spec import RunSpec
 from senseapp.server.settings import LOCAL_OWNER
+from senseapp.store.run_store import RunStore
 from tests.asynchronous import run_async
 
 MB = 1_000_000
@@ -115,6 +117,25 @@ def test_it_is_gone_after_the_page_and_after_a_while(server: Server, tmp_path: P
     assert server.get(url).status_code == 404
     server.registry.sweep()
     assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_it_is_gone_once_the_link_of_its_run_is_taken_back(server: Server, tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "home")
+    run_id = store.create(RunSpec(), owner="ann").run_id
+    link = store.share(run_id, "ann", shared=True)
+    requester = DownloadOwner(session="ann", browser=ANN, owner=LOCAL_OWNER)
+    offered = Download(
+        make=lambda: "secret", is_temporary=False, requester=requester, check=lambda: store.get(link, "somebody")
+    )
+    url = server.registry.deliver(offered, "x", "")
+    assert server.get(url).text == "secret"
+    store.share(run_id, "ann", shared=False)
+    assert server.get(url).status_code == 404
+    with pytest.raises(NotFound):
+        server.registry.deliver(offered, "x", "")
+    store.share(run_id, "ann", shared=True)
+    assert server.get(url).status_code == 404  # the new link is another one
+    store.close()
 
 
 def test_the_files_of_a_page_do_not_pile_up(server: Server, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx
 import pytest
 import safetensors.torch
@@ -13,6 +14,7 @@ import torch
 
 from benchmarks.check_pairs import PAIRS, Workshop
 from senseapp.cli.main import main
+from tests.onnx_graphs import file_of, node
 
 DATA = ("--data", "demo", "--mean", ".304", "--std", ".323", "--samples", "160")
 
@@ -28,6 +30,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name] = shop.folder / f"{name}.onnx"
         onnx.save(made, found[name])
     return found
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process would load torch for each test."""
+    monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", "0")
 
 
 def check(files: dict[str, Path], candidate: str, *options: str) -> int:
@@ -112,3 +120,33 @@ def test_bad_input_exits_with_2_and_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("senseapp: ")
     assert sentence in line
+
+
+@pytest.mark.slow
+def test_a_hostile_file_takes_the_memory_that_it_may_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", "1")
+    monkeypatch.chdir(tmp_path)
+    content = file_of(
+        [node("Expand", "x s", "e"), node("GlobalAveragePool", "e", "y")],
+        {"s": np.array([1, 1, 50_000, 50_000])},
+        shape=("N", 1, 1, 1),
+    )
+    assert len(content) < 1000
+    Path("hostile.onnx").write_bytes(content)
+    assert main(["check", "hostile.onnx", "hostile.onnx", "--data", "random", "--samples", "2"]) == 2
+    assert "more than the 1.2 GB of memory that a file of its size may take" in capsys.readouterr().err
+
+
+@pytest.mark.wide
+def test_a_report_comes_back_from_another_process(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for processes in ("0", "1"):
+        monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", processes)
+        assert check(files, "good", "--max-drop", "3", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+    for name in ("holds", "loss", "loss_upper", "images", "metric"):
+        assert found[0][name] == found[1][name]

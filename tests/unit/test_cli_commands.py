@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from senseapp.cli import models
 from senseapp.cli.main import COMMANDS, main
 from senseapp.cli.schedule import _report
 from senseapp.compressions import PruningConfig, QuantizationConfig
@@ -216,3 +217,15 @@ def test_a_reader_that_stops_early_is_no_error():
     finished = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert finished.stderr == ""
     assert finished.stdout.startswith("model")
+
+
+def test_control_characters_do_not_reach_a_terminal(monkeypatch, capsys):
+    def run(arguments):
+        sys.stdout.write("layer\x1b[2J\u202e\té\n")
+        sys.stderr.write("step\r")
+
+    monkeypatch.setattr(models, "run", run)
+    assert main(["models"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "layer\ufffd[2J\ufffd\té\n"
+    assert said.err == "step\r"

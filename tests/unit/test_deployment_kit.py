@@ -125,3 +125,19 @@ def test_the_notebook_is_one_that_jupyter_opens(runtime) -> None:
     assert notebook["cells"][2]["source"].count(f'"{runtime}")') == 1
     assert notebook["nbformat"] == 4
     assert [cell["cell_type"] for cell in notebook["cells"]] == ["markdown", "code", "code"]
+
+
+def test_the_script_prints_names_without_control_characters(tmp_path) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 2, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    content = with_metadata(
+        onnx_model(network, torch.zeros(1, 3, 24, 24)),
+        preprocessing=PREPARATION,
+        class_names=("cat\x1b]0;owned\x07", "dog\u202e\n"),
+    )
+    (tmp_path / "predict.py").write_text(kit_files("net.onnx")["predict.py"])
+    (tmp_path / "net.onnx").write_bytes(content)
+    a_picture(40, 40).save(tmp_path / "picture.png")
+    command = [sys.executable, "predict.py", "net.onnx", "picture.png"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True).stdout
+    assert sorted(line.split(" %  ")[1] for line in said.splitlines()) == ["cat?]0;owned?", "dog??"]

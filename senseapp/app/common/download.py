@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, named
+from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.compat.streamlit_internals import browser_key, session_id
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home, storage_errors
@@ -46,14 +48,18 @@ class Download:
         make: returns its content, or where it lies; called in a thread that knows no visitor.
         is_temporary: whether the folder of the file that ``make`` returns goes once the file was fetched.
         requester: the visitor.
+        check: raises NotFound once the visitor may not see the runs of the page any more: a link was taken back, or a
+            run deleted.
     """
 
     make: Callable[[], str | bytes | Path]
     is_temporary: bool
     requester: DownloadOwner
+    check: Callable[[], object] = tuple
 
     def __call__(self) -> str | bytes | BinaryIO:
         """Return the content as Streamlit takes it, on a server without :class:`Downloads`."""
+        self.check()
         made = self.make()
         return made.open("rb") if isinstance(made, Path) else made
 
@@ -63,7 +69,18 @@ def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = Fal
     requester = DownloadOwner(
         session=session_id(), browser=browser_key(st.context.cookies), owner=backend.visitor().owner
     )
-    return Download(make=make, is_temporary=is_temporary, requester=requester)
+    shown = {run for run in (*st.query_params.get_all(RUN_PARAMETER), session().last_run) if run}
+    owned = backend.service()
+    seen = [run for run in shown if _is_readable(owned, run)]  # the last one may be gone, where the page is of others
+    return Download(
+        make=make, is_temporary=is_temporary, requester=requester, check=lambda: [owned.run(run) for run in seen]
+    )
+
+
+def _is_readable(owned: Service, run: str) -> bool:
+    with suppress(SenseError):
+        return bool(owned.run(run))
+    return False
 
 
 def new_file() -> Path:

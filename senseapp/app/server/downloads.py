@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from senseapp.app.common.download import Download, DownloadOwner, new_file
 from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
+from senseapp.core.errors import SenseError
 from senseapp.core.files import storage_errors
 from senseapp.server.settings import LOCAL_OWNER
 
@@ -39,15 +40,25 @@ class _Offer:
         path: of the file.
         own: whether it goes with the offer.
         requester: who may fetch it.
+        check: see :class:`~senseapp.app.common.download.Download`.
         until: when it expires.
     """
 
     path: Path
     own: bool
     requester: DownloadOwner
+    check: Callable[[], object]
     name: str
     mime: str
     until: float
+
+    @property
+    def is_allowed(self) -> bool:
+        try:
+            self.check()
+        except SenseError:
+            return False
+        return True
 
     def close(self) -> None:
         if self.own:
@@ -79,6 +90,7 @@ class DownloadRegistry:
         """
         if not isinstance(download, Download):
             raise TypeError(f"Buttons are given downloads; {name} is none.")
+        download.check()
         content = download.make()
         path, own = (content, download.is_temporary) if isinstance(content, Path) else (_written(content), True)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -86,6 +98,7 @@ class DownloadRegistry:
             path=path,
             own=own,
             requester=download.requester,
+            check=download.check,
             name=name,
             mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
             until=self._clock() + _KEPT_SECONDS,
@@ -111,7 +124,7 @@ class DownloadRegistry:
         same_person = (
             offer.requester.owner == LOCAL_OWNER or logouts().owner(connection.cookies) == offer.requester.owner
         )
-        return offer if own_browser and same_person and offer.path.is_file() else None
+        return offer if own_browser and same_person and offer.path.is_file() and offer.is_allowed else None
 
     def sweep(self) -> None:
         """Remove what has expired or whose page was closed."""

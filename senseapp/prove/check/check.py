@@ -36,7 +36,7 @@ from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_r
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
+from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.base import runtime_named
@@ -46,8 +46,6 @@ from senseapp.tasks import Task, task_named
 _BATCH = 16  # images of a call, where a file takes any number
 _FIRST = 16  # images that outputs are looked at before all are run
 _INSIDE = 4  # images that tensors inside are compared on
-FILES_ARE_OPEN = "Running the reference"
-"""The step that begins once both files are open and can be compared."""
 _NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
 
 

@@ -25,7 +25,7 @@ from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, Sen
 from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server.process.protocol import Line, read_line, write_line
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import ANYBODY, Requester, stopped
 from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
@@ -258,10 +258,7 @@ def answer_in(
         elapsed, processor = time.monotonic() - begun, process.processor_seconds - spent
         if takes_too_long(elapsed=elapsed, processor=processor, limit=request.seconds):
             process.kill()
-            raise ReadingStopped(
-                f"{request.subject} kept the process that reads it busy for {request.seconds:.0f} s, so it was "
-                "stopped. Choose another file, or save this one again with the program that made it."
-            )
+            raise stopped(request.subject, request.seconds)
 
     try:
         if request.needs_engine:

@@ -6,6 +6,7 @@ all slots, and a request ends once its page is closed.
 
 from __future__ import annotations
 
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from senseapp.core.errors import Abandoned
+from senseapp.core.errors import Abandoned, ReadingStopped
 from senseapp.core.files import files_at
 from senseapp.records.spec import ModelSpec
+from senseapp.server.quotas import MemoryGuard
 
 _CHECK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
 
@@ -107,6 +109,7 @@ BYTES_PER_SECOND = 50e6
 """Of a large file on a slow disk."""
 COPIES = 3
 """Of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network."""
+_TEXT_COPIES = 20  # bytes of memory for each of a text, as JSON takes them
 _MODEL_SECONDS, _MODEL_BYTES = 120.0, 8e9  # to build a large network and run it once
 _SMALL_SECONDS, _SMALL_BYTES = 15.0, 1.2e9  # for the same of a network that a small file describes
 _SECONDS_PER_BYTE, _BYTES_PER_BYTE = 2e-5, 1e3  # more for each byte of such a file, up to the limits of large ones
@@ -144,6 +147,40 @@ class WorkerRequest(ABC, Generic[AnswerT_co]):
         Raises:
             InvalidInput: it cannot be used, with one sentence on why.
         """
+
+
+@contextmanager
+def reading_limits(path: Path) -> Iterator[None]:
+    """Hold the limits of requests on time and memory while a command reads a text file in this process.
+
+    Raises:
+        ReadingStopped: it takes too long; known where the system has timers, in the main thread.
+        OutOfMemory: it takes more memory than a file of its size may.
+    """
+    with MemoryGuard(most_bytes=OPEN_BYTES + _TEXT_COPIES * num_bytes(str(path))).job():
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+            yield
+            return
+        seconds = OPEN_SECONDS + num_bytes(str(path)) / BYTES_PER_SECOND
+
+        def stop(number: int, frame: object) -> None:
+            raise stopped(path.name, seconds)
+
+        before = signal.signal(signal.SIGPROF, stop)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, before)
+
+
+def stopped(subject: str, seconds: float) -> ReadingStopped:
+    """Return the error for a file that took longer than its limit."""
+    return ReadingStopped(
+        f"{subject} kept the process that reads it busy for {seconds:.0f} s, so it was stopped. "
+        "Choose another file, or save this one again with the program that made it."
+    )
 
 
 def model_seconds(model: ModelSpec, *files: str) -> float:

@@ -91,7 +91,7 @@ def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tupl
         images = prepare(opened, json.loads(metadata[_KEYS[0]]))
     outputs = run(images)
     if len(outputs) != 1 or outputs[0][1][0].squeeze().ndim > 1:
-        listed = ", ".join(f"{name} {array.shape}" for name, array in outputs)
+        listed = ", ".join(f"{printable(name)} {array.shape}" for name, array in outputs)
         own, original = (metadata.get(key) for key in _KEYS[2:])
         told = f" Detections count from a score of {own} on, those of the original from {original}." if own else ""
         raise SystemExit(
@@ -104,8 +104,13 @@ def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tupl
     return [(classes[index] if index < len(classes) else f"class {index}", float(shares[index])) for index in order]
 
 
+def printable(name: str) -> str:
+    """Return a name for a terminal, without characters that it would act on."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
 if __name__ == "__main__":
     if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], *([each] for each in RUNTIMES)):
         sys.exit("usage: python predict.py model.onnx picture.jpg [onnxruntime|openvino]")
     for name, share in predict(*sys.argv[1:]):
-        sys.stdout.write(f"{100 * share:5.1f} %  {name}\n")
+        sys.stdout.write(f"{100 * share:5.1f} %  {printable(name)}\n")
