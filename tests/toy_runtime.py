@@ -119,7 +119,7 @@ class ToyQuantizer(Quantizer):
     def nodes(self, content: bytes) -> list[Int8Node]:
         found = unpacked(content)[1]
         changed = [name for name, each in self._weights.items() if not torch.equal(each, found[name])]
-        return [Int8Node(name=name, readers=(after,)) for name, after in zip(changed, (*changed[1:], ""), strict=True)]
+        return [Int8Node(name=name) for name in changed]
 
 
 def _rounded(weight: Tensor) -> Tensor:
