@@ -47,7 +47,6 @@ class _Made:
     Attributes:
         content: the float file.
         file: that of the search, which may take ``most`` times as long as ``all_int8``.
-        in_time: whether the search found it to.
         times: of files beside ``all_int8``, as the search has taken them.
         as_float: a file that is predicted to take hardly less than the float file.
     """
@@ -57,7 +56,6 @@ class _Made:
     all_int8: bytes
     file: bytes
     most: float
-    in_time: bool
     times: FileTimes
     as_float: bytes
 
@@ -176,7 +174,6 @@ def _made(seed: int) -> _Made:
             all_int8=all_int8,
             file=found.content,
             most=most,
-            in_time=found.in_time,
             times=kept,
             as_float=writer.write(weights_only=as_float),
         )
@@ -191,7 +188,7 @@ def _said(made: _Made) -> _Said:
     late = made.times.anew(made.file).high > made.most
     figures = {file: _time(file, made.content, made.image, TURNS) for file in (made.file, made.as_float)}
     return _Said(
-        late=late or not made.in_time,
+        late=late,
         quicker=tuple(file for file, time in figures.items() if is_clearly_less(time)),
     )
 

@@ -254,10 +254,9 @@ class _Deploying:
     def _described(self, name: str) -> bytes:
         proof, names = self._evaluator.images.proof, self._evaluator.class_names
         preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-        thresholds = (self._thresholds[name], self._thresholds["original"]) if self._thresholds else None
-        return self._runtime.described(
-            self._files[name], preprocessing=preprocessing, class_names=names, thresholds=thresholds
-        )
+        chosen = self._thresholds
+        scores = {"thresholds": (chosen[name], chosen["original"])} if chosen else {}  # a runtime may know none
+        return self._runtime.described(self._files[name], preprocessing=preprocessing, class_names=names, **scores)
 
     def _measure(self) -> None:
         """Judge and time all files."""

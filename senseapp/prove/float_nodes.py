@@ -25,7 +25,6 @@ class Mixed:
         in_float: names of the nodes that do.
         whole: those of them whose weights are in 32 bits nevertheless.
         gain: by node, the damage of a file in which this node alone is in int8.
-        in_time: whether a second, longer timing found it quick enough, too.
         notes: sentences on a search that was cut short.
     """
 
@@ -33,7 +32,6 @@ class Mixed:
     in_float: Group = ()
     gain: Mapping[str, float]
     whole: Group = ()
-    in_time: bool = True
     notes: tuple[str, ...] = ()
 
 
