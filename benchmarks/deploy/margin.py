@@ -148,13 +148,13 @@ def _made(seed: int) -> _Made:
     image = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(seed))
     with Int8Writer(content, [image], rounding=Rounding()) as writer:
         all_int8 = writer.write()
-        nodes = [node.name for node in writer.nodes(all_int8)]
+        nodes = writer.nodes(all_int8)
         owners = {node: node for node in nodes}
         seconds_of = NodeTimes.of(OPERATIONS.time_layers(content, writer, owners), nodes, ROUNDING_BITS)
         gains = dict(zip(nodes, np.random.default_rng(seed).lognormal(0, 1, len(nodes)), strict=True))
 
         def damage_of(file: bytes) -> float:
-            left = {node.name for node in writer.nodes(file)}
+            left = set(writer.nodes(file))
             return 1e-3 + sum(gain for node, gain in gains.items() if node in left)
 
         kept = FileTimes(OPERATIONS, all_int8, image, threads=1)

@@ -77,7 +77,7 @@ def mixed(
         return is_enough(content, damage_of(content))
 
     all_int8 = write(())
-    nodes, most = [node.name for node in writer.nodes(all_int8)], damage_of(all_int8)
+    nodes, most = writer.nodes(all_int8), damage_of(all_int8)
     found = Mixed(content=all_int8, gain={})
     if is_enough(all_int8, most):
         return found

@@ -196,7 +196,7 @@ class Int8Search:
     ) -> tuple[Variant, ...]:
         """Return files beside the one that was asked for: smaller, quicker, or closer to float."""
         all_int8, names = quantizer.finished(quantizer.write(but=kept)), found.in_float
-        every = tuple(node.name for node in quantizer.nodes(all_int8))
+        every = tuple(quantizer.nodes(all_int8))
         known = [
             Variant(name="all", content=all_int8, notes=(_ALL_INT8,)),
             Variant(
@@ -348,7 +348,7 @@ class Int8Search:
 
     def _seconds(self, quantizer: Quantizer, int8: bytes) -> NodeTimes:
         """Return the predicted seconds of a call by the nodes in float."""
-        owners = {node.name: node.name for node in quantizer.nodes(int8)}
+        owners = {name: name for name in quantizer.nodes(int8)}
         if self._node_times is None:
             batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
             found = self._runtime.time_layers(self._content, quantizer, owners, threads=threads, batch=batch)

@@ -12,7 +12,7 @@ import pytest
 
 from senseapp.prove.float_nodes import mixed
 from senseapp.prove.float_screening import damages_alone
-from senseapp.runtimes.quantizers import Int8Node, Quantizer
+from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.node_precisions import NodeTimes
 
 NODES = tuple("abcdefgh")
@@ -24,8 +24,8 @@ class Written(Quantizer):
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         return "".join(sorted({*but, *weights_only})).encode()
 
-    def nodes(self, content: bytes) -> list[Int8Node]:
-        return [Int8Node(name=name) for name in NODES if name not in content.decode()]
+    def nodes(self, content: bytes) -> list[str]:
+        return [name for name in NODES if name not in content.decode()]
 
 
 def harm_of(**harms: float):
