@@ -122,7 +122,7 @@ def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tenso
         quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, ("mse",))["mse"])
         all_int8 = quantizer.write()
         kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
-        others = [each.name for each in quantizer.nodes(all_int8) if kinds[each.name] not in (*KINDS, "ConvTranspose")]
+        others = [each for each in quantizer.nodes(all_int8) if kinds[each] not in (*KINDS, "ConvTranspose")]
         products = quantizer.write(but=others)
     return {
         "float": content,

@@ -27,7 +27,7 @@ from senseapp.networks.network import Network
 from senseapp.reconstruct.write import exported_program
 from senseapp.records.deployment import Conversion, LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
-from senseapp.runtimes.quantizers import Int8Node, Quantizer
+from senseapp.runtimes.quantizers import Quantizer
 
 TOY = RuntimeDescription(
     name="toyrt",
@@ -116,10 +116,9 @@ class ToyQuantizer(Quantizer):
         }
         return packed(self._program, rounded)
 
-    def nodes(self, content: bytes) -> list[Int8Node]:
+    def nodes(self, content: bytes) -> list[str]:
         found = unpacked(content)[1]
-        changed = [name for name, each in self._weights.items() if not torch.equal(each, found[name])]
-        return [Int8Node(name=name, readers=(after,)) for name, after in zip(changed, (*changed[1:], ""), strict=True)]
+        return [name for name, each in self._weights.items() if not torch.equal(each, found[name])]
 
 
 def _rounded(weight: Tensor) -> Tensor:

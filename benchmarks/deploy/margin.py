@@ -47,7 +47,6 @@ class _Made:
     Attributes:
         content: the float file.
         file: that of the search, which may take ``most`` times as long as ``all_int8``.
-        in_time: whether the search found it to.
         times: of files beside ``all_int8``, as the search has taken them.
         as_float: a file that is predicted to take hardly less than the float file.
     """
@@ -57,7 +56,6 @@ class _Made:
     all_int8: bytes
     file: bytes
     most: float
-    in_time: bool
     times: FileTimes
     as_float: bytes
 
@@ -150,13 +148,13 @@ def _made(seed: int) -> _Made:
     image = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(seed))
     with Int8Writer(content, [image], rounding=Rounding()) as writer:
         all_int8 = writer.write()
-        nodes = [node.name for node in writer.nodes(all_int8)]
+        nodes = writer.nodes(all_int8)
         owners = {node: node for node in nodes}
         seconds_of = NodeTimes.of(OPERATIONS.time_layers(content, writer, owners), nodes, ROUNDING_BITS)
         gains = dict(zip(nodes, np.random.default_rng(seed).lognormal(0, 1, len(nodes)), strict=True))
 
         def damage_of(file: bytes) -> float:
-            left = {node.name for node in writer.nodes(file)}
+            left = set(writer.nodes(file))
             return 1e-3 + sum(gain for node, gain in gains.items() if node in left)
 
         kept = FileTimes(OPERATIONS, all_int8, image, threads=1)
@@ -176,7 +174,6 @@ def _made(seed: int) -> _Made:
             all_int8=all_int8,
             file=found.content,
             most=most,
-            in_time=found.in_time,
             times=kept,
             as_float=writer.write(weights_only=as_float),
         )
@@ -191,7 +188,7 @@ def _said(made: _Made) -> _Said:
     late = made.times.anew(made.file).high > made.most
     figures = {file: _time(file, made.content, made.image, TURNS) for file in (made.file, made.as_float)}
     return _Said(
-        late=late or not made.in_time,
+        late=late,
         quicker=tuple(file for file, time in figures.items() if is_clearly_less(time)),
     )
 

@@ -39,7 +39,7 @@ from senseapp.measure.reading_evidence import (
 )
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, stored
-from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.loaded import FITS, LoadedModel, Preprocessing
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
@@ -164,13 +164,13 @@ class _Search:
         if not labelled:
             mirrored = [self._raw(batch.flip(3)) for batch in batches]
             for place, reader in enumerate(readers):
-                one = Candidate(data=data, reader=reader, words=words, departures=len(words) + place)
+                one = Candidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
             return
         for place, reader in enumerate(readers):
             read = [raw if reader is None else reader(raw) for raw in raws]
             outputs = joined([stored(self.task.predictions(each)) for each in read])
-            one = Candidate(data=data, reader=reader, words=words, departures=len(words) + place)
+            one = Candidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
             with suppress(InvalidDataset):  # no class numbers fit as many outputs
                 yield from self._in_every_order(one, outputs, cast("PreparedImages", self._images(data, reader)))
 
@@ -263,7 +263,7 @@ class _Search:
     def _by_labels(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         best = scored[0]
         alike = [each for each in scored if not best.is_clearly_better(each.each, len(scored))]
-        taken = min(alike, key=lambda each: each.candidate.departures)
+        taken = min(alike, key=lambda each: (each.candidate.departures, -each.value))
         question = ""
         if count < LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
             question = (
@@ -390,3 +390,8 @@ class _Search:
 
 def _best(scored: Sequence[Scored]) -> Scored:
     return max(scored, key=lambda each: (each.value, -each.candidate.departures))
+
+
+def _departures(words: Sequence[str]) -> int:
+    """Return how far a preparation is from the first; no way to fit pictures is more usual than the others."""
+    return sum(word not in FITS for word in words)

@@ -140,8 +140,7 @@ def runtime_candidates(
             notes.append("No file with int8 that is quicker than float changes as few answers as allowed.")
         else:
             more = [first, *more]
-        held_out = evaluator.images.held_out
-        found = [(one.candidate(source, name_of=name_of, held_out=held_out), one) for one in more]
+        found = [(one.candidate(source, name_of=name_of), one) for one in more]
         known = [candidate for candidate, _ in found]
         files += [
             (candidate, one)

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import safetensors.torch
-from torch import Tensor, nn
+from torch import nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
@@ -17,23 +17,22 @@ from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import Effect, get
-from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_times import times_anew
+from senseapp.prove.file_times import call_of, times_anew, times_elsewhere
 from senseapp.prove.findings import advice, findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
 from senseapp.prove.score_thresholds import keeps_nothing, score_thresholds
+from senseapp.prove.search_images import with_held_out
 from senseapp.reconstruct.small_file import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (
     Deployment,
     DeploySettings,
-    Elsewhere,
     Median,
     OperatorShare,
     OperatorTime,
@@ -149,15 +148,17 @@ class Deployed:
     """A file with its measurements and its answer to each image; None for tasks without answers.
 
     Attributes:
+        held_out: whether no part of it was fitted to or chosen by the images that it was measured on.
         variant: which of several files of one search it is; empty for the one that was asked for.
     """
 
     content: bytes
     record: Deployment
     answers: FileAnswers | None
+    held_out: bool
     variant: str = ""
 
-    def candidate(self, source: Source, *, name_of: Callable[[str], str], held_out: bool) -> Candidate:
+    def candidate(self, source: Source, *, name_of: Callable[[str], str]) -> Candidate:
         """Return it as a candidate; ``name_of`` returns the name of a file by what it is beside the others."""
         form = _form_of(self.record)
         return Candidate(
@@ -167,7 +168,7 @@ class Deployed:
             reconstruction=source.reconstruction,
             figures=self.record.figures["file"],
             original=self.record.figures["original"],
-            held_out=held_out,
+            held_out=self.held_out,
             deployment=self.record,
             tried=source.tried,
             bounds=own_bounds(self.record.figures["file"].changes),
@@ -206,6 +207,8 @@ class _Deploying:
     """Makes the files, measures all of them together, and writes down each."""
 
     def __init__(self, evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings) -> None:
+        if source.schedule is None and settings.kind != "float":
+            evaluator = with_held_out(evaluator)
         self._evaluator, self._source, self._settings = evaluator, source, settings
         self._runtime = evaluator.runtime(settings.runtime)
         self._steps = OptionalSteps(evaluator.progress)
@@ -251,10 +254,9 @@ class _Deploying:
     def _described(self, name: str) -> bytes:
         proof, names = self._evaluator.images.proof, self._evaluator.class_names
         preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-        thresholds = (self._thresholds[name], self._thresholds["original"]) if self._thresholds else None
-        return self._runtime.described(
-            self._files[name], preprocessing=preprocessing, class_names=names, thresholds=thresholds
-        )
+        chosen = self._thresholds
+        scores = {"thresholds": (chosen[name], chosen["original"])} if chosen else {}  # a runtime may know none
+        return self._runtime.described(self._files[name], preprocessing=preprocessing, class_names=names, **scores)
 
     def _measure(self) -> None:
         """Judge and time all files."""
@@ -279,7 +281,7 @@ class _Deploying:
             with steps.trying("times of operators"):
                 own = _operators(runtime, files["file"], settings)
                 shares = operator_shares(self._operators_of_original, own)
-        elsewhere = _elsewhere(evaluator, runtime, files, settings, steps) if name == "file" else ()
+        elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if name == "file" else ()
         own_setting = self._found.own_setting if self._found is not None else ""
         nodes = found.in_float if found is not None else ()
         asked = settings if name == "file" else replace(settings, kind="int8")  # limits are of the one asked for
@@ -314,7 +316,8 @@ class _Deploying:
         proof, names = evaluator.images.proof, evaluator.class_names
         answers = file_answers(before, after, proof, task=evaluator.task, names=names)
         variant = "" if name == "file" else name
-        return Deployed(content=files["file"], record=record, answers=answers, variant=variant)
+        held_out = evaluator.images.held_out
+        return Deployed(content=files["file"], record=record, answers=answers, held_out=held_out, variant=variant)
 
     @cached_property
     def _saturation(self) -> tuple[str, ...]:
@@ -365,7 +368,7 @@ def _figures(
     zeros = None if settings.kind == "float" else runtime.half_zero(files["original"])
     timed = dict(files) if zeros is None else {**files, _HALF_ZERO: zeros}
     openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in timed.items()}
-    seconds = times_anew(openers, runtime, _call(evaluator, settings))
+    seconds = times_anew(openers, runtime, call_of(evaluator, settings))
     figures = {
         name: RuntimeFigures(
             changes=judged[name].changes,
@@ -376,35 +379,3 @@ def _figures(
         for name in files
     }
     return figures, ratio(seconds[_HALF_ZERO], seconds["original"]) if _HALF_ZERO in seconds else None
-
-
-def _call(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Tensor:
-    """Return the images of one call whose time is taken, (N, C, H, W)."""
-    image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0]
-    return image.expand(settings.batch, *image.shape[1:])
-
-
-def _elsewhere(
-    evaluator: ScheduleEvaluator,
-    runtime: Runtime,
-    files: Mapping[str, bytes],
-    settings: DeploySettings,
-    steps: OptionalSteps,
-) -> tuple[Elsewhere, ...]:
-    """Return the times of the file and the original in the other runtimes that are installed and open such files."""
-    found = []
-    own = runtime.description
-    for other in installed_runtimes():
-        if other.name == own.name or other.suffix != own.suffix:
-            continue
-        with steps.trying(f"times in {other.label}"):
-            evaluator.progress(f"Timing the file in {other.label} beside {own.label}")
-            openers = {
-                (name, each.description.name): partial(each.open, files[name], threads=settings.threads)
-                for each in (evaluator.runtime(other.name), runtime)
-                for name in ("file", "original")
-            }
-            spent = times_anew(openers, runtime, _call(evaluator, settings))
-            file, original = (ratio(spent[name, other.name], spent[name, own.name]) for name in ("file", "original"))
-            found.append(Elsewhere(runtime=other.name, file=file, original=original))
-    return tuple(found)

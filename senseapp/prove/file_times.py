@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from torch import Tensor
 
-from senseapp.records.deployment import Median
+from senseapp.core.steps import OptionalSteps
+from senseapp.descriptions.runtimes import installed_runtimes
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.records.deployment import DeploySettings, Elsewhere, Median
 from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import quick_seconds, ratio
 
@@ -126,3 +130,35 @@ def times_anew(
 def keeps_to(time: Median, most: float) -> bool:
     """Return whether a time of :meth:`FileTimes.anew` is at most ``most`` for certain."""
     return time.value <= MARGIN * most and time.high <= most
+
+
+def call_of(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Tensor:
+    """Return the images of one call whose time is taken, (N, C, H, W)."""
+    image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0]
+    return image.expand(settings.batch, *image.shape[1:])
+
+
+def times_elsewhere(
+    evaluator: ScheduleEvaluator,
+    runtime: Runtime,
+    files: Mapping[str, bytes],
+    settings: DeploySettings,
+    steps: OptionalSteps,
+) -> tuple[Elsewhere, ...]:
+    """Return the times of the file and the original in the other runtimes that are installed and open such files."""
+    found = []
+    own = runtime.description
+    for other in installed_runtimes():
+        if other.name == own.name or other.suffix != own.suffix:
+            continue
+        with steps.trying(f"times in {other.label}"):
+            evaluator.progress(f"Timing the file in {other.label} beside {own.label}")
+            openers = {
+                (name, each.description.name): partial(each.open, files[name], threads=settings.threads)
+                for each in (evaluator.runtime(other.name), runtime)
+                for name in ("file", "original")
+            }
+            spent = times_anew(openers, runtime, call_of(evaluator, settings))
+            file, original = (ratio(spent[name, other.name], spent[name, own.name]) for name in ("file", "original"))
+            found.append(Elsewhere(runtime=other.name, file=file, original=original))
+    return tuple(found)

@@ -81,8 +81,8 @@ def in_time(
     time_of: Callable[[Group], float],
     progress: Callable[[str], None],
     *,
-    aim: float = 1.0,
-    timed: dict[Group, float] | None = None,
+    aim: float,
+    timed: dict[Group, float],
 ) -> list[Group]:
     """Return nodes in float of files that were found quick enough, what should do least damage first.
 
@@ -90,15 +90,8 @@ def in_time(
     corrected by all files so far (:meth:`.NodeTimes.corrected`), as times of single nodes and borders in a network
     differ from those of the same alone, and it is solved again, until a file takes hardly less than that.
 
-    Args:
-        damages: by node, alone in int8; they should add up.
-        times: as predicted.
-        time_of: of the file with a group in float, as a multiple of what is allowed.
-        progress: is told what is done.
-        aim: the share of what is allowed that a file should take.
-        timed: what ``time_of`` is known to be, with that of no node; gets what is found.
+    ``aim`` is the share of what is allowed that a file should take; the others are those of :func:`closest`.
     """
-    timed = {(): time_of(())} if timed is None else timed
     at_first, wanted, low, high = timed[()], aim, 0.0, math.inf
     for _ in range(_ROUNDS if damages else 0):
         progress("Using the rest of the time for parts in float")

@@ -25,7 +25,6 @@ class Mixed:
         in_float: names of the nodes that do.
         whole: those of them whose weights are in 32 bits nevertheless.
         gain: by node, the damage of a file in which this node alone is in int8.
-        in_time: whether a second, longer timing found it quick enough, too.
         notes: sentences on a search that was cut short.
     """
 
@@ -33,7 +32,6 @@ class Mixed:
     in_float: Group = ()
     gain: Mapping[str, float]
     whole: Group = ()
-    in_time: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -79,7 +77,7 @@ def mixed(
         return is_enough(content, damage_of(content))
 
     all_int8 = write(())
-    nodes, most = [node.name for node in writer.nodes(all_int8)], damage_of(all_int8)
+    nodes, most = writer.nodes(all_int8), damage_of(all_int8)
     found = Mixed(content=all_int8, gain={})
     if is_enough(all_int8, most):
         return found

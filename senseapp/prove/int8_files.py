@@ -164,17 +164,16 @@ class Int8Search:
         made = {**files, "int8": all_int8}
         if own is not None:
             if self._damage_of(own.content) < self._damage_of(found.content) and not kept:
-                found = replace(found, content=own.content, in_float=(), in_time=True)
+                found = replace(found, content=own.content, in_float=())
             made["default"] = own.content
+        late = tuple[str, ...]()
         if settings.kind == "mixed" and found.content != all_int8:
             steps.progress("Timing the file again")
-            found = replace(
-                found,
-                in_time=found.in_time and self._times(all_int8).anew(self._placed(found.content)).high <= self._most,
-            )
+            if self._times(all_int8).anew(self._placed(found.content)).high > self._most:
+                late = (_OFTEN_LONGER,)
         if self._by_answers and not self._pays(found.content):
             found = Mixed(content=network, gain={})  # float changes none, and takes no longer
-        late = (*(() if found.in_time else (_OFTEN_LONGER,)), *found.notes, *self._amounts.notes)
+        late = (*late, *found.notes, *self._amounts.notes)
         is_ours = found.content not in (network, made.get("default"))
         notes = (*late, *self._notes(found.content, (*quantizer.notes, *reasons) if is_ours else (), own))
         made = {**made, "file": found.content}
@@ -197,7 +196,7 @@ class Int8Search:
     ) -> tuple[Variant, ...]:
         """Return files beside the one that was asked for: smaller, quicker, or closer to float."""
         all_int8, names = quantizer.finished(quantizer.write(but=kept)), found.in_float
-        every = tuple(node.name for node in quantizer.nodes(all_int8))
+        every = tuple(quantizer.nodes(all_int8))
         known = [
             Variant(name="all", content=all_int8, notes=(_ALL_INT8,)),
             Variant(
@@ -349,7 +348,7 @@ class Int8Search:
 
     def _seconds(self, quantizer: Quantizer, int8: bytes) -> NodeTimes:
         """Return the predicted seconds of a call by the nodes in float."""
-        owners = {node.name: node.name for node in quantizer.nodes(int8)}
+        owners = {name: name for name in quantizer.nodes(int8)}
         if self._node_times is None:
             batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
             found = self._runtime.time_layers(self._content, quantizer, owners, threads=threads, batch=batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torch import Tensor
 from senseapp.data.images import ImageSet
 from senseapp.networks.network import in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.proof_images import ProofImages
+from senseapp.records.inputs import HELD_OUT_SHARE
 from senseapp.runtimes.base import RuntimeNetwork
 
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
@@ -21,6 +24,8 @@ _FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the fl
 _FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
 _CALLS = 3  # whose quickest says how long
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
+_FEWEST_HELD_OUT = 4
+_SEED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,21 @@ class Amounts:
             f"on at most {judging}."
         )
         return cls(fitted=fitted, judging=judging, screening=screening, notes=(few,) if judging == _FEWEST else ())
+
+
+def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
+    """Return the same with a share of its images held out, where the run held out none and has some to spare."""
+    curves, kept = evaluator.images.curves, int(HELD_OUT_SHARE * len(evaluator.images.curves))
+    if evaluator.images.held_out or kept < _FEWEST_HELD_OUT:
+        return evaluator
+    order: list[int] = torch.randperm(len(curves), generator=torch.Generator().manual_seed(_SEED)).tolist()
+    found = copy.copy(evaluator)
+    found.images = ProofImages(
+        curves=curves.subset(sorted(order[kept:])),
+        proof=curves.subset(sorted(order[:kept])),
+        note=f"Measured on {kept} of the run's {len(curves)} images, which the file was not made with.",
+    )
+    return found
 
 
 def fitted_and_others(

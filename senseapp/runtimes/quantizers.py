@@ -14,19 +14,6 @@ from senseapp.networks.network import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Int8Node:
-    """A node of a file that computes in int8.
-
-    Attributes:
-        name: of the node.
-        has_weights: whether it multiplies with weights.
-    """
-
-    name: str
-    has_weights: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundingCause:
     """Why 8 bits of a tensor do harm.
 
@@ -70,8 +57,8 @@ class Quantizer(ABC):
         return content
 
     @abstractmethod
-    def nodes(self, content: bytes) -> list[Int8Node]:
-        """Return the nodes of a file of this quantizer that compute in int8, in order."""
+    def nodes(self, content: bytes) -> list[str]:
+        """Return the names of the nodes of a file of this quantizer that compute in int8, in order."""
 
     def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
         """Return why int8 harms what ``nodes``, or all, compute: what loses most first; empty where that is unknown."""

@@ -82,5 +82,5 @@ def test_parts_that_are_alike_or_have_weights_behind_them_are_in_int8(behind: li
     network = plain_copy(file_of(nodes, STORED | stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
     with Int8Writer(network, [IMAGES]) as writer:
         content = writer.write()
-        assert name in [each.name for each in writer.nodes(content)]
+        assert name in writer.nodes(content)
         assert not writer.notes

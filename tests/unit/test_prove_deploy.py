@@ -61,7 +61,7 @@ def damage_of(exported):
 
 def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
     with Int8Writer(exported, [IMAGES], rounding=Rounding()) as writer:
-        nodes = [node.name for node in writer.nodes(writer.write())]
+        nodes = writer.nodes(writer.write())
         seconds = NodeTimes(in_int8=dict.fromkeys(nodes, 0.0), in_float=dict.fromkeys(nodes, 1.0), borders={}, other=1)
         return writer.write(), mixed(
             writer,
@@ -69,7 +69,7 @@ def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
             screen=damage_of,
             damage_of=damage_of,
             seconds_of=seconds,
-            time_of=lambda _content: 1.0 if quick_enough else 1.1,
+            time_of=lambda content: (1 + len(nodes) - len(writer.nodes(content))) / (3 if quick_enough else 0.9),
             progress=lambda _sentence: None,
         )
 

@@ -29,7 +29,7 @@ class FinishingQuantizer(ToyQuantizer):
     def write(self, **kept: Sequence[str]) -> bytes:
         content = super().write(**kept)
         program, weights, _ = unpacked(content)
-        in_int8 = {node.name for node in self.nodes(content)}
+        in_int8 = set(self.nodes(content))
         return packed(program, {name: each * (1.1 if name in in_int8 else 1.0) for name, each in weights.items()})
 
     def finished(self, content: bytes) -> bytes:

@@ -26,7 +26,7 @@ from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8, unpacked_weigh
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
 from senseapp.runtimes.onnxruntime.rounding.causes import causes
-from senseapp.runtimes.quantizers import Int8Node, Quantizer, RoundingCause
+from senseapp.runtimes.quantizers import Quantizer, RoundingCause
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
@@ -132,17 +132,9 @@ class Int8Writer(Quantizer):
             self._finished = {content: self.correction.corrected(content)}  # the last one is asked for several times
         return self._finished[content]
 
-    def nodes(self, content: bytes) -> list[Int8Node]:
+    def nodes(self, content: bytes) -> list[str]:
         """Return the nodes of a file that compute on int8 values, in order."""
-        graph = onnx.load_from_string(content).graph
-        names = [name for name in int8_nodes(content) if name not in self.in_float]
-        by_name = {node.name: node for node in graph.node}
-        constants = {each.name for each in graph.initializer if len(each.dims) > 1}
-        weights = {
-            node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants
-        }
-        weighted = {name for name in names if by_name[name].op_type in _WEIGHTED and by_name[name].input[1] in weights}
-        return [Int8Node(name=name, has_weights=name in weighted) for name in names]
+        return [name for name in int8_nodes(content) if name not in self.in_float]
 
     def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
         """Return what speaks against one scale for a tensor; see :func:`.rounding.causes.causes`."""
@@ -284,6 +276,14 @@ def multiplies_integers(content: bytes) -> bool:
             "there, or quantize in the QDQ format."
         )
     return bool(int8_nodes(content))
+
+
+def weighted_nodes(content: bytes) -> set[str]:
+    """Return the names of the nodes of a QDQ file that multiply with weights of 8 bits."""
+    graph = onnx.load_from_string(content).graph
+    constants = {each.name for each in graph.initializer if len(each.dims) > 1}
+    weights = {each.output[0] for each in graph.node if each.op_type == PLUMBING[1] and each.input[0] in constants}
+    return {node.name for node in graph.node if node.op_type in _WEIGHTED and node.input[1] in weights}
 
 
 def layers_of_nodes(network: bytes, layers: Collection[str]) -> dict[str, str]:

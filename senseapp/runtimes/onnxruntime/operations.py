@@ -31,7 +31,13 @@ from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes, multiplies_integers
+from senseapp.runtimes.onnxruntime.int8 import (
+    Int8Writer,
+    Rounding,
+    layers_of_nodes,
+    multiplies_integers,
+    weighted_nodes,
+)
 from senseapp.runtimes.onnxruntime.integer_weights import NARROW_BITS, with_integer_weights
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
@@ -252,7 +258,7 @@ class OnnxRuntime(Runtime):
         """
         operators = {node.op_type for node in onnx.load_from_string(writer.network).graph.node}
         all_int8 = writer.write()
-        rest = frozenset(node.name for node in writer.nodes(all_int8) if not node.has_weights)
+        rest = frozenset(writer.nodes(all_int8)) - weighted_nodes(all_int8)
         if not operators & _NO_INTEGERS or not rest:
             return frozenset()
         fitting.steps.progress("Trying what has no weights in float")
