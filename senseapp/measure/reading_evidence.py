@@ -95,12 +95,12 @@ def scored_by_metric(task: Task, candidate: Candidate, outputs: Predictions, ima
 def scored_by_mirror(
     task: Task, candidate: Candidate, raws: Sequence[object], mirrored: Sequence[object], width: int
 ) -> Scored:
-    """Score a candidate by how well answers to pictures agree with those to their mirror images."""
+    """Score a candidate by how well answers to pictures agree with those to their mirror images; NaN without these."""
     read = candidate.reader or (lambda raw: raw)
     each: list[float] = []
-    for one, other in zip(raws, mirrored, strict=True):
+    for one, other in zip(raws, mirrored, strict=False):
         each += task.mirror_agreement(read(one), read(other), width)
-    found = np.array(each)
+    found = np.array(each or [np.nan])
     return Scored(
         candidate=candidate, value=float(found.mean()), each=found, by_chance=np.zeros_like(found), labelled=False
     )

@@ -119,11 +119,10 @@ class _Search:
         found = list(self._with_preparation(own, (), labelled=labelled))
         if not found:
             return found
-        evidence, given = self.model.preparation_evidence, bool(own.mean or own.std)
-        told = evidence in ("file", "library") or (evidence == "family" and not labelled)
-        if told and labelled and _best(found).is_chance(_LEAST_VALUE):  # what the file says fits no label
+        told = self._is_told(own, labelled=labelled)
+        if told and labelled and not own.std and _best(found).is_chance(_LEAST_VALUE):  # it fits no label
             told = False
-        if not (given or told or evidence == "graph"):
+        if not (told or self.model.preparation_evidence == "graph"):
             for words, data in self._ranges(own):
                 found += self._with_preparation(data, (words,), labelled=labelled)
         if labelled and not told:
@@ -131,6 +130,11 @@ class _Search:
             for words, data in self._finer(best.data):
                 found += self._with_preparation(data, (*best.words, words), labelled=labelled)
         return found
+
+    def _is_told(self, data: DataSpec, *, labelled: bool) -> bool:
+        """Return whether a person, the file, or without labels its family, says how images are prepared."""
+        evidence = self.model.preparation_evidence
+        return bool(data.std or data.mean) or evidence in ("file", "library") or (evidence == "family" and not labelled)
 
     def _ranges(self, own: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual = self.model.preprocessing
@@ -159,10 +163,13 @@ class _Search:
         if not isinstance(images, PreparedImages):
             return
         batches = [images.batch(at, min(at + _BATCH, len(images))) for at in range(0, len(images), _BATCH)]
+        if not labelled:
+            batches = batches[:1] if max(images.preprocessing.input_shape[1:]) > _LARGE_SIDE else batches
         raws = [self._raw(batch) for batch in batches]
         readers = self._readers(raws, every=labelled)
         if not labelled:
-            mirrored = [self._raw(batch.flip(3)) for batch in batches]
+            is_alone = len(readers) == 1 and self._is_told(data, labelled=False)
+            mirrored = [] if is_alone else [self._raw(batch.flip(3)) for batch in batches]
             for place, reader in enumerate(readers):
                 one = Candidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
@@ -381,6 +388,8 @@ class _Search:
         if scored.labelled:
             metric = METRICS[self.task.shown_metric]
             return f"{metric.label} {metric.value_text(scored.value)}"
+        if scored.value != scored.value:
+            return "the only reading"
         return f"{100 * scored.value:.0f} % of the answers agree with those to mirrored pictures"
 
     def _best_words(self, scored: Sequence[Scored]) -> str:

@@ -36,13 +36,15 @@ class UsualInput:
 
     Attributes:
         family: its name, for people.
-        to_bytes: whether values are from 0 to 255; else from 0 to 1.
+        values: from 0 to 1 (``shares``), from 0 to 255 (``bytes``), or less mean and std of ``imagenet``.
         channel_order: ``rgb`` or ``bgr``.
+        fit: of the pictures.
     """
 
     family: str
-    to_bytes: bool
+    values: Literal["shares", "bytes", "imagenet"] = "shares"
     channel_order: str = "rgb"
+    fit: str = "letterbox"
 
 
 class OutputReader(Protocol):

@@ -308,8 +308,8 @@ def test_heads_of_a_known_family_say_how_pictures_are_prepared() -> None:
     yolox = head_readers(shifts, (SIDE, SIDE))[0].usual_input
     face = head_readers(centerface(), (48, 32))[0].usual_input
     assert (yolox, face) == (
-        UsualInput(family="YOLOX", to_bytes=True, channel_order="bgr"),
-        UsualInput(family="CenterFace", to_bytes=True),
+        UsualInput(family="YOLOX", values="bytes", channel_order="bgr"),
+        UsualInput(family="CenterFace", values="bytes"),
     )
     shape, none = (3, SIDE, SIDE), (0.0, 0.0, 0.0)
     usual = UsualPreparation(

@@ -30,6 +30,15 @@ def is_of_ultralytics(metadata: Mapping[str, str]) -> bool:
     return {"stride", _NAMES} <= metadata.keys()
 
 
+def side_in(metadata: Mapping[str, str]) -> int | None:
+    """Return the side of square images that an export of Ultralytics was made for; None where it does not say."""
+    try:
+        sides = {whole(each, "a side") for each in items(read_python(metadata.get("imgsz", "")), "imgsz")}
+    except BadValue:
+        return None
+    return sides.pop() if len(sides) == 1 else None
+
+
 def class_names_in(metadata: Mapping[str, str], count: int) -> tuple[str, ...]:
     r"""Return ``count`` class names, by output; empty where the file has none, or another number.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -22,6 +22,13 @@ _BYTE_OFFSET, _BYTE_FACTOR = 2.0, 0.05
 """Larger offsets and divisors, and smaller factors, belong to values from 0 to 255."""
 
 
+_USUAL_VALUES: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = {
+    "shares": ("values from 0 to 1", (0.0,), (1.0,)),
+    "bytes": ("values from 0 to 255", (0.0,), (1 / 255,)),
+    "imagenet": ("mean and std of ImageNet", IMAGENET_MEAN, IMAGENET_STD),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualPreparation:
     """A preparation of images, what it is called beside others, and sentences on why it was taken.
@@ -39,15 +46,15 @@ class UsualPreparation:
         """Return how networks of a family take pictures, where nothing tells of this one; whole pictures, then."""
         if usual is None or self.evidence != "assumed":
             return self
-        values = f"values from 0 to {255 if usual.to_bytes else 1}"
+        values, mean, std = _USUAL_VALUES[usual.values]
         words = values if usual.channel_order == "rgb" else f"{values}, channels in the order {usual.channel_order}"
-        own, std = self.preprocessing, 1 / 255 if usual.to_bytes else 1.0
+        channels = len(self.preprocessing.mean)
         found = replace(
-            own,
-            mean=tuple(0.0 for _ in own.mean),
-            std=tuple(std for _ in own.std),
+            self.preprocessing,
+            mean=channel_statistics(mean, channels),
+            std=channel_statistics(std, channels),
             channel_order=usual.channel_order,
-            fit="letterbox",
+            fit=usual.fit,
         )
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
         return replace(self, preprocessing=found, words=words, notes=(sentence,), evidence="family")

@@ -14,7 +14,7 @@ from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx.cut import OutputCandidate
 from senseapp.networks.onnx.graph import UnreadNode
-from senseapp.networks.onnx.metadata import class_names_in, num_classes_in
+from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, side_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
@@ -135,15 +135,21 @@ def _read(spec: ModelSpec) -> OpenedOnnx:
     return opened
 
 
-def _opened(spec: ModelSpec, outputs: Sequence[str] | None) -> OpenedOnnx:
-    size = None if spec.img_size is None else (spec.img_size, spec.img_size)
-    return open_onnx(
+def _opened(spec: ModelSpec, outputs: Sequence[str] | None, side: int | None = None) -> OpenedOnnx:
+    """Return the file for images of the size that ``spec`` or, where it is free, the file's metadata name."""
+    side = side or spec.img_size
+    opened = open_onnx(
         read_file(Path(spec.checkpoint)),
         outputs=outputs,
-        size=size,
+        size=None if side is None else (side, side),
         usual_side=task_named(spec.task).usual_side,
         in_runtime=spec.in_runtime,
     )
+    told = side_in(opened.metadata)
+    is_free = set(opened.free_axes) >= ({1, 2} if is_channels_last(opened.input_shape) else {2, 3})
+    if side is None and is_free and told not in (None, opened.size[0]):
+        return _opened(spec, outputs, told)
+    return opened
 
 
 def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:

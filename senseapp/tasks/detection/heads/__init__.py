@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 _ROWS = "rows"
-_YOLO = UsualInput(family="YOLOv5 to v11", to_bytes=False)
+_YOLO = UsualInput(family="YOLOv5 to v11")
 _USUAL_INPUTS = {
     each.family: each
     for each in (
         _YOLO,
-        UsualInput(family="YOLOX", to_bytes=True, channel_order="bgr"),
-        UsualInput(family="CenterFace", to_bytes=True),
+        UsualInput(family="YOLOX", values="bytes", channel_order="bgr"),
+        UsualInput(family="CenterFace", values="bytes"),
+        UsualInput(family="PicoDet", values="imagenet", fit="stretch"),
     )
 }
 _DECODERS = {

@@ -193,6 +193,7 @@ def of_several(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> Itera
         strides=strides,
         probabilities=all(values.is_probability(tensors[place]) for place in classes),
         order=(*classes, *distances),
+        family="PicoDet" if len(classes) == len(_MORE_STRIDES) and tensors[distances[0]].shape[2] == 4 * 8 else "",
     )
 
 
