@@ -304,7 +304,7 @@ class _Search:
 
     def _by_answers(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         if len(scored) == 1:
-            return self._choice(scored, scored[0], count, "fit", "")
+            return self._choice(scored, scored[0], count, self.model.preparation_evidence, "")
         best, second = scored[0], scored[1]
         is_far = best.value >= max(_LEAST_AGREEMENT, _LEAST_RATIO * second.value)
         if is_far and best.is_clearly_better(second.each, len(scored)):
@@ -323,8 +323,9 @@ class _Search:
     ) -> PreparationChoice:
         trials = {id(each): self._trial(each, scored, count) for each in scored}
         chosen = trials[id(taken)]
-        words = f"{chosen.title}: {chosen.words} on {plural(count, 'image')}"
-        verdict = f"{words} ({EVIDENCE_WORDS[evidence]}; {plural(len(scored), 'reading')} tried)."
+        found = f"{chosen.words} on {plural(count, 'image')}" if len(scored) > 1 or taken.labelled else ""
+        tried = f"; {len(scored)} readings tried" if len(scored) > 1 else ""
+        verdict = f"{': '.join(filter(None, (chosen.title, found)))} ({EVIDENCE_WORDS[evidence]}{tried})."
         choice = PreparationChoice(
             spec=chosen.spec,
             chosen=chosen,
