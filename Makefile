@@ -1,6 +1,7 @@
 # make run     serve the app          make check   formatting, lint, types, import contracts, doctests
 # make test    the tests of a merge   make format  rewrite the code in the project's format
 # make test-quick  the tests of a minute: no browser, no other libraries, few architectures, nothing slow
+# make test-processors  the tests of runtimes and int8 files as other processors would run them
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
 # make bench-schedule  what schedules keep, on small networks trained on the spot
 # make soak    the long forms of the tests on what a team relies on: docs/RELIABILITY.md
@@ -13,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick check audit format lock docs bench bench-schedule soak upgrade-check range-check
+.PHONY: help run test test-quick test-processors check audit format lock docs bench bench-schedule soak upgrade-check range-check
 
 PORT ?= 8501
 WORKERS ?= 2
@@ -45,6 +46,9 @@ test: $(DEV)
 
 test-quick: $(DEV)
 	@$(PYTEST) -m "$(QUICK)" --ignore=tests/browser --ignore=tests/cluster
+
+test-processors: $(DEV)
+	@$(BIN)/python -m scripts.processors
 
 check: $(DEV)
 	$(BIN)/ruff format --check .
