@@ -52,6 +52,7 @@ from senseapp.compat.streamlit_internals import (
     LOGGERS,
     close_silent_connections,
     deliver_downloads,
+    ignore_forged_states,
     ignore_pages_folder,
     is_connected,
     limit_incoming_messages,
@@ -175,6 +176,7 @@ def serve(arguments: list[str]) -> None:
         log_to(home(), _secrets())
     sys.setswitchinterval(_SWITCH_SECONDS)
     ignore_pages_folder()
+    ignore_forged_states()
     limit_incoming_messages(_MESSAGE_BYTES)
     close_silent_connections(SILENT_SECONDS)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
