@@ -63,6 +63,7 @@ from senseapp.core.files import PRIVATE, SITE, home, lock_home
 from senseapp.core.process import give_back_freed_memory, measuring_environment
 from senseapp.server.backend import close_backends
 from senseapp.server.operations import log_to
+from senseapp.server.process.processes import remove_left_over
 from senseapp.server.quotas import UploadLimits
 
 APP_SCRIPT = SITE / "app.py"
@@ -100,6 +101,7 @@ async def _moved(request: Request) -> RedirectResponse:
 async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
     remove_new_files()
+    remove_left_over()
     deliver_downloads(download_registry().deliver)
     sweeping = asyncio.create_task(_sweep(), name="sweep-sessions")
     readying = asyncio.create_task(_get_ready(), name="get-ready")
