@@ -8,6 +8,7 @@ import re
 import time
 from asyncio import Transport
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from streamlit.runtime.media_file_storage import MediaFileStorage, MediaFileStor
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.state.session_state import Serialized, Value, WStates
 from streamlit.url_util import make_url_path
 from streamlit.web.server.starlette import starlette_server
 from streamlit.web.server.starlette.starlette_app_utils import decode_xsrf_token_string
@@ -173,6 +175,27 @@ def options_of_environment() -> dict[str, str | list[str]]:
         for name, option in config._config_options_template.items()  # reads no file, as the server will
         if option.env_var in os.environ and not option.sensitive  # sensitive ones are read by Streamlit itself
     }
+
+
+def ignore_forged_states() -> None:
+    """Have a state count as the usual value of its widget where it is of another type, or its widget cannot read it.
+
+    Pages do not send such states. Streamlit reads each state again before every run of the page: one that cannot be
+    read would end the session's thread each time.
+    """
+    read = WStates.__getitem__
+
+    def read_state(states: WStates, key: str) -> Any:
+        state, metadata = states.states.get(key), states.widget_metadata.get(key)
+        if not isinstance(state, Serialized) or metadata is None:
+            return read(states, key)
+        with suppress(Exception):  # of any kind, by the widget
+            if state.value.WhichOneof("value") in (None, metadata.value_type):
+                return read(states, key)
+        states.states[key] = Value(metadata.deserializer(None))
+        return read(states, key)
+
+    WStates.__getitem__ = read_state  # type: ignore[method-assign]
 
 
 Made = Callable[[], Any]

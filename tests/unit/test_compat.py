@@ -71,6 +71,9 @@ NAMES = {
     "streamlit.runtime:get_instance": "removing the uploads of sessions that have ended",
     "streamlit.runtime.memory_uploaded_file_manager:MemoryUploadedFileManager.remove_file": "freeing uploads in memory",
     "streamlit.runtime.pages_manager:PagesManager.uses_pages_directory": "never showing a page without app.py",
+    "streamlit.runtime.state.session_state:WStates.__getitem__": "ignoring states of widgets that no page sends",
+    "streamlit.runtime.state.session_state:Serialized": "ignoring states of widgets that no page sends",
+    "streamlit.runtime.state.session_state:Value": "ignoring states of widgets that no page sends",
     "streamlit.runtime.scriptrunner:get_script_run_ctx": "knowing whose uploads a page may take",
     "streamlit.web.server.starlette.starlette_server:get_max_message_size_bytes": "limiting what a page sends at once",
     # only tests
@@ -373,6 +376,42 @@ def test_there_is_no_session_outside_a_page() -> None:
 
     assert session_id() == ""
     free_upload("file")  # of nobody
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ({"double_value": 3.0}, 3.0),
+        ({"bool_value": True}, 1.5),
+        ({"string_value": "forged"}, 1.5),
+        ({"double_value": 9.0}, 1.5),  # its widget fails on it
+        ({}, 1.5),
+    ],
+)
+def test_a_forged_state_counts_as_the_usual_value(
+    monkeypatch: pytest.MonkeyPatch, value: dict[str, object], read: float
+) -> None:
+    from streamlit.proto.WidgetStates_pb2 import WidgetState
+    from streamlit.runtime.state.common import WidgetMetadata
+    from streamlit.runtime.state.session_state import WStates
+
+    from senseapp.compat.streamlit_internals import ignore_forged_states
+
+    def deserialize(given: float | None) -> float:
+        if given == 9:
+            raise AttributeError
+        return 1.5 if given is None else given
+
+    monkeypatch.setattr(WStates, "__getitem__", WStates.__getitem__)
+    ignore_forged_states()
+    states = WStates()
+    states.set_widget_from_proto(WidgetState(id="number", **value))
+    with pytest.raises(KeyError):
+        states["number"]
+    states.set_widget_metadata(
+        WidgetMetadata(id="number", deserializer=deserialize, serializer=str, value_type="double_value")
+    )
+    assert states["number"] == states["number"] == read
 
 
 def test_streamlits_page_holds_scripts_that_the_policy_can_name() -> None:

@@ -133,7 +133,7 @@ def test_a_process_that_works_for_the_app_starts_with_them(monkeypatch: pytest.M
     monkeypatch.setattr(processes.subprocess, "Popen", started)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    processes._started(None)
+    processes._started(None, "temporary")
     environment = started.call_args.kwargs["env"]
     assert [environment[name] for name in SETTINGS] == [*MEMORY, "passive", "3000"]
     assert environment["PATH"] == os.environ["PATH"]

@@ -69,7 +69,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProces
         head = json.dumps(json.loads(dumps(a_result())))
         code = "\n".join((PRELUDE, f"HEAD = json.loads({head!r})", *map(textwrap.dedent, script)))
 
-        def popen(errors: Any) -> subprocess.Popen[bytes]:
+        def popen(errors: Any, temporary: str) -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
@@ -554,7 +554,7 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
     monkeypatch.setattr(
         processes,
         "_started",
-        lambda errors: subprocess.Popen(
+        lambda errors, temporary: subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=measuring_environment()
         ),
     )

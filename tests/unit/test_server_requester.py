@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from senseapp.core.errors import Abandoned
+from senseapp.core.errors import Abandoned, OutOfMemory, ReadingStopped
+from senseapp.records.check import CheckSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.check_jobs import check_bytes
+from senseapp.server.execution import Measurement
+from senseapp.server.process import requester
 from senseapp.server.process.processes import takes_too_long
-from senseapp.server.process.requester import ANYBODY, Requester, Slots
+from senseapp.server.process.requester import (
+    ANYBODY,
+    COPIES,
+    Requester,
+    Slots,
+    model_bytes,
+    model_seconds,
+    reading_limits,
+)
 
 
 class Waiting:
@@ -83,3 +99,41 @@ def test_a_busy_machine_does_not_use_up_the_time_of_a_question() -> None:
     assert too_long(8.1, 8.1)
     assert not too_long(31.9, 2.0)  # beside three others on the same core
     assert too_long(32.1, 2.0)
+
+
+def test_a_small_onnx_file_may_take_little_and_a_large_one_what_large_networks_take(tmp_path: Path) -> None:
+    def of(size: int, library: str = "onnx") -> ModelSpec:
+        path = tmp_path / f"{size}.onnx"
+        path.write_bytes(b"x" * size)
+        name = "resnet18" if library == "timm" else ""
+        return ModelSpec(library=library, name=name, checkpoint=str(path), task="classification")
+
+    small, medium, large = of(400), of(2_000_000), of(9_000_000)
+    assert model_bytes(small) < 1.3e9
+    assert model_seconds(small) < 16
+    assert model_bytes(small) < model_bytes(medium) < model_bytes(large)
+    assert model_bytes(large) == 8e9 + COPIES * 9_000_000
+    assert model_seconds(small) < model_seconds(medium) < model_seconds(large) < 121
+    assert model_bytes(of(400, "timm")) > 8e9  # its architecture is a library's
+    assert model_bytes(small, large.checkpoint) > 8e9
+    images = DataSpec(kind="archive", path=large.checkpoint)
+    assert check_bytes(CheckSpec(reference=small, candidate=of(500))) < 1.3e9
+    assert check_bytes(CheckSpec(reference=small, candidate=of(500), data=images)) > 8e9
+    assert check_bytes(CheckSpec(reference=small, candidate=of(400, "timm"))) > 8e9
+    assert Measurement(run_id="a", spec=RunSpec(model=small)).most_bytes == model_bytes(small)
+    assert Measurement(run_id="a", spec=RunSpec(model=medium)).most_bytes is None
+
+
+def test_a_text_that_takes_a_command_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requester, "OPEN_SECONDS", 0.05)
+    before = signal.getsignal(signal.SIGPROF)
+    with pytest.raises(ReadingStopped, match=r"slow\.csv kept the process that reads it busy"), \
+            reading_limits(tmp_path / "slow.csv"):  # fmt: skip
+        re.match("(a+)+b", "a" * 40)
+    assert signal.getsignal(signal.SIGPROF) == before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+
+
+def test_a_text_that_takes_a_command_too_much_memory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OutOfMemory, match=r"more than the 0\.3 GB"), reading_limits(tmp_path / "large.csv"):
+        bytearray(10**9)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickletools
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server import run_requests
 from senseapp.server.backend import Backend
 from senseapp.server.file_requests import ExamineOnnx, IdentifyCheckpoint, ReadTable
+from senseapp.server.process import processes
 from senseapp.server.process.processes import JobProcess, answer_in
 from senseapp.server.process.requester import Requester
 from senseapp.server.quotas import MemoryGuard
@@ -211,6 +214,25 @@ def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(w
     with pytest.raises(ReadingStopped, match=r"colleague\.pth ended the process that read it.*Try again"):
         answer_in(process, IdentifyCheckpoint(path=str(weights)))
     process.close()
+
+
+def test_what_a_killed_process_has_unpacked_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    processes._own_folder.cache_clear()
+    try:
+        process = JobProcess()
+        (folder,) = tmp_path.glob("senseapp-*/*/")
+        assert psutil.Process(process.pid).environ()["TMPDIR"] == str(folder)
+        (folder / "model.safetensors").write_bytes(b"unpacked")
+        process.kill()
+        process.close()
+        assert not list(tmp_path.glob("senseapp-*/*/"))
+        for name in ("senseapp-4194304-x", f"senseapp-{os.getppid()}-x", "senseapp-x"):
+            (tmp_path / name / "inside").mkdir(parents=True)
+        processes.remove_left_over()  # this process has just started
+        assert {path.name for path in tmp_path.iterdir()} == {f"senseapp-{os.getppid()}-x", "senseapp-x"}
+    finally:
+        processes._own_folder.cache_clear()
 
 
 def test_texts_get_their_sentence_too(service: Service, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ from senseapp.compat.streamlit_internals import (
     LOGGERS,
     close_silent_connections,
     deliver_downloads,
+    ignore_forged_states,
     ignore_pages_folder,
     is_connected,
     limit_incoming_messages,
@@ -62,6 +63,7 @@ from senseapp.core.files import PRIVATE, SITE, home, lock_home
 from senseapp.core.process import give_back_freed_memory, measuring_environment
 from senseapp.server.backend import close_backends
 from senseapp.server.operations import log_to
+from senseapp.server.process.processes import remove_left_over
 from senseapp.server.quotas import UploadLimits
 
 APP_SCRIPT = SITE / "app.py"
@@ -99,6 +101,7 @@ async def _moved(request: Request) -> RedirectResponse:
 async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
     remove_new_files()
+    remove_left_over()
     deliver_downloads(download_registry().deliver)
     sweeping = asyncio.create_task(_sweep(), name="sweep-sessions")
     readying = asyncio.create_task(_get_ready(), name="get-ready")
@@ -175,6 +178,7 @@ def serve(arguments: list[str]) -> None:
         log_to(home(), _secrets())
     sys.setswitchinterval(_SWITCH_SECONDS)
     ignore_pages_folder()
+    ignore_forged_states()
     limit_incoming_messages(_MESSAGE_BYTES)
     close_silent_connections(SILENT_SECONDS)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +43,7 @@ MOST_DELAY = 4
 """Limit of a request's wall time, as a multiple of its processor time, where other processes are busy."""
 _LEAVE_SECONDS = 2.0  # a server has five seconds for its whole shutdown
 _HEAD_LOST_SECONDS = "20"  # Ray's default timeout for an unresponsive head is a minute
+_PREFIX = "senseapp-"  # of temporary folders
 _KEPT = "What was measured is kept"
 
 
@@ -76,7 +79,8 @@ class JobProcess:
         self._lost_with = lost
         self._lines: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
-        self._process = _started(self._errors)
+        self._temporary = tempfile.mkdtemp(dir=_own_folder().name)  # a process that is killed leaves its files there
+        self._process = _started(self._errors, self._temporary)
         threading.Thread(target=self._listen, name="senseapp-job-process", daemon=True).start()
 
     @property
@@ -136,9 +140,10 @@ class JobProcess:
         self._process.wait()
 
     def close(self) -> None:
-        """End the process, also if it is busy."""
+        """End the process, also if it is busy, and remove its temporary files."""
         self._end()
         self._errors.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _deal_with(self, line: Line, progress: Callable[[str], None]) -> None:
         if line.kind == "phase":
@@ -186,14 +191,23 @@ class JobProcess:
 
 
 @cache
-def _folder_of_locks() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder of the locks by which processes of this server pause for each other's timing."""
-    return tempfile.TemporaryDirectory(prefix="senseapp-")
+def _own_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of this server's locks, by which its processes pause for each other, and of their files."""
+    return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
 
 
-def _started(errors: Any) -> subprocess.Popen[bytes]:
+def remove_left_over() -> None:
+    """Remove the folders of servers that were killed; to be called before this one starts a process."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        pid = path.name.removeprefix(_PREFIX).split("-")[0]
+        if pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):  # ids recur in containers
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _started(errors: Any, temporary: str) -> subprocess.Popen[bytes]:
     environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_LOST_SECONDS} | measuring_environment()
-    environment[QUIET_FILE] = str(Path(_folder_of_locks().name) / "quiet")
+    environment[QUIET_FILE] = str(Path(_own_folder().name) / "quiet")
+    environment["TMPDIR"] = temporary
     return subprocess.Popen(
         [sys.executable, "-m", "senseapp.server.process.child"],
         stdin=subprocess.PIPE,
