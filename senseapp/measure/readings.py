@@ -7,9 +7,8 @@ from typing import cast
 
 from senseapp.core.texts import plural, printable
 from senseapp.data.images import effective_preprocessing
-from senseapp.measure.preparation_candidates import NORMALISATIONS
+from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.networks.sources.building import channel_statistics
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
@@ -25,7 +24,7 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
     given = bool(data.mean or data.std)
     evidence: dict[str, Evidence] = {
         "task": "person" if model.onnx is not None else "library",
-        "layout": known.get("layout", "fit" if model.onnx is not None else "library"),
+        "layout": known.get("layout", _layout_evidence(spec, model)),
         "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
         "classes": known.get("classes", "person" if data.class_map else "fit"),
     }
@@ -52,15 +51,20 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
     )
 
 
+def _layout_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:
+    """Return how the layout is known where no images were asked."""
+    if spec.model.layout:
+        return "person"
+    if model.onnx is None:
+        return "library"
+    return "fit" if len(model.readers) < 2 else "assumed"
+
+
 def preparation_words(how: Preprocessing) -> str:
     """Return a preparation in words: size, range of values, order of channels, fit."""
     channels, height, width = how.input_shape
-    named = {
-        tuple(map(tuple, (channel_statistics(each, channels) for each in values))): words
-        for words, values in NORMALISATIONS.items()
-    }
     texts = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
-    values = named.get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
+    values = usual_ranges(channels).get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
     order = f", {how.channel_order.upper()}" if channels > 1 else ""
     fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
     return f"{width} × {height} pixels, {values}{order}, {fit}"

@@ -8,6 +8,7 @@ from typing import Literal
 from senseapp.core.errors import ReadingOpen
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, Layout
+from senseapp.tasks.reading import Reading
 
 USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
 """Sides of images, in pixels, the most frequent first, that a file is tried with where it takes any."""
@@ -81,8 +82,8 @@ class PreparationChoice:
         """The question with the numbered readings to choose from."""
         listed = " ".join(f"[{number}] {trial.title}." for number, trial in enumerate(self.trials, start=1))
         return (
-            f"{self.question} {listed} On the command line, `senseapp read … --choose N --out reading.json` writes one,"
-            " and --reading reading.json takes it."
+            f"{self.question} {listed} The Analyze page shows each on pictures; on the command line, `senseapp read … "
+            "--choose N --out reading.json` writes one, and --reading reading.json takes it."
         )
 
     @property
@@ -245,26 +246,42 @@ class SeenPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenReading:
+    """Some pictures as they are read in one of the ways that a person has to choose from."""
+
+    trial: PreparationTrial
+    pictures: tuple[SeenPicture, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewReport:
-    """Some pictures and the uncompressed model's figures on them.
+    """Some pictures, how they and the outputs are read, and the uncompressed model's figures on them.
 
     Attributes:
-        pictures: at most twelve, spread evenly over the set.
+        pictures: at most four, spread evenly over the set.
         num_scored: images that ``score`` was measured on, drawn at random.
         score: the task's shown metric of the uncompressed model on them; None without labels.
         warning: one sentence where that says that the model does not do its task; else empty.
         notes: sentences on files left out, and on how others were read.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
         num_marked: pictures with a rotation mark of their camera, of those that were read.
+        reading: of the pictures and the outputs, in which they are shown.
+        asked: the same pictures in other readings, where a person has to choose; at most four.
+        layouts: (key, words) of those that the outputs may have.
+        ranges: (words, mean, std) of common ranges of values.
     """
 
-    pictures: tuple[SeenPicture, ...]
-    num_scored: int
-    score: float | None
-    warning: str
-    notes: tuple[str, ...]
+    pictures: tuple[SeenPicture, ...] = ()
+    num_scored: int = 0
+    score: float | None = None
+    warning: str = ""
+    notes: tuple[str, ...] = ()
     choice: PreparationChoice | None = None
     num_marked: int = 0
+    reading: Reading | None = None
+    asked: tuple[SeenReading, ...] = ()
+    layouts: tuple[tuple[str, str], ...] = ()
+    ranges: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()
 
 
 HELD_OUT_SHARE = 0.3  # of the images

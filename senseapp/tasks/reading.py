@@ -26,6 +26,8 @@ EVIDENCE_WORDS: Mapping[str, str] = {
     "assumed": "only assumed",
 }
 """How a part of a reading is known, in words."""
+PART_TITLES: Mapping[str, str] = {"task": "Task", "layout": "Outputs", "preparation": "Images", "classes": "Classes"}
+"""What the parts of a reading are called."""
 _LONGEST_KEY = 400  # characters of a layout as a setting
 _LARGEST = 1_000_000  # of a number in it
 
@@ -166,14 +168,19 @@ class Reading:
     words: tuple[tuple[str, str], ...] = ()
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        """Each part in words, with how it is known."""
+    def facts(self) -> dict[str, str]:
+        """Each part in words, with how it is known, by its title."""
         known = dict(self.evidence)
-        return tuple(
-            f"{part.capitalize()}: {said} ({EVIDENCE_WORDS[known[part]]})."
+        return {
+            PART_TITLES[part]: f"{said} ({EVIDENCE_WORDS[known[part]]})"
             for part, said in self.words
-            if part in known
-        )
+            if part in PART_TITLES and known.get(part) in EVIDENCE_WORDS
+        }
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The same as sentences."""
+        return tuple(f"{title}: {said}." for title, said in self.facts.items())
 
     def differences(self, other: Reading) -> tuple[str, ...]:
         """Return the names of the parts in which two readings differ."""
