@@ -36,6 +36,7 @@ _DEVICES = {
     "cuda": "NVIDIA graphics card",
     "mps": "Apple graphics processor",
 }
+_LONGEST_QUESTION = 240  # characters: two lines beside the button
 _PRECISION_HELP = "Of the numbers inside the network while measuring. What was used is said beside the results."
 _DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
 
@@ -179,8 +180,12 @@ def start_bar(
     sensitivity: SensitivitySpec | None,
     profile: ModelProfile | None,
     goal: Goal,
+    question: str = "",
 ) -> None:
-    """Show the plan and the Run button at the foot of the window; start the run when it is pressed."""
+    """Show the plan and the Run button at the foot of the window; start the run when it is pressed.
+
+    Without images, ``question`` is what has to be decided first, if anything.
+    """
     spec = None
     if model is not None and images is not None and sensitivity is not None and not _is_refused(model):
         spec = RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal)
@@ -193,11 +198,11 @@ def start_bar(
             icon=":material/play_arrow:",
             key="analyze.run",
             disabled=spec is None,
-            help=None if spec else "Something above is missing or wrong.",
+            help=None if spec else question or "Something above is missing or wrong.",
         )
     with place:
         if spec is None:
-            st.caption("Complete the fields above to run.")
+            st.caption(fmt.cut_middle(question, _LONGEST_QUESTION) or "Complete the fields above to run.")
             return
         with errors_here():
             st.markdown(_plan(spec, profile))

@@ -1,0 +1,373 @@
+"""The card *What we understood*: how images, outputs and labels are read, on pictures, and what a person changes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+
+from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.images import is_at_hand
+from senseapp.app.common import backend
+from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.common.state import session
+from senseapp.core.errors import SenseError
+from senseapp.core.markdown import Markdown, md
+from senseapp.descriptions import SOURCES
+from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import TASKS, task_named
+from senseapp.tasks.reading import EVIDENCE_WORDS, PART_TITLES, Reading
+from senseapp.views.words import format as fmt
+
+UNDERSTOOD = "What we understood"
+_LONGEST_TEXT = 28  # characters in one line below a picture
+_PICTURE_PIXELS = 206  # four in a row; one on a phone
+_PAIR_PIXELS = 150  # of a picture with its label below it
+_MOST_NAMED = 4  # labels of an order of the classes
+_USUAL = "As understood"
+_COMPARED = ("assumed", "images", "labels")  # evidence of parts that were chosen among several
+_NOTHING = {"layout": "", "range": ((), ()), "order": "", "fit": "", "classes": (), "upright": False}
+"""What the fields of the card hold while a person says nothing."""
+_FITS = {
+    "crop": "Crop: the middle of the picture",
+    "letterbox": "Letterbox: the whole picture with borders",
+    "stretch": "Stretch: the whole picture, proportions change",
+}
+_ORDERS = {"rgb": "RGB", "bgr": "BGR, as OpenCV reads pictures"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    """What is to be measured, as it is read.
+
+    Attributes:
+        images: None where they cannot be used, or a person has to choose first.
+        line: the reading in one line; empty while it is not known.
+        question: what has to be decided; empty for nothing.
+    """
+
+    model: ModelSpec | None
+    images: DataSpec | None
+    line: str = ""
+    question: str = ""
+
+
+def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: str, button: str = "Run") -> Understood:
+    """Show how ``images`` and outputs of ``model`` are read, with what a person can change; return what to measure.
+
+    Args:
+        model: that sees them.
+        images: shown in part.
+        task_key: key of the field for the task, where there is one.
+        button: label of the one that can be pressed meanwhile.
+    """
+    if model is None or images is None or not _is_known(model) or not is_at_hand(images):
+        st.caption("Once model and images are here, this shows how they are read.")
+        return Understood(model=model, images=images, line="once model and images are here")
+    if images.kind == "random":
+        st.caption("Random inputs are no pictures, so there is nothing to see.")
+        return Understood(model=model, images=images, line="random inputs, nothing to see")
+    first = as_told(RunSpec(model=model, data=images))
+    report = found = _report(first, button)
+    spec: RunSpec | None = first
+    if found is not None and found.choice is not None:
+        spec = _picked(found.choice, first)
+        if spec is None:
+            _ask(found, first, task_key)
+            return Understood(model=model, images=None, question=found.choice.question)
+        report = found if spec == found.choice.spec else _report(spec, button)
+    assert spec is not None
+    if report is None or found is None:
+        refused = _is_refused(spec)
+        line = "" if refused or _is_own(images) else "looking at the images"
+        return Understood(model=spec.model, images=None if refused else spec.data, line=line)
+    _show(report, found, first, task_key)
+    return Understood(model=spec.model, images=spec.data, line=_line(report.reading))
+
+
+def _is_own(images: DataSpec) -> bool:
+    return bool(images.path or images.name)
+
+
+def _is_known(model: ModelSpec) -> bool:
+    """Return whether the model's card is there; what keeps it from coming is said where the model is chosen."""
+    try:
+        return backend.card_of(model) is not None
+    except SenseError:
+        return False
+
+
+def _is_refused(spec: RunSpec) -> bool:
+    """Return whether the images cannot be used; the reason is shown here already."""
+    try:
+        backend.preview_of(spec)
+    except SenseError:
+        return True
+    return False
+
+
+def _report(spec: RunSpec, button: str) -> PreviewReport | None:
+    """Return the report on the images; None while it is computed, with a line that says so."""
+    doing = "Preparing a preview"
+    if spec.data.preparation == "auto":
+        doing = "Trying on some of the images how they and the outputs are read"
+    return answer_or_wait(
+        lambda: backend.preview_of(spec),
+        f"{doing}. You can already press {button}.",
+        question=("preview", spec),
+        key="analyze.preview.again",
+    )
+
+
+def _line(reading: Reading | None) -> str:
+    words = dict(reading.words) if reading is not None else {}
+    return " · ".join(words[part] for part in ("task", "preparation") if part in words) or "as the model says"
+
+
+# ---- what a person says
+
+
+def _key(spec: RunSpec, what: str) -> str:
+    """Return the key of a field; it is seen in the browser, and where files lie is not to be."""
+    of = f"{spec.model.title}|{spec.model.checkpoint}|{spec.data.path}|{spec.data.name}"
+    return f"analyze.reading.{what}.{zlib.crc32(of.encode()):x}"
+
+
+def _told(spec: RunSpec) -> dict[str, Any]:
+    """Return what the fields of the card hold, at first what a person said in the settings that the page has."""
+    draft = session().draft
+    data, files = draft.data, (draft.model.checkpoint, draft.data.path, draft.data.name)
+    is_said = "person" in dict(data.evidence).values() or not data.chosen_by
+    usual: dict[str, Any] = {}
+    if files == (spec.model.checkpoint, spec.data.path, spec.data.name) and data.preparation == "given":
+        usual["upright"] = data.upright
+        if is_said:
+            usual |= {"layout": draft.model.layout, "range": (data.mean, data.std), "order": data.channel_order}
+            usual |= {"fit": data.fit, "classes": data.class_map}
+    return {name: st.session_state.get(_key(spec, name), usual.get(name, none)) for name, none in _NOTHING.items()}
+
+
+def as_told(spec: RunSpec) -> RunSpec:
+    """Return ``spec`` with what a person says about the reading; what is said of it elsewhere is kept."""
+    if not _is_own(spec.data):
+        return spec
+    told = _told(spec)
+    mean, std = told["range"]
+    data = replace(
+        spec.data,
+        mean=mean,
+        std=std,
+        channel_order=told["order"],
+        fit=told["fit"],
+        class_map=spec.data.class_map or told["classes"],
+        upright=told["upright"],
+    )
+    return RunSpec(model=replace(spec.model, layout=told["layout"]), data=data)
+
+
+def _pick_key(spec: RunSpec) -> str:
+    """Return the key of the pick among what was tried for these very settings."""
+    return f"analyze.reading.tried.{zlib.crc32(repr((spec.model, spec.data)).encode()):x}"
+
+
+def _picked(choice: PreparationChoice, spec: RunSpec) -> RunSpec | None:
+    """Return the settings that a person picked among those tried, else the chosen ones; None where one has to pick."""
+    title = st.session_state.get(_pick_key(spec))
+    picked = next((trial for trial in choice.trials if trial.title == title), None)
+    if picked is None or (picked == choice.chosen and not choice.question):
+        return None if choice.question else choice.spec
+    known = dict(choice.spec.data.evidence)
+    said = {part: "person" if how in _COMPARED else how for part, how in known.items()}
+    return replace(picked.spec, data=replace(picked.spec.data, evidence=tuple(said.items())))
+
+
+# ---- what is shown
+
+
+def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: str) -> None:
+    """Show pictures and reading of ``report``; ``found`` is of ``spec``, before somebody picked among its trials."""
+    st.markdown(_baseline(report, spec.model))
+    if report.warning:
+        st.warning(report.warning, icon=":material/warning:")
+    _show_pictures(report.pictures, key="preview_pictures")
+    if report.reading is not None:
+        _show_reading(report.reading, found, spec, task_key)
+    for note in _notes(report, found.choice):
+        st.caption(note)
+
+
+def _baseline(report: PreviewReport, model: ModelSpec) -> str:
+    if report.score is None:
+        labelled = any(picture.label for picture in report.pictures)
+        none = "" if labelled else " There are no labels to compare with."
+        return f"As the network sees them, with its prediction.{none}"
+    line = task_named(model.task).preview_line(report.score, fmt.plural(report.num_scored, "image"))
+    return f"As the network sees them. {line}"
+
+
+def _show_pictures(pictures: Sequence[SeenPicture], *, key: str, with_labels: bool = True) -> None:
+    row = st.container(horizontal=True, gap="small", key=key)
+    for picture in pictures:
+        shown = _drawings(picture)[: 2 if with_labels else 1]
+        frame = row.container(width=_PICTURE_PIXELS if len(shown) == 1 else _PAIR_PIXELS, gap="xsmall")
+        for png, caption, words in shown:
+            frame.image(png, caption=md("{}", fmt.cut_middle(caption, _LONGEST_TEXT)), width="stretch", alt=words)
+
+
+def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
+    """Return a picture with its prediction and, where there is one to draw, its label: PNG, caption and description."""
+    label = f"label {picture.label}, " if picture.label else ""
+    if not picture.drawn:
+        is_right = picture.label == picture.prediction
+        parts = [picture.label, "" if is_right else f"seen as {picture.prediction}"]
+        words = f"{picture.name}: {label}predicted {picture.prediction}"
+        return [(picture.png, ", ".join(filter(None, parts)), words)]
+    said = [("Prediction", picture.prediction), ("Label", picture.label)]
+    return [
+        (png, f"{what}: {text or 'nothing'}", f"{picture.name}: {what.lower()} drawn in it, {text}")
+        for png, (what, text) in zip(picture.drawn, said, strict=False)
+    ]
+
+
+def _notes(report: PreviewReport, choice: PreparationChoice | None) -> list[Markdown]:
+    if choice is None or choice.chosen is None:
+        said = []
+    else:
+        said = [md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict)]
+        said += [md(":material/info: {}", caveat) for caveat in choice.caveats]
+    return said + [md(":material/info: {}", note) for note in report.notes]
+
+
+def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_key: str) -> None:
+    """Show each part in words, how it is known, and what changes it."""
+    known, changes = dict(reading.evidence), _changes(found, spec, task_key)
+    with st.container(gap="xsmall", key="reading"):
+        for part, said in reading.words:
+            row = st.container(
+                horizontal=True, wrap=False, vertical_alignment="center", horizontal_alignment="distribute"
+            )
+            is_sure = known[part] != "assumed"
+            row.markdown(
+                md(
+                    "**{}** · {} · *{}*" if is_sure else "**{}** · {} · :material/help: *{}*",
+                    *(PART_TITLES[part], said, EVIDENCE_WORDS[known[part]]),
+                )
+            )
+            if part in changes:
+                with row.popover("Change", type="tertiary", icon=":material/edit:", key=f"reading.{part}"):
+                    changes[part]()
+
+
+def _changes(found: PreviewReport, spec: RunSpec, task_key: str) -> dict[str, Callable[[], None]]:
+    """Return what shows the fields of each part that can be changed."""
+    changes: dict[str, Callable[[], None]] = {}
+    if SOURCES[spec.model.library].chooses_outputs and task_key in st.session_state:
+        changes["task"] = lambda: _change_task(spec, task_key)
+    if not _is_own(spec.data):
+        return changes
+    if len(found.layouts) > 1 or spec.model.layout:
+        changes["layout"] = lambda: _field(spec, "layout", "Layout of the outputs", dict(found.layouts))
+    changes["preparation"] = lambda: _change_images(found, spec)
+    trials = found.choice.trials if found.choice is not None else ()
+    maps = {pairs: _map_text(pairs) for each in trials if (pairs := each.spec.data.class_map)}
+    if len(maps) > 1:
+        changes["classes"] = lambda: _field(spec, "classes", "Labels → classes of the model", maps)
+    return changes
+
+
+def _change_images(found: PreviewReport, spec: RunSpec) -> None:
+    choice = found.choice
+    if choice is not None and len(choice.trials) > 1 and (not choice.question or _pick_key(spec) in st.session_state):
+        trials = sorted(choice.trials, key=lambda trial: trial != choice.chosen)
+        tried = {each.title: f"{each.title} · {each.result}" for each in trials}
+        choose_one(choice.subject, tried, "", key=_pick_key(spec), help_text=_HELP["tried"])
+    preparation_fields(spec, {(mean, std): words for words, mean, std in found.ranges})
+    if found.num_marked:
+        st.toggle(
+            f"Turn pictures upright ({fmt.plural(found.num_marked, 'picture')} with a rotation mark)",
+            value=spec.data.upright,
+            key=_key(spec, "upright"),
+            help="Cameras store a mark (EXIF orientation) in place of turning a picture. Most networks are trained on "
+            "pictures as they are stored; turn them where yours was trained on upright ones.",
+            persist_state="session",
+        )
+
+
+def preparation_fields(spec: RunSpec, ranges: Mapping[tuple[tuple[float, ...], tuple[float, ...]], str]) -> None:
+    """Show the fields for the values of the pixels, the order of the channels and how pictures are brought to size."""
+    titles = {values: words[:1].upper() + words[1:] for values, words in ranges.items()}
+    _field(spec, "range", "Values of the pixels", titles)
+    _field(spec, "order", "Order of the channels", _ORDERS)
+    _field(spec, "fit", "Pictures are brought to size by", _FITS)
+
+
+_HELP = {
+    "tried": "What was tried on some of the images. The chosen one comes first, the others by how well the model does.",
+    "layout": "What the numbers in the outputs mean.",
+    "range": "What the network was trained with. Wrong values make a good network look bad.",
+    "order": "Most networks take red, green, blue; those trained with OpenCV or Caffe often the reverse.",
+    "fit": "Detectors mostly take letterboxed or stretched pictures, classifiers a crop.",
+    "classes": "Which output each label means.",
+}
+
+
+def _field(spec: RunSpec, name: str, label: str, options: Mapping[Any, str]) -> None:
+    held = _told(spec)[name]
+    offered = {_NOTHING[name]: _USUAL, **options}
+    choose_one(
+        label,
+        {held: "As it was given"} | offered if held not in offered else offered,
+        held,
+        key=_key(spec, name),
+        help_text=_HELP[name],
+    )
+
+
+def _map_text(pairs: Sequence[tuple[str, int]]) -> str:
+    more = " …" if len(pairs) > _MOST_NAMED else ""
+    return ", ".join(f"{label} → {output}" for label, output in pairs[:_MOST_NAMED]) + more
+
+
+def _change_task(spec: RunSpec, task_key: str) -> None:
+    key = _key(spec, "task")
+    st.session_state[key] = spec.model.task
+
+    def take() -> None:
+        st.session_state[task_key] = st.session_state[key]
+
+    st.selectbox("What it does", list(TASKS), format_func=lambda name: TASKS[name].label, key=key, on_change=take)
+
+
+# ---- what is asked
+
+
+def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
+    """Show the readings to choose from, each on the same pictures, with a button that takes it."""
+    choice = found.choice
+    assert choice is not None
+    st.warning(choice.question, icon=":material/help:")
+    for number, seen in enumerate(found.asked):
+        with st.container(border=True, gap="xsmall"):
+            row = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
+            row.markdown(md("**{}** · {}", seen.trial.title, seen.trial.result))
+            is_kept = seen.trial == choice.chosen and not choice.guess
+            row.button(
+                "Measure it like this all the same" if is_kept else "Use this",
+                key=f"reading.use.{number}",
+                icon=":material/check:",
+                help=f"Reads the images and the outputs this way: {seen.trial.title}.",
+                on_click=_pick,
+                args=(_pick_key(spec), seen.trial.title),
+            )
+            _show_pictures(seen.pictures, key=f"reading_pictures_{number}")
+    with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
+        for change in _changes(found, spec, task_key).values():
+            change()
+
+
+def _pick(key: str, title: str) -> None:
+    st.session_state[key] = title
