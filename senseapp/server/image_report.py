@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture, SeenReading
-from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.session import load_engine
 from senseapp.tasks import Task, task_named
 
@@ -88,7 +88,7 @@ def _understood(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet)
     """Return a report without pictures and figures: how images and outputs are read, and the other ways."""
     from senseapp.data.images import PreparedImages
     from senseapp.measure.preparation_candidates import usual_ranges
-    from senseapp.measure.reading_search import reading_of
+    from senseapp.measure.readings import reading_of
 
     reading = reading_of(spec, model)
     return PreviewReport(
@@ -118,20 +118,28 @@ def _question(
     choice: PreparationChoice, task: Task, model: LoadedModel, load: Callable[..., ImageSet]
 ) -> PreviewReport:
     """Return a report with the same few pictures in each of the first readings that a person has to choose from."""
-    from senseapp.networks.onnx.modules import OnnxNetwork
-
     asked = []
     for trial in choice.trials[:_ASKED]:
-        read, layout = model, trial.spec.model.layout
-        if layout and isinstance(model.module, OnnxNetwork):
-            reader = model.module.reader = task.reader_of(layout)
-            read = model.read_by(reader)
+        read = _read_as(trial.spec.model, choice.spec.model, model, task)
         try:
             images = load(read, trial.spec.data, num_samples=_SHOWN)
         except InvalidSpec:  # there are fewer
             images = load(read, trial.spec.data)
         asked.append(SeenReading(trial=trial, pictures=_seen(trial.spec.data, task, read, images)))
     return replace(_understood(choice.spec, task, model, images), choice=choice, asked=tuple(asked))
+
+
+def _read_as(wanted: ModelSpec, known: ModelSpec, model: LoadedModel, task: Task) -> LoadedModel:
+    """Return the network of ``wanted``: ``model``, that of ``known``, where these differ by no more than a layout."""
+    from senseapp.networks.onnx.modules import OnnxNetwork
+    from senseapp.networks.sources.load import load_model
+
+    if replace(wanted, layout="") != replace(known, layout=""):
+        return load_model(wanted)
+    if not wanted.layout or not isinstance(model.module, OnnxNetwork):
+        return model
+    reader = model.module.reader = task.reader_of(wanted.layout)
+    return model.read_by(reader)
 
 
 def _seen(data: DataSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
