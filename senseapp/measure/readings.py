@@ -7,6 +7,7 @@ from typing import cast
 
 from senseapp.core.texts import plural, printable
 from senseapp.data.images import effective_preprocessing
+from senseapp.descriptions import SOURCES
 from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import RunSpec
@@ -23,7 +24,7 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
     reader = model.readers[0] if model.readers else None
     given = bool(data.mean or data.std)
     evidence: dict[str, Evidence] = {
-        "task": "person" if model.onnx is not None else "library",
+        "task": "person" if SOURCES[spec.model.library].chooses_outputs else "library",
         "layout": known.get("layout", _layout_evidence(spec, model)),
         "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
         "classes": known.get("classes", "person" if data.class_map else "fit"),
@@ -55,7 +56,7 @@ def _layout_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:
     """Return how the layout is known where no images were asked."""
     if spec.model.layout:
         return "person"
-    if model.onnx is None:
+    if not SOURCES[spec.model.library].chooses_outputs:
         return "library"
     return "fit" if len(model.readers) < 2 else "assumed"
 

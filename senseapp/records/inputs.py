@@ -258,6 +258,7 @@ class PreviewReport:
     """Some pictures, how they and the outputs are read, and the uncompressed model's figures on them.
 
     Attributes:
+        reading: of the pictures and the outputs, in which they are shown.
         pictures: at most four, spread evenly over the set.
         num_scored: images that ``score`` was measured on, drawn at random.
         score: the task's shown metric of the uncompressed model on them; None without labels.
@@ -265,12 +266,12 @@ class PreviewReport:
         notes: sentences on files left out, and on how others were read.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
         num_marked: pictures with a rotation mark of their camera, of those that were read.
-        reading: of the pictures and the outputs, in which they are shown.
         asked: the same pictures in other readings, where a person has to choose; at most four.
         layouts: (key, words) of those that the outputs may have.
         ranges: (words, mean, std) of common ranges of values.
     """
 
+    reading: Reading
     pictures: tuple[SeenPicture, ...] = ()
     num_scored: int = 0
     score: float | None = None
@@ -278,7 +279,6 @@ class PreviewReport:
     notes: tuple[str, ...] = ()
     choice: PreparationChoice | None = None
     num_marked: int = 0
-    reading: Reading | None = None
     asked: tuple[SeenReading, ...] = ()
     layouts: tuple[tuple[str, str], ...] = ()
     ranges: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()

@@ -36,7 +36,6 @@ _DEVICES = {
     "cuda": "NVIDIA graphics card",
     "mps": "Apple graphics processor",
 }
-_LONGEST_QUESTION = 240  # characters: two lines beside the button
 _PRECISION_HELP = "Of the numbers inside the network while measuring. What was used is said beside the results."
 _DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
 
@@ -202,7 +201,7 @@ def start_bar(
         )
     with place:
         if spec is None:
-            st.caption(fmt.cut_middle(question, _LONGEST_QUESTION) or "Complete the fields above to run.")
+            st.caption(f"{question.split('. ')[0]}." if question else "Complete the fields above to run.")
             return
         with errors_here():
             st.markdown(_plan(spec, profile))

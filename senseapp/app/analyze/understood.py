@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import is_at_hand
@@ -24,9 +25,10 @@ from senseapp.tasks.reading import EVIDENCE_WORDS, PART_TITLES, Reading
 from senseapp.views.words import format as fmt
 
 UNDERSTOOD = "What we understood"
-_LONGEST_TEXT = 28  # characters in one line below a picture
+_LONGEST_TEXT = 40  # characters below a picture
 _PICTURE_PIXELS = 206  # four in a row; one on a phone
-_PAIR_PIXELS = 150  # of a picture with its label below it
+_TITLE_PIXELS, _PAIR_PIXELS = 80, 148  # of a row of predictions or of labels, and of each picture in it
+_ASKED_PIXELS, _SMALL_PIXELS = 236, 136  # of a reading to choose, and of each of four pictures beside it
 _MOST_NAMED = 4  # labels of an order of the classes
 _USUAL = "As understood"
 _COMPARED = ("assumed", "images", "labels")  # evidence of parts that were chosen among several
@@ -123,9 +125,9 @@ def _report(spec: RunSpec, button: str) -> PreviewReport | None:
     )
 
 
-def _line(reading: Reading | None) -> str:
-    words = dict(reading.words) if reading is not None else {}
-    return " · ".join(words[part] for part in ("task", "preparation") if part in words) or "as the model says"
+def _line(reading: Reading) -> str:
+    words = dict(reading.words)
+    return f"{words['task']} · {words['preparation']}"
 
 
 # ---- what a person says
@@ -193,50 +195,51 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
     st.markdown(_baseline(report, spec.model))
     if report.warning:
         st.warning(report.warning, icon=":material/warning:")
-    _show_pictures(report.pictures, key="preview_pictures")
-    if report.reading is not None:
-        _show_reading(report.reading, found, spec, task_key)
-    for note in _notes(report, found.choice):
+    _show_pictures(report.pictures)
+    _show_reading(report.reading, found, spec, task_key)
+    for note in _notes(report):
         st.caption(note)
 
 
 def _baseline(report: PreviewReport, model: ModelSpec) -> str:
     if report.score is None:
-        labelled = any(picture.label for picture in report.pictures)
-        none = "" if labelled else " There are no labels to compare with."
-        return f"As the network sees them, with its prediction.{none}"
+        return "As the network sees them, with its prediction."
     line = task_named(model.task).preview_line(report.score, fmt.plural(report.num_scored, "image"))
     return f"As the network sees them. {line}"
 
 
-def _show_pictures(pictures: Sequence[SeenPicture], *, key: str, with_labels: bool = True) -> None:
-    row = st.container(horizontal=True, gap="small", key=key)
-    for picture in pictures:
-        shown = _drawings(picture)[: 2 if with_labels else 1]
-        frame = row.container(width=_PICTURE_PIXELS if len(shown) == 1 else _PAIR_PIXELS, gap="xsmall")
-        for png, caption, words in shown:
-            frame.image(png, caption=md("{}", fmt.cut_middle(caption, _LONGEST_TEXT)), width="stretch", alt=words)
+def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
+    """Show pictures with their predictions and, where labels can be drawn, these below in a row of their own."""
+    drawings = [_drawings(picture) for picture in pictures]
+    has_labels = any(len(each) > 1 for each in drawings)
+    for number, title in enumerate(("Prediction", "Label") if has_labels else ("",)):
+        row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
+        if title:
+            row.caption(title, width=_TITLE_PIXELS)
+        for drawing in drawings:
+            for png, caption, words in drawing[number : number + 1]:
+                frame = row.container(width=_PAIR_PIXELS if has_labels else _PICTURE_PIXELS)
+                text = caption if len(caption) <= _LONGEST_TEXT else f"{caption[:_LONGEST_TEXT]}…"
+                frame.image(png, caption=text, width="stretch", alt=words)
 
 
 def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
     """Return a picture with its prediction and, where there is one to draw, its label: PNG, caption and description."""
-    label = f"label {picture.label}, " if picture.label else ""
     if not picture.drawn:
-        is_right = picture.label == picture.prediction
-        parts = [picture.label, "" if is_right else f"seen as {picture.prediction}"]
+        label = f"label {picture.label}, " if picture.label else ""
+        wrong = "" if picture.label == picture.prediction else f"seen as {picture.prediction}"
         words = f"{picture.name}: {label}predicted {picture.prediction}"
-        return [(picture.png, ", ".join(filter(None, parts)), words)]
-    said = [("Prediction", picture.prediction), ("Label", picture.label)]
+        return [(picture.png, ", ".join(filter(None, (picture.label, wrong))), words)]
+    said = [("prediction", picture.prediction or "nothing"), ("label", picture.label or "nothing")]
     return [
-        (png, f"{what}: {text or 'nothing'}", f"{picture.name}: {what.lower()} drawn in it, {text}")
+        (png, text, f"{picture.name}, {what} drawn: {text}")
         for png, (what, text) in zip(picture.drawn, said, strict=False)
     ]
 
 
-def _notes(report: PreviewReport, choice: PreparationChoice | None) -> list[Markdown]:
-    if choice is None or choice.chosen is None:
-        said = []
-    else:
+def _notes(report: PreviewReport) -> list[Markdown]:
+    choice, said = report.choice, []
+    if choice is not None and choice.chosen is not None:
         said = [md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict)]
         said += [md(":material/info: {}", caveat) for caveat in choice.caveats]
     return said + [md(":material/info: {}", note) for note in report.notes]
@@ -258,7 +261,8 @@ def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_ke
                 )
             )
             if part in changes:
-                with row.popover("Change", type="tertiary", icon=":material/edit:", key=f"reading.{part}"):
+                about = f"Says otherwise how this is read: {PART_TITLES[part].lower()}."
+                with row.popover("Change", type="tertiary", icon=":material/edit:", key=f"reading.{part}", help=about):
                     changes[part]()
 
 
@@ -351,11 +355,11 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     assert choice is not None
     st.warning(choice.question, icon=":material/help:")
     for number, seen in enumerate(found.asked):
-        with st.container(border=True, gap="xsmall"):
-            row = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
-            row.markdown(md("**{}** · {}", seen.trial.title, seen.trial.result))
+        with _side_by_side(f"reading_asked_{number}", [_drawings(each)[0] for each in seen.pictures]):
+            st.markdown(md("**{}**", seen.trial.title))
+            st.caption(seen.trial.result)
             is_kept = seen.trial == choice.chosen and not choice.guess
-            row.button(
+            st.button(
                 "Measure it like this all the same" if is_kept else "Use this",
                 key=f"reading.use.{number}",
                 icon=":material/check:",
@@ -363,10 +367,22 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
                 on_click=_pick,
                 args=(_pick_key(spec), seen.trial.title),
             )
-            _show_pictures(seen.pictures, key=f"reading_pictures_{number}")
+    labels = [label for each in found.asked[:1] for picture in each.pictures for label in _drawings(picture)[1:]]
+    if labels:
+        with _side_by_side("reading_labels", labels):
+            st.markdown(md("**As labelled**"))
     with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
         for change in _changes(found, spec, task_key).values():
             change()
+
+
+def _side_by_side(key: str, pictures: Sequence[tuple[bytes, str, str]]) -> DeltaGenerator:
+    """Show small pictures, and return the room beside them."""
+    row = st.container(border=True, horizontal=True, gap="small", key=key)
+    room = row.container(width=_ASKED_PIXELS, gap="xsmall")
+    for png, _, words in pictures:
+        row.image(png, width=_SMALL_PIXELS, alt=words)
+    return room
 
 
 def _pick(key: str, title: str) -> None:

@@ -202,6 +202,7 @@ def _leaderboard_columns() -> dict[str, Any]:
 
 _PICTURE_WIDTH = 110  # pixels: captions of two lines fit below
 _DRAWN_WIDTH = 92  # three beside each other in the panel of a layer
+_MOST_ORIGINALS = 4  # pictures
 _MOST_DRAWN, _GAP = 6, 8  # pictures, each drawn two or three times; pixels between them
 _DRAWN = {"original": "Original", "compressed": "Compressed", "label": "As labelled"}
 """Titles of the pictures with an answer drawn in them."""
@@ -226,6 +227,19 @@ def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_W
         row = st.container(horizontal=True, gap="small", key=f"answers.pictures.{key}")
         for picture in shown:
             row.image(picture.png, caption=_caption(picture), width=width)
+
+
+def original_pictures(found: Sequence[ChangedAnswers]) -> None:
+    """Show some stored pictures with what the uncompressed model answers, and their labels, where they are drawn."""
+    pictures = {each.name: each for changed in found for each in changed.pictures if each.png}
+    if pictures:
+        st.caption("Pictures that were kept with the files of this run, as the original answers them.")
+    row = st.container(horizontal=True, gap="small")
+    for picture in list(pictures.values())[:_MOST_ORIGINALS]:
+        label = f", label {picture.label}" if picture.label else ""
+        drawn = [(png, _DRAWN[title]) for title, png in picture.drawn if title != "compressed"]
+        for png, words in drawn or [(picture.png, f"seen as {picture.before}{label}")]:
+            row.image(png, caption=words, width=_DRAWN_WIDTH, alt=f"{picture.name}: {picture.before}{label}")
 
 
 def _drawn_pictures(found: ChangedAnswers, *, key: str, width: int) -> None:

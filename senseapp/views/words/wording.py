@@ -54,7 +54,7 @@ def _weights(result: RunResult) -> str:
 
 
 def image_facts(result: RunResult) -> dict[str, str]:
-    """Return which images were measured on, and how they were prepared where that is not the model's own way."""
+    """Return which images were measured on, and how they, the outputs and the labels were read."""
     data = result.spec.data
     facts = {"Images": _DATA.get(data.kind, data.title)}
     if data.kind == "imported":
@@ -66,9 +66,14 @@ def image_facts(result: RunResult) -> dict[str, str]:
         "Standard deviation": ", ".join(f"{value:g}" for value in data.std),
         "Share kept by the crop": fmt.percent(data.crop_pct) if data.crop_pct is not None else "",
         "Channel order": "BGR" if data.channel_order == "bgr" else "",
-        "Rotation marks (EXIF)": "Followed" if data.upright else "",
     }
-    return facts | {label: value for label, value in own.items() if value}
+    read = (
+        own
+        if result.reading is None
+        else {f"Read: {part.lower()}": said for part, said in result.reading.facts.items()}
+    )
+    facts |= read | {"Rotation marks (EXIF)": "Followed" if data.upright else ""}
+    return {label: value for label, value in facts.items() if value}
 
 
 def settings_of(result: RunResult) -> dict[str, str]:
