@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
-from senseapp.core.texts import plural, printable
+from senseapp.core.texts import plural
 from senseapp.data.images import effective_preprocessing
 from senseapp.descriptions import SOURCES
 from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
-from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
-
-_SHOWN = 6  # labels with their outputs in a sentence
+from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading, class_map_words
 
 
 def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
@@ -34,7 +31,8 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
         "task": task.label,
         "layout": reader.words if reader is not None else task.output_title.lower(),
         "preparation": preparation_words(how),
-        "classes": f"{classes} of the model" + (f"; labels: {_map_words(data.class_map)}" if data.class_map else ""),
+        "classes": f"{classes} of the model"
+        + (f"; labels: {class_map_words(data.class_map)}" if data.class_map else ""),
     }
     return Reading(
         task=spec.model.task,
@@ -69,8 +67,3 @@ def preparation_words(how: Preprocessing) -> str:
     order = f", {how.channel_order.upper()}" if channels > 1 else ""
     fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
     return f"{width} × {height} pixels, {values}{order}, {fit}"
-
-
-def _map_words(class_map: Sequence[tuple[str, int]]) -> str:
-    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_SHOWN])
-    return shown + (" and others" if len(class_map) > _SHOWN else "")

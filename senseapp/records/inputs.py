@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from senseapp.core.errors import ReadingOpen
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, Layout
-from senseapp.tasks.reading import Reading
+from senseapp.tasks.reading import Evidence, Reading
 
 USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
 """Sides of images, in pixels, the most frequent first, that a file is tried with where it takes any."""
@@ -69,6 +69,12 @@ class PreparationChoice:
     verdict: str = ""
     caveats: tuple[str, ...] = ()
     question: str = ""
+
+    def picked(self, trial: PreparationTrial) -> RunSpec:
+        """Return the settings of a trial that a person picks, who then vouches for what the trials differ in."""
+        known: dict[str, Evidence] = dict(self.spec.data.evidence)
+        known.update((part, "person") for part, how in known.items() if how in ("assumed", "images", "labels"))
+        return replace(trial.spec, data=replace(trial.spec.data, evidence=tuple(known.items())))
 
     @property
     def settled(self) -> RunSpec:
@@ -160,8 +166,6 @@ class OnnxReport:
         batch: images that the network computes at once; None where it takes any number.
         outputs: names of those that are measured: those that ``spec`` names, else those that fit its task.
         candidates: all that can be measured.
-        preparation: what the preparation of images is called that is taken where they do not choose.
-        num_class_names: classes that the file names; 0 where it names none.
         notes: sentences on what was changed or left out.
         problem: why these outputs cannot be measured with this task; empty where they can.
         fitting_tasks: where there is a problem, the tasks that outputs of the file fit; one alone is sure.
@@ -178,8 +182,6 @@ class OnnxReport:
     batch: int | None
     outputs: tuple[str, ...]
     candidates: tuple[OutputFacts, ...]
-    preparation: str
-    num_class_names: int
     notes: tuple[str, ...]
     problem: str = ""
     fitting_tasks: tuple[str, ...] = ()

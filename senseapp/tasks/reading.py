@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.texts import printable
 
 LayoutT = TypeVar("LayoutT")
 
@@ -29,6 +30,7 @@ EVIDENCE_WORDS: Mapping[str, str] = {
 PART_TITLES: Mapping[str, str] = {"task": "Task", "layout": "Outputs", "preparation": "Images", "classes": "Classes"}
 """What the parts of a reading are called."""
 _LONGEST_KEY = 400  # characters of a layout as a setting
+_SHOWN = 6  # labels with their outputs in a sentence
 _LARGEST = 1_000_000  # of a number in it
 
 
@@ -135,6 +137,16 @@ def _number(text: str) -> int:
     if len(text) > 7 or not 0 <= int(text) <= _LARGEST:
         raise ValueError(text)
     return int(text)
+
+
+def class_map_words(class_map: Sequence[tuple[str, int]]) -> str:
+    """Return the first labels with their outputs.
+
+    >>> class_map_words([("cat", 0), ("dog", 1)])
+    'cat → 0, dog → 1'
+    """
+    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_SHOWN])
+    return shown + (" and others" if len(class_map) > _SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

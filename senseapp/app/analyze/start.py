@@ -8,7 +8,7 @@ import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
-from senseapp.app.common.notices import complain, errors_here, wait_for
+from senseapp.app.common.notices import complain, errors_here, is_refused, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.core.errors import InvalidSpec, SenseError
@@ -186,7 +186,12 @@ def start_bar(
     Without images, ``question`` is what has to be decided first, if anything.
     """
     spec = None
-    if model is not None and images is not None and sensitivity is not None and not _is_refused(model):
+    if (
+        model is not None
+        and images is not None
+        and sensitivity is not None
+        and not is_refused(lambda: backend.card_of(model))
+    ):  # its card says why
         spec = RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal)
     foot = st.bottom.container(horizontal_alignment="center").container(width=960)
     with foot.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
@@ -207,15 +212,6 @@ def start_bar(
             st.markdown(_plan(spec, profile))
     if pressed:
         start_run(spec)
-
-
-def _is_refused(model: ModelSpec) -> bool:
-    """Return whether the model failed to load; its card shows the reason."""
-    try:
-        backend.card_of(model)
-    except SenseError:
-        return True
-    return False
 
 
 _STRIP = ("chelsea", "coffee", "rocket", "flower")

@@ -13,27 +13,33 @@ from streamlit.delta_generator import DeltaGenerator
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import is_at_hand
 from senseapp.app.common import backend
-from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.common.notices import answer_or_wait, is_refused
 from senseapp.app.common.state import session
-from senseapp.core.errors import SenseError
-from senseapp.core.markdown import Markdown, md
+from senseapp.core.markdown import md
 from senseapp.descriptions import SOURCES
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import TASKS, task_named
-from senseapp.tasks.reading import EVIDENCE_WORDS, PART_TITLES, Reading
+from senseapp.tasks.reading import EVIDENCE_WORDS, PART_TITLES, Reading, class_map_words
 from senseapp.views.words import format as fmt
 
 UNDERSTOOD = "What we understood"
 _LONGEST_TEXT = 40  # characters below a picture
 _PICTURE_PIXELS = 206  # four in a row; one on a phone
 _TITLE_PIXELS, _PAIR_PIXELS = 80, 148  # of a row of predictions or of labels, and of each picture in it
-_ASKED_PIXELS, _SMALL_PIXELS = 236, 136  # of a reading to choose, and of each of four pictures beside it
-_MOST_NAMED = 4  # labels of an order of the classes
+_SMALL: dict[str, Any] = {"width": 136, "beside": 236, "with_texts": False}  # of readings to choose, four in a row
 _USUAL = "As understood"
-_COMPARED = ("assumed", "images", "labels")  # evidence of parts that were chosen among several
-_NOTHING = {"layout": "", "range": ((), ()), "order": "", "fit": "", "classes": (), "upright": False}
-"""What the fields of the card hold while a person says nothing."""
+_FIELDS = {
+    "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
+    "values": ("Values of the pixels", "What the network was trained with. With others a good network looks bad."),
+    "channel_order": (
+        "Order of the channels",
+        "Mostly red, green, blue; of networks trained with OpenCV often the reverse.",
+    ),
+    "fit": ("Pictures are brought to size by", "Detectors take mostly whole pictures, classifiers a crop."),
+    "class_map": ("Labels → classes of the model", "Which output each label means."),
+}
+"""Label and help of each field of the card."""
 _FITS = {
     "crop": "Crop: the middle of the picture",
     "letterbox": "Letterbox: the whole picture with borders",
@@ -84,11 +90,12 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
         report = found if spec == found.choice.spec else _report(spec, button)
     assert spec is not None
     if report is None or found is None:
-        refused = _is_refused(spec)
-        line = "" if refused or _is_own(images) else "looking at the images"
-        return Understood(model=spec.model, images=None if refused else spec.data, line=line)
+        failed = is_refused(lambda: backend.preview_of(spec))
+        line = "" if failed or _is_own(images) else "looking at the images"
+        return Understood(model=spec.model, images=None if failed else spec.data, line=line)
     _show(report, found, first, task_key)
-    return Understood(model=spec.model, images=spec.data, line=_line(report.reading))
+    words = dict(report.reading.words)
+    return Understood(model=spec.model, images=spec.data, line=f"{words['task']} · {words['preparation']}")
 
 
 def _is_own(images: DataSpec) -> bool:
@@ -97,19 +104,7 @@ def _is_own(images: DataSpec) -> bool:
 
 def _is_known(model: ModelSpec) -> bool:
     """Return whether the model's card is there; what keeps it from coming is said where the model is chosen."""
-    try:
-        return backend.card_of(model) is not None
-    except SenseError:
-        return False
-
-
-def _is_refused(spec: RunSpec) -> bool:
-    """Return whether the images cannot be used; the reason is shown here already."""
-    try:
-        backend.preview_of(spec)
-    except SenseError:
-        return True
-    return False
+    return not is_refused(lambda: backend.card_of(model)) and backend.card_of(model) is not None
 
 
 def _report(spec: RunSpec, button: str) -> PreviewReport | None:
@@ -125,32 +120,32 @@ def _report(spec: RunSpec, button: str) -> PreviewReport | None:
     )
 
 
-def _line(reading: Reading) -> str:
-    words = dict(reading.words)
-    return f"{words['task']} · {words['preparation']}"
-
-
 # ---- what a person says
 
 
-def _key(spec: RunSpec, what: str) -> str:
+def _key(what: str, *of: object) -> str:
     """Return the key of a field; it is seen in the browser, and where files lie is not to be."""
-    of = f"{spec.model.title}|{spec.model.checkpoint}|{spec.data.path}|{spec.data.name}"
-    return f"analyze.reading.{what}.{zlib.crc32(of.encode()):x}"
+    return f"analyze.reading.{what}.{zlib.crc32(repr(of).encode()):x}"
+
+
+def _files(spec: RunSpec) -> tuple[str, ...]:
+    return spec.model.title, spec.model.checkpoint, spec.data.path, spec.data.name
+
+
+def _held(spec: RunSpec) -> dict[str, Any]:
+    """Return what the fields of the card hold for settings: those of the images, the values of pixels, the layout."""
+    data = {name: getattr(spec.data, name) for name in ("channel_order", "fit", "class_map", "upright")}
+    return {**data, "values": (spec.data.mean, spec.data.std), "layout": spec.model.layout}
 
 
 def _told(spec: RunSpec) -> dict[str, Any]:
-    """Return what the fields of the card hold, at first what a person said in the settings that the page has."""
+    """Return what the fields hold, at first what a person said in the settings that the page starts from."""
     draft = session().draft
-    data, files = draft.data, (draft.model.checkpoint, draft.data.path, draft.data.name)
-    is_said = "person" in dict(data.evidence).values() or not data.chosen_by
-    usual: dict[str, Any] = {}
-    if files == (spec.model.checkpoint, spec.data.path, spec.data.name) and data.preparation == "given":
-        usual["upright"] = data.upright
-        if is_said:
-            usual |= {"layout": draft.model.layout, "range": (data.mean, data.std), "order": data.channel_order}
-            usual |= {"fit": data.fit, "classes": data.class_map}
-    return {name: st.session_state.get(_key(spec, name), usual.get(name, none)) for name, none in _NOTHING.items()}
+    is_same = _files(draft)[1:] == _files(spec)[1:] and draft.data.preparation == "given"
+    is_said = "person" in dict(draft.data.evidence).values() or not draft.data.chosen_by
+    usual = _held(draft if is_same and is_said else RunSpec())
+    usual["upright"] |= is_same and draft.data.upright
+    return {name: st.session_state.get(_key(name, _files(spec)), value) for name, value in usual.items()}
 
 
 def as_told(spec: RunSpec) -> RunSpec:
@@ -158,33 +153,18 @@ def as_told(spec: RunSpec) -> RunSpec:
     if not _is_own(spec.data):
         return spec
     told = _told(spec)
-    mean, std = told["range"]
-    data = replace(
-        spec.data,
-        mean=mean,
-        std=std,
-        channel_order=told["order"],
-        fit=told["fit"],
-        class_map=spec.data.class_map or told["classes"],
-        upright=told["upright"],
-    )
-    return RunSpec(model=replace(spec.model, layout=told["layout"]), data=data)
-
-
-def _pick_key(spec: RunSpec) -> str:
-    """Return the key of the pick among what was tried for these very settings."""
-    return f"analyze.reading.tried.{zlib.crc32(repr((spec.model, spec.data)).encode()):x}"
+    (mean, std), layout = told.pop("values"), told.pop("layout")
+    told["class_map"] = spec.data.class_map or told["class_map"]
+    return RunSpec(model=replace(spec.model, layout=layout), data=replace(spec.data, mean=mean, std=std, **told))
 
 
 def _picked(choice: PreparationChoice, spec: RunSpec) -> RunSpec | None:
     """Return the settings that a person picked among those tried, else the chosen ones; None where one has to pick."""
-    title = st.session_state.get(_pick_key(spec))
+    title = st.session_state.get(_key("tried", spec))
     picked = next((trial for trial in choice.trials if trial.title == title), None)
     if picked is None or (picked == choice.chosen and not choice.question):
         return None if choice.question else choice.spec
-    known = dict(choice.spec.data.evidence)
-    said = {part: "person" if how in _COMPARED else how for part, how in known.items()}
-    return replace(picked.spec, data=replace(picked.spec.data, evidence=tuple(said.items())))
+    return choice.picked(picked)
 
 
 # ---- what is shown
@@ -192,35 +172,46 @@ def _picked(choice: PreparationChoice, spec: RunSpec) -> RunSpec | None:
 
 def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     """Show pictures and reading of ``report``; ``found`` is of ``spec``, before somebody picked among its trials."""
-    st.markdown(_baseline(report, spec.model))
+    scored, choice = fmt.plural(report.num_scored, "image"), report.choice
+    line = task_named(spec.model.task).preview_line(report.score, scored) if report.score is not None else ""
+    st.markdown(f"As the network sees them. {line}")
     if report.warning:
         st.warning(report.warning, icon=":material/warning:")
     _show_pictures(report.pictures)
     _show_reading(report.reading, found, spec, task_key)
-    for note in _notes(report):
-        st.caption(note)
-
-
-def _baseline(report: PreviewReport, model: ModelSpec) -> str:
-    if report.score is None:
-        return "As the network sees them, with its prediction."
-    line = task_named(model.task).preview_line(report.score, fmt.plural(report.num_scored, "image"))
-    return f"As the network sees them. {line}"
+    if choice is not None and choice.chosen is not None:
+        st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
+    for note in (*(choice.caveats if choice is not None else ()), *report.notes):
+        st.caption(md(":material/info: {}", note))
 
 
 def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
     """Show pictures with their predictions and, where labels can be drawn, these below in a row of their own."""
-    drawings = [_drawings(picture) for picture in pictures]
-    has_labels = any(len(each) > 1 for each in drawings)
-    for number, title in enumerate(("Prediction", "Label") if has_labels else ("",)):
-        row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
-        if title:
-            row.caption(title, width=_TITLE_PIXELS)
-        for drawing in drawings:
-            for png, caption, words in drawing[number : number + 1]:
-                frame = row.container(width=_PAIR_PIXELS if has_labels else _PICTURE_PIXELS)
-                text = caption if len(caption) <= _LONGEST_TEXT else f"{caption[:_LONGEST_TEXT]}…"
-                frame.image(png, caption=text, width="stretch", alt=words)
+    drawings = list(map(_drawings, pictures))
+    if any(len(each) > 1 for each in drawings):
+        for number, title in enumerate(("Prediction", "Label")):
+            shown = [drawing for each in drawings for drawing in each[number : number + 1]]
+            with _row(f"preview_pictures_{number}", shown, width=_PAIR_PIXELS, beside=_TITLE_PIXELS):
+                st.caption(title)
+    else:
+        _row("preview_pictures", [each[0] for each in drawings], width=_PICTURE_PIXELS)
+
+
+def _row(
+    key: str,
+    pictures: Sequence[tuple[bytes, str, str]],
+    *,
+    width: int,
+    beside: int = 0,
+    with_texts: bool = True,
+) -> DeltaGenerator:
+    """Show pictures, and return the room beside them."""
+    row = st.container(border=not with_texts, horizontal=True, gap="small", key=key)
+    room = row.container(width=beside, gap="xsmall") if beside else row
+    for png, text, words in pictures:
+        shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+        row.image(png, caption=shown if with_texts else None, width=width, alt=words)
+    return room
 
 
 def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
@@ -235,14 +226,6 @@ def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
         (png, text, f"{picture.name}, {what} drawn: {text}")
         for png, (what, text) in zip(picture.drawn, said, strict=False)
     ]
-
-
-def _notes(report: PreviewReport) -> list[Markdown]:
-    choice, said = report.choice, []
-    if choice is not None and choice.chosen is not None:
-        said = [md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict)]
-        said += [md(":material/info: {}", caveat) for caveat in choice.caveats]
-    return said + [md(":material/info: {}", note) for note in report.notes]
 
 
 def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_key: str) -> None:
@@ -274,27 +257,28 @@ def _changes(found: PreviewReport, spec: RunSpec, task_key: str) -> dict[str, Ca
     if not _is_own(spec.data):
         return changes
     if len(found.layouts) > 1 or spec.model.layout:
-        changes["layout"] = lambda: _field(spec, "layout", "Layout of the outputs", dict(found.layouts))
+        changes["layout"] = lambda: _field(spec, "layout", dict(found.layouts))
     changes["preparation"] = lambda: _change_images(found, spec)
     trials = found.choice.trials if found.choice is not None else ()
-    maps = {pairs: _map_text(pairs) for each in trials if (pairs := each.spec.data.class_map)}
+    maps = {pairs: class_map_words(pairs) for each in trials if (pairs := each.spec.data.class_map)}
     if len(maps) > 1:
-        changes["classes"] = lambda: _field(spec, "classes", "Labels → classes of the model", maps)
+        changes["classes"] = lambda: _field(spec, "class_map", maps)
     return changes
 
 
 def _change_images(found: PreviewReport, spec: RunSpec) -> None:
-    choice = found.choice
-    if choice is not None and len(choice.trials) > 1 and (not choice.question or _pick_key(spec) in st.session_state):
+    choice, key = found.choice, _key("tried", spec)
+    if choice is not None and len(choice.trials) > 1 and (not choice.question or key in st.session_state):
         trials = sorted(choice.trials, key=lambda trial: trial != choice.chosen)
         tried = {each.title: f"{each.title} · {each.result}" for each in trials}
-        choose_one(choice.subject, tried, "", key=_pick_key(spec), help_text=_HELP["tried"])
+        about = "What was tried on some of the images, the chosen one first, the others by how well the model does."
+        choose_one(choice.subject, tried, "", key=key, help_text=about)
     preparation_fields(spec, {(mean, std): words for words, mean, std in found.ranges})
     if found.num_marked:
         st.toggle(
             f"Turn pictures upright ({fmt.plural(found.num_marked, 'picture')} with a rotation mark)",
             value=spec.data.upright,
-            key=_key(spec, "upright"),
+            key=_key("upright", _files(spec)),
             help="Cameras store a mark (EXIF orientation) in place of turning a picture. Most networks are trained on "
             "pictures as they are stored; turn them where yours was trained on upright ones.",
             persist_state="session",
@@ -303,41 +287,19 @@ def _change_images(found: PreviewReport, spec: RunSpec) -> None:
 
 def preparation_fields(spec: RunSpec, ranges: Mapping[tuple[tuple[float, ...], tuple[float, ...]], str]) -> None:
     """Show the fields for the values of the pixels, the order of the channels and how pictures are brought to size."""
-    titles = {values: words[:1].upper() + words[1:] for values, words in ranges.items()}
-    _field(spec, "range", "Values of the pixels", titles)
-    _field(spec, "order", "Order of the channels", _ORDERS)
-    _field(spec, "fit", "Pictures are brought to size by", _FITS)
+    _field(spec, "values", {values: words[:1].upper() + words[1:] for values, words in ranges.items()})
+    _field(spec, "channel_order", _ORDERS)
+    _field(spec, "fit", _FITS)
 
 
-_HELP = {
-    "tried": "What was tried on some of the images. The chosen one comes first, the others by how well the model does.",
-    "layout": "What the numbers in the outputs mean.",
-    "range": "What the network was trained with. Wrong values make a good network look bad.",
-    "order": "Most networks take red, green, blue; those trained with OpenCV or Caffe often the reverse.",
-    "fit": "Detectors mostly take letterboxed or stretched pictures, classifiers a crop.",
-    "classes": "Which output each label means.",
-}
-
-
-def _field(spec: RunSpec, name: str, label: str, options: Mapping[Any, str]) -> None:
-    held = _told(spec)[name]
-    offered = {_NOTHING[name]: _USUAL, **options}
-    choose_one(
-        label,
-        {held: "As it was given"} | offered if held not in offered else offered,
-        held,
-        key=_key(spec, name),
-        help_text=_HELP[name],
-    )
-
-
-def _map_text(pairs: Sequence[tuple[str, int]]) -> str:
-    more = " …" if len(pairs) > _MOST_NAMED else ""
-    return ", ".join(f"{label} → {output}" for label, output in pairs[:_MOST_NAMED]) + more
+def _field(spec: RunSpec, name: str, options: Mapping[Any, str]) -> None:
+    held, (label, about) = _told(spec)[name], _FIELDS[name]
+    offered = {_held(RunSpec())[name]: _USUAL, **options}
+    choose_one(label, {held: "As it was given"} | offered, held, key=_key(name, _files(spec)), help_text=about)
 
 
 def _change_task(spec: RunSpec, task_key: str) -> None:
-    key = _key(spec, "task")
+    key = _key("task")
     st.session_state[key] = spec.model.task
 
     def take() -> None:
@@ -355,7 +317,7 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     assert choice is not None
     st.warning(choice.question, icon=":material/help:")
     for number, seen in enumerate(found.asked):
-        with _side_by_side(f"reading_asked_{number}", [_drawings(each)[0] for each in seen.pictures]):
+        with _row(f"reading_asked_{number}", [_drawings(each)[0] for each in seen.pictures], **_SMALL):
             st.markdown(md("**{}**", seen.trial.title))
             st.caption(seen.trial.result)
             is_kept = seen.trial == choice.chosen and not choice.guess
@@ -365,24 +327,15 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
                 icon=":material/check:",
                 help=f"Reads the images and the outputs this way: {seen.trial.title}.",
                 on_click=_pick,
-                args=(_pick_key(spec), seen.trial.title),
+                args=(_key("tried", spec), seen.trial.title),
             )
     labels = [label for each in found.asked[:1] for picture in each.pictures for label in _drawings(picture)[1:]]
     if labels:
-        with _side_by_side("reading_labels", labels):
+        with _row("reading_labels", labels, **_SMALL):
             st.markdown(md("**As labelled**"))
     with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
         for change in _changes(found, spec, task_key).values():
             change()
-
-
-def _side_by_side(key: str, pictures: Sequence[tuple[bytes, str, str]]) -> DeltaGenerator:
-    """Show small pictures, and return the room beside them."""
-    row = st.container(border=True, horizontal=True, gap="small", key=key)
-    room = row.container(width=_ASKED_PIXELS, gap="xsmall")
-    for png, _, words in pictures:
-        row.image(png, width=_SMALL_PIXELS, alt=words)
-    return room
 
 
 def _pick(key: str, title: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -230,16 +231,13 @@ def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_W
 
 
 def original_pictures(found: Sequence[ChangedAnswers]) -> None:
-    """Show some stored pictures with what the uncompressed model answers, and their labels, where they are drawn."""
-    pictures = {each.name: each for changed in found for each in changed.pictures if each.png}
-    if pictures:
-        st.caption("Pictures that were kept with the files of this run, as the original answers them.")
-    row = st.container(horizontal=True, gap="small")
-    for picture in list(pictures.values())[:_MOST_ORIGINALS]:
-        label = f", label {picture.label}" if picture.label else ""
-        drawn = [(png, _DRAWN[title]) for title, png in picture.drawn if title != "compressed"]
-        for png, words in drawn or [(picture.png, f"seen as {picture.before}{label}")]:
-            row.image(png, caption=words, width=_DRAWN_WIDTH, alt=f"{picture.name}: {picture.before}{label}")
+    """Show some stored pictures with what the uncompressed model answers, and their labels."""
+    for changed in found[:1]:
+        drawn = [
+            replace(each, drawn=tuple(one for one in each.drawn if one[0] != "compressed"), caption=each.before)
+            for each in changed.pictures[:_MOST_ORIGINALS]
+        ]
+        changed_pictures(replace(changed, pictures=tuple(drawn)), key="original")
 
 
 def _drawn_pictures(found: ChangedAnswers, *, key: str, width: int) -> None:

@@ -88,13 +88,12 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
             opened = _read(spec)
         except SenseError:  # then there is no choice to offer
             raise error from None
-    task, problem, num_outputs, fitting = task_named(spec.task), "", 0, tuple[str, ...]()
+    problem, fitting = "", tuple[str, ...]()
     try:
         opened = _fitted(opened, spec)
-        num_outputs = _num_outputs(task, opened, None)
+        _num_outputs(task_named(spec.task), opened, None)
     except UnsupportedModel as error:
         problem, fitting = str(error), _fitting_tasks(opened)
-    prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
     return OnnxReport(
         spec=spec,
         input_name=opened.input_name,
@@ -107,8 +106,6 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
             OutputFacts(name=each.name, kind=each.kind, shape=each.shape, of=each.of, operator=each.operator)
             for each in opened.candidates
         ),
-        preparation=prepared.words,
-        num_class_names=len(class_names_in(opened.metadata, num_outputs)),
         notes=tuple(_notes(opened, spec)),
         problem=problem,
         fitting_tasks=fitting,

@@ -61,19 +61,9 @@ def image_facts(result: RunResult) -> dict[str, str]:
         return facts
     facts["Measured on"] = fmt.plural(result.num_samples, "image")
     facts["Labels"] = "Yes" if result.has_labels and data.labels != WITHOUT_LABELS else "None used"
-    own = {
-        "Mean": ", ".join(f"{value:g}" for value in data.mean),
-        "Standard deviation": ", ".join(f"{value:g}" for value in data.std),
-        "Share kept by the crop": fmt.percent(data.crop_pct) if data.crop_pct is not None else "",
-        "Channel order": "BGR" if data.channel_order == "bgr" else "",
-    }
-    read = (
-        own
-        if result.reading is None
-        else {f"Read: {part.lower()}": said for part, said in result.reading.facts.items()}
-    )
-    facts |= read | {"Rotation marks (EXIF)": "Followed" if data.upright else ""}
-    return {label: value for label, value in facts.items() if value}
+    if result.reading is not None:
+        facts |= {f"Read: {part.lower()}": said for part, said in result.reading.facts.items()}
+    return facts | ({"Rotation marks (EXIF)": "Followed"} if data.upright else {})
 
 
 def settings_of(result: RunResult) -> dict[str, str]:
