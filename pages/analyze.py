@@ -33,7 +33,8 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         "into a schedule: one amount for each layer. A demo that reads handwritten digits is filled in: press Run."
     )
     demo = offer_demos()
-    blocks = {title: Block(title) for title in ("Model", "Images", UNDERSTOOD, "Compression")}
+    with st.container(gap="xsmall"):  # so that the goal is in sight below
+        blocks = {title: Block(title) for title in ("Model", "Images", UNDERSTOOD, "Compression")}
     aim = st.container(gap="small")
     with aim:
         goal = choose_goal(draft.goal)
