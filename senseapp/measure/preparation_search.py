@@ -67,9 +67,10 @@ def choose_preparation(
         InvalidInput: no architecture that fits the weights can be loaded, or the images cannot be read.
     """
     as_it_is = replace(spec, data=replace(spec.data, preparation="given"))
-    if spec.data.kind not in ("folder", "archive", "torchvision"):
+    by_answers = task_named(spec.model.task).prepared_by_answers
+    if spec.data.kind not in ("folder", "archive", "torchvision", *(() if by_answers else ("photographs",))):
         return PreparationChoice(spec=as_it_is)
-    if not task_named(spec.model.task).prepared_by_answers:
+    if not by_answers:
         return choose_reading(spec, model=model, data_roots=data_roots, progress=progress)
     progress("Choosing the preprocessing")
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())

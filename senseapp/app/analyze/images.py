@@ -94,7 +94,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
     images = choose(draft) if choose else _demo(model)
     if images is None or model is None:
         return model, images
-    if model.checkpoint and (images.path or images.name):  # it does not say how its pictures were prepared
+    if model.checkpoint and images.kind != "random":  # it does not say how its pictures were prepared
         images = replace(images, preparation="auto")
     if not is_at_hand(images):
         _offer_download(images.name)

@@ -91,15 +91,16 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
     assert spec is not None
     if report is None or found is None:
         failed = is_refused(lambda: backend.preview_of(spec))
-        line = "" if failed or _is_own(images) else "looking at the images"
+        line = "" if failed or _is_own(first) else "looking at the images"
         return Understood(model=spec.model, images=None if failed else spec.data, line=line)
     _show(report, found, first, task_key)
     words = dict(report.reading.words)
     return Understood(model=spec.model, images=spec.data, line=f"{words['task']} · {words['preparation']}")
 
 
-def _is_own(images: DataSpec) -> bool:
-    return bool(images.path or images.name)
+def _is_own(spec: RunSpec) -> bool:
+    """Return whether model or images are somebody's own, so that something may be read wrongly."""
+    return bool(spec.model.checkpoint or spec.data.path or spec.data.name)
 
 
 def _is_known(model: ModelSpec) -> bool:
@@ -150,7 +151,7 @@ def _told(spec: RunSpec) -> dict[str, Any]:
 
 def as_told(spec: RunSpec) -> RunSpec:
     """Return ``spec`` with what a person says about the reading; what is said of it elsewhere is kept."""
-    if not _is_own(spec.data):
+    if not _is_own(spec):
         return spec
     told = _told(spec)
     (mean, std), layout = told.pop("values"), told.pop("layout")
@@ -246,15 +247,15 @@ def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_ke
             if part in changes:
                 about = f"Says otherwise how this is read: {PART_TITLES[part].lower()}."
                 with row.popover("Change", type="tertiary", icon=":material/edit:", key=f"reading.{part}", help=about):
-                    changes[part]()
+                    _form(part, [changes[part]], task_key)
 
 
 def _changes(found: PreviewReport, spec: RunSpec, task_key: str) -> dict[str, Callable[[], None]]:
     """Return what shows the fields of each part that can be changed."""
     changes: dict[str, Callable[[], None]] = {}
     if SOURCES[spec.model.library].chooses_outputs and task_key in st.session_state:
-        changes["task"] = lambda: _change_task(spec, task_key)
-    if not _is_own(spec.data):
+        changes["task"] = lambda: _change_task(spec.model.task)
+    if not _is_own(spec):
         return changes
     if len(found.layouts) > 1 or spec.model.layout:
         changes["layout"] = lambda: _field(spec, "layout", dict(found.layouts))
@@ -298,14 +299,22 @@ def _field(spec: RunSpec, name: str, options: Mapping[Any, str]) -> None:
     choose_one(label, {held: "As it was given"} | offered, held, key=_key(name, _files(spec)), help_text=about)
 
 
-def _change_task(spec: RunSpec, task_key: str) -> None:
-    key = _key("task")
-    st.session_state[key] = spec.model.task
+def _change_task(task: str) -> None:
+    st.session_state[_key("task")] = task
+    st.selectbox("What it does", list(TASKS), format_func=lambda name: TASKS[name].label, key=_key("task"))
 
-    def take() -> None:
-        st.session_state[task_key] = st.session_state[key]
 
-    st.selectbox("What it does", list(TASKS), format_func=lambda name: TASKS[name].label, key=key, on_change=take)
+def _form(name: str, fields: Sequence[Callable[[], None]], task_key: str) -> None:
+    """Show fields whose values are taken together."""
+    with st.form(f"reading.form.{name}", border=False):
+        for show in fields:
+            show()
+        st.form_submit_button("Apply", key=f"reading.apply.{name}", on_click=_take_task, args=(task_key,))
+
+
+def _take_task(task_key: str) -> None:
+    if task := st.session_state.get(_key("task")):
+        st.session_state[task_key] = task
 
 
 # ---- what is asked
@@ -334,8 +343,7 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
         with _row("reading_labels", labels, **_SMALL):
             st.markdown(md("**As labelled**"))
     with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
-        for change in _changes(found, spec, task_key).values():
-            change()
+        _form("asked", list(_changes(found, spec, task_key).values()), task_key)
 
 
 def _pick(key: str, title: str) -> None:
