@@ -9,6 +9,7 @@ from senseapp.data.images import effective_preprocessing
 from senseapp.descriptions import SOURCES
 from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.onnx.source import fitting_tasks
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading, class_map_words
@@ -21,7 +22,7 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
     reader = model.readers[0] if model.readers else None
     given = bool(data.mean or data.std)
     evidence: dict[str, Evidence] = {
-        "task": "person" if SOURCES[spec.model.library].chooses_outputs else "library",
+        "task": _task_evidence(spec, model),
         "layout": known.get("layout", _layout_evidence(spec, model)),
         "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
         "classes": known.get("classes", "person" if data.class_map else "fit"),
@@ -48,6 +49,12 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
         evidence=tuple(evidence.items()),
         words=tuple(words.items()),
     )
+
+
+def _task_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:
+    if not SOURCES[spec.model.library].chooses_outputs:
+        return "library"
+    return "fit" if model.onnx is not None and fitting_tasks(model.onnx) == (spec.model.task,) else "person"
 
 
 def _layout_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,19 +81,6 @@ class LoadedModel:
     onnx: OpenedOnnx | None = None
     task: str = ""
     background: Background = "unknown"
-
-    def read_by(self, reader: OutputReader) -> LoadedModel:
-        """Return the same network with outputs that ``reader`` reads, which its module is still to be given."""
-        if not reader.num_outputs:
-            return replace(self, readers=(reader,))
-        names = self.class_names if len(self.class_names) == reader.num_outputs else ()
-        return replace(
-            self,
-            readers=(reader,),
-            num_classes=reader.num_outputs,
-            background=reader.background,
-            class_names=names,
-        )
 
 
 _SEED = 0  # so that a network with random weights is the same in every process

@@ -110,7 +110,7 @@ def _layouts(task: Task, model: LoadedModel, images: ImageSet) -> tuple[tuple[st
         return ()
     with torch.inference_mode():
         raw = model.module.unread(images.batch(0, min(_SHOWN, len(images))))
-    readers = (*model.readers, *task.readers(raw, model.preprocessing.input_shape[1:]))
+    readers = (*model.readers, *task.readers(raw, model.preprocessing.input_shape[1:], every=True))
     return tuple({reader.key: reader.words for reader in readers}.items())
 
 
@@ -139,7 +139,9 @@ def _read_as(wanted: ModelSpec, known: ModelSpec, model: LoadedModel, task: Task
     if not wanted.layout or not isinstance(model.module, OnnxNetwork):
         return model
     reader = model.module.reader = task.reader_of(wanted.layout)
-    return model.read_by(reader)
+    named = model.class_names if len(model.class_names) == reader.num_outputs else ()
+    width = reader.num_outputs or model.num_classes
+    return replace(model, num_classes=width, background=reader.background, class_names=named)
 
 
 def _seen(data: DataSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:

@@ -66,7 +66,7 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     report = usual if _is_usual(model, usual) else _report(model, path, keep=True)
     if report is None:
         return None
-    st.caption(_found(report))
+    st.markdown(_found(report))
     if report.problem:
         for note in report.notes:  # else they are on the card of the model
             st.caption(md(":material/info: {}", note))

@@ -93,7 +93,7 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         opened = _fitted(opened, spec)
         _num_outputs(task_named(spec.task), opened, None)
     except UnsupportedModel as error:
-        problem, fitting = str(error), _fitting_tasks(opened)
+        problem, fitting = str(error), fitting_tasks(opened)
     return OnnxReport(
         spec=spec,
         input_name=opened.input_name,
@@ -239,7 +239,7 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
             return names[: _num_read(task, chosen_shapes, images, _size_of(opened))]
     raise UnsupportedModel(
         f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. "
-        f"{_advice(_fitting_tasks(opened))} the network with such an output."
+        f"{_advice(fitting_tasks(opened))} the network with such an output."
     )
 
 
@@ -253,7 +253,7 @@ def _advice(fitting: Sequence[str]) -> str:
     return f"These outputs could be {named}, which their shapes do not tell: choose one of these tasks, or export"
 
 
-def _fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:
+def fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:
     """Return the tasks that can read the usual outputs together, else one alone; those that fit anything come last."""
     shapes = {each.name: each.shape for each in opened.candidates}
     images, size = opened.input_shape[0], _size_of(opened)
