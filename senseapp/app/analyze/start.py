@@ -206,7 +206,8 @@ def start_bar(
         )
     with place:
         if spec is None:
-            st.caption(f"{question.split('. ')[0]}." if question else "Complete the fields above to run.")
+            first = f"See What we understood, above. {question.split('. ')[0]}."
+            st.caption(first if question else "Complete the fields above to run.")
             return
         with errors_here():
             st.markdown(_plan(spec, profile))
