@@ -15,7 +15,9 @@ from senseapp.app.analyze.compression import (
 )
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
+from senseapp.app.analyze.onnx_file import TASK_KEY
 from senseapp.app.analyze.start import offer_demos, start_bar, start_run
+from senseapp.app.analyze.understood import UNDERSTOOD, understand
 from senseapp.app.common.backend import service
 from senseapp.app.common.state import session
 from senseapp.records.spec import RunSpec
@@ -31,7 +33,8 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         "into a schedule: one amount for each layer. A demo that reads handwritten digits is filled in: press Run."
     )
     demo = offer_demos()
-    blocks = {title: Block(title) for title in ("Model", "Images", "Compression")}
+    with st.container(gap="xsmall"):  # so that the goal is in sight below
+        blocks = {title: Block(title) for title in ("Model", "Images", UNDERSTOOD, "Compression")}
     aim = st.container(gap="small")
     with aim:
         goal = choose_goal(draft.goal)
@@ -39,28 +42,32 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         model = choose_model(draft.model)
         card = st.container()  # filled below: the images may choose the architecture and the size of its input
     with blocks["Images"].fields:
-        model, images = choose_images(draft.data, model)
+        model, chosen_images = choose_images(draft.data, model)
+    with blocks[UNDERSTOOD].fields:
+        seen = understand(model, chosen_images, task_key=TASK_KEY)
+        model, images = seen.model, seen.images
     with card:
         profile = model_card(model) if model else None
     with blocks["Compression"].fields:
-        chosen = choose_sensitivity(
+        compressed = choose_sensitivity(
             draft.sensitivity,
             profile,
             task_named((model or draft.model).task),
             available=service().inputs.most_images(images) if images else None,
         )
-        if chosen == UNSURE:
+        if compressed == UNSURE:
             which_pays(model, images, profile, goal)
-    sensitivity = None if chosen == UNSURE else chosen
+    sensitivity = None if compressed == UNSURE else compressed
     if sensitivity:
         with aim:
             say_what_pays(sensitivity.compression.description, goal)
             offer_int8_prediction(model, profile, sensitivity.compression.description)
     blocks["Model"].summarise(model_line(model, profile))
-    blocks["Images"].summarise(images_line(images, sensitivity.num_samples if sensitivity else None))
+    blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None))
+    blocks[UNDERSTOOD].summarise(seen.line)
     blocks["Compression"].summarise(compression_line(sensitivity))
-    if model and images and sensitivity:
-        keep_address(RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal))
+    if model and (shown := images or chosen_images) and sensitivity:
+        keep_address(RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal))
     if demo:
         start_run(replace(demo, goal=goal))
-    start_bar(model, images, sensitivity, profile, goal)
+    start_bar(model, images, sensitivity, profile, goal, seen.question)

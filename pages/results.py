@@ -2,8 +2,10 @@
 
 import streamlit as st
 
+from senseapp.app.common.backend import service
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.run_guard import require_result, require_run, run_header, run_line
+from senseapp.app.common.tables import original_pictures
 from senseapp.app.results.view import result_actions
 from senseapp.app.results.views import result_views
 from senseapp.app.runs.progress import announce, progress_panel, stopped
@@ -21,5 +23,9 @@ with st.container(gap="xsmall"):  # so that the first chart is in sight
     result = require_result(record)
     with beside_title:
         result_actions(record, result)
-    provenance(result, about=f"{record.title} · {run_line(record)}")
+    provenance(
+        result,
+        about=f"{record.title} · {run_line(record)}",
+        pictures=lambda: original_pictures(service().changed_answers(record.run_id)),
+    )
     result_views(record.run_id, result)

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.choose is not None:
             if not 1 <= arguments.choose <= len(choice.trials):
                 raise InvalidSpec(f"--choose takes 1 to {len(choice.trials)}, the readings that were tried.")
-            taken = choice.trials[arguments.choose - 1].spec
+            taken = choice.picked(choice.trials[arguments.choose - 1])
         reading = reading_of(taken, load_model(taken.model, progress=progress))
     if choice.question and arguments.choose is None:
         raise ReadingOpen(choice.asked)

@@ -31,7 +31,7 @@ from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import MULTILABEL, FittedAnnotations, Targets, Task, WrittenLabels
 from senseapp.tasks.class_numbers import Background, ModelClasses
 
-_SIDES = (96, 160)
+_LEAST_SIDE, _MOST_SIDE = 96, 160
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
 _UNLABELLED = "There are no labels: outputs are compared with the original model's."
 SEVERAL_NOTE = "Several labels are true of some images, so the model is taken to be multi-label."
@@ -286,11 +286,10 @@ def preview(images: ImageSet, preprocessing: Preprocessing, count: int = 12) -> 
     return Preview(indices=indices, pictures=visible.permute(0, 2, 3, 1).contiguous().numpy())
 
 
-def png_of(picture: npt.NDArray[np.uint8]) -> bytes:
-    """Return a thumbnail of ``picture``, RGB (H, W, 3), as a PNG file."""
+def png_of(picture: npt.NDArray[np.uint8], *, most: int = _MOST_SIDE) -> bytes:
+    """Return a thumbnail of ``picture``, RGB (H, W, 3), of at most ``most`` pixels a side, as a PNG file."""
     image = Image.fromarray(picture)
-    least, most = _SIDES
-    factor = -(-least // min(image.size))
+    factor = -(-_LEAST_SIDE // min(image.size))
     if factor > 1:
         image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     image.thumbnail((2 * most, 2 * most) if factor > 1 else (most, most))

@@ -31,6 +31,14 @@ NORMALISATIONS = {
 """Mean and std of common ranges of values, by what they are called."""
 
 
+def usual_ranges(channels: int) -> dict[tuple[tuple[float, ...], tuple[float, ...]], str]:
+    """Return what common ranges of values are called, by mean and std of ``channels`` channels."""
+    return {
+        (channel_statistics(mean, channels), channel_statistics(std, channels)): words
+        for words, (mean, std) in NORMALISATIONS.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparationCandidate:
     """One way to run the checkpoint; ``order`` is the index among the class orders that fit the labels."""
@@ -96,9 +104,7 @@ class Preparations:
         own = self.own_of(model)
         if own is None:
             return []
-        channels = own.input_shape[0]
-        for words, values in NORMALISATIONS.items():
-            mean, std = (channel_statistics(value, channels) for value in values)
+        for (mean, std), words in usual_ranges(own.input_shape[0]).items():
             if (self.images.labels is not None or words != _RAW) and (mean, std) != (own.mean, own.std):
                 found.append((words, mean, std))
         return found

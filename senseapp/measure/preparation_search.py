@@ -35,6 +35,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, task_named
+from senseapp.tasks.reading import Evidence
 
 _MOST_IMAGES = 64  # in all
 _FIRST_IMAGES = 12  # of every candidate
@@ -66,9 +67,10 @@ def choose_preparation(
         InvalidInput: no architecture that fits the weights can be loaded, or the images cannot be read.
     """
     as_it_is = replace(spec, data=replace(spec.data, preparation="given"))
-    if spec.data.kind not in ("folder", "archive", "torchvision"):
+    by_answers = task_named(spec.model.task).prepared_by_answers
+    if spec.data.kind not in ("folder", "archive", "torchvision", *(() if by_answers else ("photographs",))):
         return PreparationChoice(spec=as_it_is)
-    if not task_named(spec.model.task).prepared_by_answers:
+    if not by_answers:
         return choose_reading(spec, model=model, data_roots=data_roots, progress=progress)
     progress("Choosing the preprocessing")
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())
@@ -323,11 +325,22 @@ class _PreparationSearch:
             caveats=tuple(self._caveats()),
             question=self._question(chosen, taken),
         )
-        settled = replace(
-            taken.spec,
-            data=replace(taken.spec.data, chosen_by=(*self._spec.data.chosen_by, *self._recognition, *choice.notes)),
+        data = replace(
+            taken.spec.data,
+            chosen_by=(*self._spec.data.chosen_by, *self._recognition, *choice.notes),
+            evidence=tuple(self._evidence(tried, is_own=chosen is own).items()),
         )
-        return replace(choice, spec=settled)
+        return replace(choice, spec=replace(taken.spec, data=data))
+
+    def _evidence(self, tried: NumTried, *, is_own: bool) -> dict[str, Evidence]:
+        """Return how the parts are known that images say something about."""
+        known, data = dict(self._spec.data.evidence), self._spec.data
+        by: Evidence = "images" if self._labels is None else "labels"
+        if not (data.mean or data.std or self._orders_only or (self._labels is None and is_own)):
+            known["preparation"] = by
+        if tried.orders > 1 and not data.class_map:
+            known["classes"] = by
+        return known
 
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
         """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it."""

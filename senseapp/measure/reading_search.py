@@ -26,7 +26,7 @@ from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
-from senseapp.measure.preparation_candidates import NORMALISATIONS
+from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.measure.reading_evidence import (
     AS_FOUND,
     LEAST_IMAGES,
@@ -41,7 +41,6 @@ from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.networks.loaded import FITS, LoadedModel, Preprocessing
 from senseapp.networks.onnx.modules import OnnxNetwork
-from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, RunSpec
@@ -138,8 +137,7 @@ class _Search:
 
     def _ranges(self, own: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual = self.model.preprocessing
-        for words, values in NORMALISATIONS.items():
-            mean, std = (channel_statistics(each, usual.input_shape[0]) for each in values)
+        for (mean, std), words in usual_ranges(usual.input_shape[0]).items():
             if (mean, std) != (usual.mean, usual.std):
                 yield words, replace(own, mean=mean, std=std)
 
@@ -217,13 +215,7 @@ class _Search:
         """Return outputs of the network before any layout."""
         module = self.model.module
         with torch.inference_mode():
-            if not isinstance(module, OnnxNetwork):
-                return module(batch)
-            reader, module.reader = module.reader, None
-            try:
-                return module(batch)
-            finally:
-                module.reader = reader
+            return module.unread(batch) if isinstance(module, OnnxNetwork) else module(batch)
 
     def _some_images(self, data: DataSpec) -> ImageSet:
         """Return the images with labels that fit some layout; raises InvalidDataset where they fit none."""

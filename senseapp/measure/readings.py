@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
-from senseapp.core.texts import plural, printable
+from senseapp.core.texts import plural
 from senseapp.data.images import effective_preprocessing
-from senseapp.measure.preparation_candidates import NORMALISATIONS
+from senseapp.descriptions import SOURCES
+from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.networks.sources.building import channel_statistics
+from senseapp.networks.onnx.source import fitting_tasks
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
-from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
-
-_SHOWN = 6  # labels with their outputs in a sentence
+from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading, class_map_words
 
 
 def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
@@ -24,8 +22,8 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
     reader = model.readers[0] if model.readers else None
     given = bool(data.mean or data.std)
     evidence: dict[str, Evidence] = {
-        "task": "person" if model.onnx is not None else "library",
-        "layout": known.get("layout", "fit" if model.onnx is not None else "library"),
+        "task": _task_evidence(spec, model),
+        "layout": known.get("layout", _layout_evidence(spec, model)),
         "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
         "classes": known.get("classes", "person" if data.class_map else "fit"),
     }
@@ -34,7 +32,8 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
         "task": task.label,
         "layout": reader.words if reader is not None else task.output_title.lower(),
         "preparation": preparation_words(how),
-        "classes": f"{classes} of the model" + (f"; labels: {_map_words(data.class_map)}" if data.class_map else ""),
+        "classes": f"{classes} of the model"
+        + (f"; labels: {class_map_words(data.class_map)}" if data.class_map else ""),
     }
     return Reading(
         task=spec.model.task,
@@ -52,20 +51,26 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
     )
 
 
+def _task_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:
+    if not SOURCES[spec.model.library].chooses_outputs:
+        return "library"
+    return "fit" if model.onnx is not None and fitting_tasks(model.onnx) == (spec.model.task,) else "person"
+
+
+def _layout_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:
+    """Return how the layout is known where no images were asked."""
+    if spec.model.layout:
+        return "person"
+    if not SOURCES[spec.model.library].chooses_outputs:
+        return "library"
+    return "fit" if len(model.readers) < 2 else "assumed"
+
+
 def preparation_words(how: Preprocessing) -> str:
     """Return a preparation in words: size, range of values, order of channels, fit."""
     channels, height, width = how.input_shape
-    named = {
-        tuple(map(tuple, (channel_statistics(each, channels) for each in values))): words
-        for words, values in NORMALISATIONS.items()
-    }
     texts = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
-    values = named.get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
+    values = usual_ranges(channels).get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
     order = f", {how.channel_order.upper()}" if channels > 1 else ""
     fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
     return f"{width} × {height} pixels, {values}{order}, {fit}"
-
-
-def _map_words(class_map: Sequence[tuple[str, int]]) -> str:
-    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_SHOWN])
-    return shown + (" and others" if len(class_map) > _SHOWN else "")

@@ -15,6 +15,7 @@ from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.promise import CONFIDENCE
 from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.tasks.reading import Reading
 
 FILES_ARE_OPEN = "Running the reference"
 """The step that begins once both files are open and can be compared."""
@@ -254,7 +255,8 @@ class CheckReport:
         reference, candidate: both sides.
         images: that both were run on; 0 where they could not be compared.
         labelled: whether the images had labels.
-        preparation: how images become inputs, in one sentence.
+        preparation: how images become inputs, in words.
+        reading: of the reference's outputs, images and labels, by which both files are read; None in earlier versions.
         changes: of every metric, candidate against reference.
         limits: the conditions; all must hold.
         bound: of the loss; None where they could not be compared.
@@ -283,6 +285,7 @@ class CheckReport:
     parting: Parting | None = None
     operators: tuple[OperatorShare, ...] = ()
     notes: tuple[str, ...] = ()
+    reading: Reading | None = None
 
     @property
     def holds(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from senseapp.core.errors import ReadingOpen
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks import LabelMapProposal, Layout
+from senseapp.tasks.reading import Evidence, Reading
 
 USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
 """Sides of images, in pixels, the most frequent first, that a file is tried with where it takes any."""
@@ -69,6 +70,12 @@ class PreparationChoice:
     caveats: tuple[str, ...] = ()
     question: str = ""
 
+    def picked(self, trial: PreparationTrial) -> RunSpec:
+        """Return the settings of a trial that a person picks, who then vouches for what the trials differ in."""
+        known: dict[str, Evidence] = dict(self.spec.data.evidence)
+        known.update((part, "person") for part, how in known.items() if how in ("assumed", "images", "labels"))
+        return replace(trial.spec, data=replace(trial.spec.data, evidence=tuple(known.items())))
+
     @property
     def settled(self) -> RunSpec:
         """The settings to measure with; raises ReadingOpen where a person has to choose."""
@@ -81,8 +88,8 @@ class PreparationChoice:
         """The question with the numbered readings to choose from."""
         listed = " ".join(f"[{number}] {trial.title}." for number, trial in enumerate(self.trials, start=1))
         return (
-            f"{self.question} {listed} On the command line, `senseapp read … --choose N --out reading.json` writes one,"
-            " and --reading reading.json takes it."
+            f"{self.question} {listed} The Analyze page shows each on pictures; on the command line, `senseapp read … "
+            "--choose N --out reading.json` writes one, and --reading reading.json takes it."
         )
 
     @property
@@ -159,8 +166,6 @@ class OnnxReport:
         batch: images that the network computes at once; None where it takes any number.
         outputs: names of those that are measured: those that ``spec`` names, else those that fit its task.
         candidates: all that can be measured.
-        preparation: what the preparation of images is called that is taken where they do not choose.
-        num_class_names: classes that the file names; 0 where it names none.
         notes: sentences on what was changed or left out.
         problem: why these outputs cannot be measured with this task; empty where they can.
         fitting_tasks: where there is a problem, the tasks that outputs of the file fit; one alone is sure.
@@ -177,8 +182,6 @@ class OnnxReport:
     batch: int | None
     outputs: tuple[str, ...]
     candidates: tuple[OutputFacts, ...]
-    preparation: str
-    num_class_names: int
     notes: tuple[str, ...]
     problem: str = ""
     fitting_tasks: tuple[str, ...] = ()
@@ -245,26 +248,42 @@ class SeenPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenReading:
+    """Some pictures as they are read in one of the ways that a person has to choose from."""
+
+    trial: PreparationTrial
+    pictures: tuple[SeenPicture, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewReport:
-    """Some pictures and the uncompressed model's figures on them.
+    """Some pictures, how they and the outputs are read, and the uncompressed model's figures on them.
 
     Attributes:
-        pictures: at most twelve, spread evenly over the set.
+        reading: of the pictures and the outputs, in which they are shown.
+        pictures: at most four, spread evenly over the set.
         num_scored: images that ``score`` was measured on, drawn at random.
         score: the task's shown metric of the uncompressed model on them; None without labels.
         warning: one sentence where that says that the model does not do its task; else empty.
         notes: sentences on files left out, and on how others were read.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
         num_marked: pictures with a rotation mark of their camera, of those that were read.
+        asked: the same pictures in other readings, where a person has to choose; at most four.
+        layouts: (key, words) of those that the outputs may have.
+        ranges: (words, mean, std) of common ranges of values.
     """
 
-    pictures: tuple[SeenPicture, ...]
-    num_scored: int
-    score: float | None
-    warning: str
-    notes: tuple[str, ...]
+    reading: Reading
+    pictures: tuple[SeenPicture, ...] = ()
+    num_scored: int = 0
+    score: float | None = None
+    warning: str = ""
+    notes: tuple[str, ...] = ()
     choice: PreparationChoice | None = None
     num_marked: int = 0
+    asked: tuple[SeenReading, ...] = ()
+    layouts: tuple[tuple[str, str], ...] = ()
+    ranges: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()
 
 
 HELD_OUT_SHARE = 0.3  # of the images

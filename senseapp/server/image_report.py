@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
-from senseapp.records.inputs import PreviewReport, SeenPicture
-from senseapp.records.spec import RunSpec
+from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture, SeenReading
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.session import load_engine
 from senseapp.tasks import Task, task_named
 
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from senseapp.networks.loaded import LoadedModel
 
 
-_SHOWN = 12  # pictures
+_SHOWN = 4  # pictures
+_SIDE = 240  # pixels: boxes of small objects are to be seen
+_ASKED = 4  # readings that pictures are shown of
 _MOST_SCORED = 256  # images, and
 _SCORING_SECONDS = 8.0  # for the figure beside them: a page waits
 _BATCH = 32  # images of a forward pass
@@ -42,61 +47,119 @@ def sample_zip() -> bytes:
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
     """Load the model and some images of ``spec``, and run the model on them; takes seconds.
 
-    If their preprocessing is ``auto``, it is chosen first and used for the report. ``num_images`` is None if unknown;
-    without ``data_roots`` images may be anywhere.
+    If their preprocessing is ``auto``, it is chosen first and used for the report; where a person has to choose, the
+    report shows what there is to choose from. ``num_images`` is None if unknown; without ``data_roots`` images may be
+    anywhere.
     """
     load_engine()
-    from senseapp.data.images import PreparedImages, follow  # torch loads on first use, not when the app starts
+    from senseapp.data.images import follow  # torch loads on first use, not when the app starts
     from senseapp.data.load import images_for
     from senseapp.measure.preparation_search import choose_class_order, choose_preparation
     from senseapp.networks.sources.load import load_model
 
-    choice = None
+    choice, task = None, task_named(spec.model.task)
     if spec.data.preparation == "auto":
         choice = choose_preparation(spec, data_roots=data_roots)
         spec = choice.spec
-    model, task = load_model(spec.model), task_named(spec.model.task)
-    load = partial(
-        images_for,
-        model,
-        task=task,
-        num_samples=_MOST_SCORED if num_images is not None and num_images > 2 * _MOST_SCORED else None,
-        seed=spec.sensitivity.seed,
-        data_roots=data_roots,
-    )
-    images = load(spec.data)
+    model = load_model(spec.model)
+    load = partial(images_for, task=task, seed=spec.sensitivity.seed, data_roots=data_roots)
+    if choice is not None and choice.question:
+        return _question(choice, task, model, load)
+    few = _MOST_SCORED if num_images is not None and num_images > 2 * _MOST_SCORED else None
+    images = load(model, spec.data, num_samples=few)
     if choice is None:
         by_order = choose_class_order(spec, model, images, data_roots=data_roots)
         if by_order.chosen is not None:
             choice, spec = by_order, by_order.spec
-            images = images if follow(images, spec.data.class_map) else load(spec.data)
+            images = images if follow(images, spec.data.class_map) else load(model, spec.data, num_samples=few)
     scored, score = _score(task, model, images)
-    return PreviewReport(
-        pictures=_seen(spec, task, model, images),
+    outputs = task.outputs_of_head(model.num_classes)
+    return replace(
+        _understood(spec, task, model, images),
+        pictures=_seen(spec.data, task, model, images),
         num_scored=scored,
         score=score,
-        warning="" if score is None else task.preview_warning(score, scored, task.outputs_of_head(model.num_classes)),
-        notes=images.notes,
+        warning="" if score is None else task.preview_warning(score, scored, outputs),
         choice=choice,
-        num_marked=images.num_marked if isinstance(images, PreparedImages) else 0,
     )
 
 
-def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
+def _understood(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> PreviewReport:
+    """Return a report without pictures and figures: how images and outputs are read, and the other ways."""
+    from senseapp.data.images import PreparedImages
+    from senseapp.measure.preparation_candidates import usual_ranges
+    from senseapp.measure.readings import reading_of
+
+    reading = reading_of(spec, model)
+    return PreviewReport(
+        notes=images.notes,
+        num_marked=images.num_marked if isinstance(images, PreparedImages) else 0,
+        reading=reading,
+        layouts=_layouts(task, model, images),
+        ranges=tuple((words, *values) for values, words in usual_ranges(reading.input_shape[0]).items()),
+    )
+
+
+def _layouts(task: Task, model: LoadedModel, images: ImageSet) -> tuple[tuple[str, str], ...]:
+    """Return key and words of the layouts that outputs for these images may have; empty where there is one way."""
+    import torch
+
+    from senseapp.networks.onnx.modules import OnnxNetwork
+
+    if not model.readers or not isinstance(model.module, OnnxNetwork):
+        return ()
+    with torch.inference_mode():
+        raw = model.module.unread(images.batch(0, min(_SHOWN, len(images))))
+    readers = (*model.readers, *task.readers(raw, model.preprocessing.input_shape[1:], every=True))
+    return tuple({reader.key: reader.words for reader in readers}.items())
+
+
+def _question(
+    choice: PreparationChoice, task: Task, model: LoadedModel, load: Callable[..., ImageSet]
+) -> PreviewReport:
+    """Return a report with the same few pictures in each of the first readings that a person has to choose from."""
+    asked = []
+    for trial in choice.trials[:_ASKED]:
+        read = _read_as(trial.spec.model, choice.spec.model, model, task)
+        try:
+            images = load(read, trial.spec.data, num_samples=_SHOWN)
+        except InvalidSpec:  # there are fewer
+            images = load(read, trial.spec.data)
+        asked.append(SeenReading(trial=trial, pictures=_seen(trial.spec.data, task, read, images)))
+    return replace(_understood(choice.spec, task, model, images), choice=choice, asked=tuple(asked))
+
+
+def _read_as(wanted: ModelSpec, known: ModelSpec, model: LoadedModel, task: Task) -> LoadedModel:
+    """Return the network of ``wanted``: ``model``, that of ``known``, where these differ by no more than a layout."""
+    from senseapp.networks.onnx.modules import OnnxNetwork
+    from senseapp.networks.sources.load import load_model
+
+    if replace(wanted, layout="") != replace(known, layout=""):
+        return load_model(wanted)
+    if not wanted.layout or not isinstance(model.module, OnnxNetwork):
+        return model
+    reader = model.module.reader = task.reader_of(wanted.layout)
+    named = model.class_names if len(model.class_names) == reader.num_outputs else ()
+    width = reader.num_outputs or model.num_classes
+    return replace(model, num_classes=width, background=reader.background, class_names=named)
+
+
+def _seen(data: DataSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
     from senseapp.data.images import effective_preprocessing
     from senseapp.data.pictures import png_of, preview
 
-    chosen = preview(images, effective_preprocessing(spec.data, model.preprocessing), count=_SHOWN)
+    chosen = preview(images, effective_preprocessing(data, model.preprocessing), count=_SHOWN)
     outputs = _outputs(task, model, images.subset(chosen.indices).batch(0, len(chosen.indices)))
     names = model.class_names or images.class_names
+    thumbnail = partial(png_of, most=_SIDE)
     return tuple(
         SeenPicture(
             name=images.names[index],
-            png=png_of(picture),
+            png=thumbnail(picture),
             label="" if images.labels is None else task.target_text(images.labels[index], names),
             prediction=task.output_text(output, names),
             drawn=tuple(
-                png_of(drawn)
+                thumbnail(drawn)
                 for drawn in (
                     task.drawn(picture, output),
                     None if images.labels is None else task.drawn_target(picture, images.labels[index]),

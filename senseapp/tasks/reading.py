@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.texts import printable
 
 LayoutT = TypeVar("LayoutT")
 
@@ -26,7 +27,10 @@ EVIDENCE_WORDS: Mapping[str, str] = {
     "assumed": "only assumed",
 }
 """How a part of a reading is known, in words."""
+PART_TITLES: Mapping[str, str] = {"task": "Task", "layout": "Outputs", "preparation": "Images", "classes": "Classes"}
+"""What the parts of a reading are called."""
 _LONGEST_KEY = 400  # characters of a layout as a setting
+_SHOWN = 6  # labels with their outputs in a sentence
 _LARGEST = 1_000_000  # of a number in it
 
 
@@ -137,6 +141,16 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def class_map_words(class_map: Sequence[tuple[str, int]]) -> str:
+    """Return the first labels with their outputs.
+
+    >>> class_map_words([("cat", 0), ("dog", 1)])
+    'cat → 0, dog → 1'
+    """
+    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_SHOWN])
+    return shown + (" and others" if len(class_map) > _SHOWN else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How the outputs, the images and the class numbers of a run are read, and how each of these is known.
@@ -168,14 +182,19 @@ class Reading:
     words: tuple[tuple[str, str], ...] = ()
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        """Each part in words, with how it is known."""
+    def facts(self) -> dict[str, str]:
+        """Each part in words, with how it is known, by its title."""
         known = dict(self.evidence)
-        return tuple(
-            f"{part.capitalize()}: {said} ({EVIDENCE_WORDS[known[part]]})."
+        return {
+            PART_TITLES[part]: f"{said} ({EVIDENCE_WORDS[known[part]]})"
             for part, said in self.words
-            if part in known
-        )
+            if part in PART_TITLES and known.get(part) in EVIDENCE_WORDS
+        }
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The same as sentences."""
+        return tuple(f"{title}: {said}." for title, said in self.facts.items())
 
     def differences(self, other: Reading) -> tuple[str, ...]:
         """Return the names of the parts in which two readings differ."""

@@ -27,7 +27,7 @@ from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.service import Service
 from senseapp.server.settings import LOCAL_OWNER
 from senseapp.tasks import task_named
-from tests.pages.records import opener, profile
+from tests.pages.records import a_reading, opener, profile
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -47,7 +47,7 @@ class ScriptedInputs(Inputs):
         Image.new("L", (96, 96)).save(file, "PNG")
         seen = SeenPicture(name="3/a.png", png=file.getvalue(), label="3", prediction="8")
         score = 0.984 if task_named(spec.model.task).shown_metric else None
-        return PreviewReport(pictures=(seen,) * 12, num_scored=256, score=score, warning="", notes=())
+        return PreviewReport(reading=a_reading(), pictures=(seen,) * 4, num_scored=256, score=score)
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         return 40.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.metrics import MetricChange
@@ -12,6 +13,7 @@ from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import FlowNode, LayerProfile, ModelProfile
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
+from senseapp.tasks.reading import Evidence, Reading
 
 NAMES = ("conv1", "layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1", "layer2.0.downsample.0", "fc")
 FRAGILE = "layer2.0.conv1"
@@ -44,6 +46,23 @@ def profile(names: Iterable[str] = NAMES) -> ModelProfile:
         input_shape=(1, 32, 32),
         num_classes=10,
         flow=(FlowNode(name="image", kind="input"), *chain),
+    )
+
+
+def a_reading(values: str = "values from 0 to 1", evidence: Evidence = "library", **changes: Any) -> Reading:
+    """Return a reading of digits."""
+    parts: dict[str, tuple[str, Evidence]] = {
+        "task": ("Classification: one class per image", "library"),
+        "layout": ("classes", "library"),
+        "preparation": (f"32 × 32 pixels, {values}, crop", evidence),
+        "classes": ("10 classes of the model", "fit"),
+    }
+    return Reading(
+        task="classification",
+        input_shape=(1, 32, 32),
+        evidence=tuple((part, how) for part, (_, how) in parts.items()),
+        words=tuple((part, said) for part, (said, _) in parts.items()),
+        **changes,
     )
 
 

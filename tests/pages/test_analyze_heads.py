@@ -73,7 +73,8 @@ def test_pictures_with_a_rotation_mark_have_a_switch_that_the_run_keeps(
     (switch,) = [each for each in analyze.toggle if "rotation mark" in each.label]
     assert "3 pictures" in switch.label
     assert not switch.value
-    switch.set_value(True).run()
+    switch.set_value(True)
+    analyze.button(key="reading.apply.preparation").click().run()
     wait_for_card(analyze)
     assert asked[-1]
     analyze.button(key="analyze.run").click().run()

@@ -14,6 +14,7 @@ from senseapp.records.inputs import PreparationChoice, PreparationTrial, Preview
 from senseapp.records.spec import RunSpec
 from senseapp.server.service import Service
 from tests.pages.conftest import ScriptedInputs, wait_for_card
+from tests.pages.records import a_reading
 from tests.pages.test_analyze_uploads import CLASSES, archive, started, texts, upload_checkpoint, upload_images
 from tests.pictures import class_files
 
@@ -39,7 +40,7 @@ def service(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
     def preview(self: ScriptedInputs, spec: RunSpec) -> PreviewReport:
         choice = chosen_for(spec) if spec.data.preparation == "auto" else None
         score = 0.94 if spec.model.img_size == 32 or choice else 0.08
-        return PreviewReport(pictures=(), num_scored=50, score=score, warning="", notes=(), choice=choice)
+        return PreviewReport(reading=a_reading(), num_scored=50, score=score, choice=choice)
 
     monkeypatch.setattr(ScriptedInputs, "preview", preview)
     return service
@@ -80,7 +81,8 @@ def test_what_the_images_choose_is_shown_and_measured(analyze: AppTest, service:
 
 @pytest.mark.slow
 def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service) -> None:
-    preprocessing(analyze).set_value("the architecture's own").run()
+    preprocessing(analyze).set_value("the architecture's own")
+    analyze.button(key="reading.apply.preparation").click().run()
     wait_for_card(analyze)
     assert "the model gets 8.0 % of 50 images right" in texts(analyze)
     analyze.button(key="analyze.run").click().run()

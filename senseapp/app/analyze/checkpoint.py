@@ -123,10 +123,10 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
             )
         )
     if chosen == _LOOK_ALIKE:
-        st.caption(_read_off(alike[0], report))
+        st.markdown(_read_off(alike[0], report))
         return ModelSpec(library="auto", checkpoint=str(path))
     if chosen in by_title:
-        st.caption(_read_off(by_title[chosen], report))
+        st.markdown(_read_off(by_title[chosen], report))
         item = by_title[chosen]
         return _with_random_head(item, report.model(item)) if item.without_head else report.model(item)
     entry = search_architecture(default=draft.title if draft.name else "", key=f"analyze.model.{purpose}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     report = usual if _is_usual(model, usual) else _report(model, path, keep=True)
     if report is None:
         return None
-    st.caption(_found(report))
+    st.markdown(_found(report))
     if report.problem:
         for note in report.notes:  # else they are on the card of the model
             st.caption(md(":material/info: {}", note))
@@ -163,21 +163,15 @@ def _choose_size(report: OnnxReport, draft: ModelSpec, path: Path) -> int | None
 
 
 def _found(report: OnnxReport) -> Markdown:
-    """Return the input, the outputs and the class names of a file."""
+    """Return the input and the outputs of a file."""
     facts = {each.name: each for each in report.candidates}
     outputs = [code(name) + md(" {}", fmt.shape(facts[name].shape)) for name in report.outputs]
     parts = [
         md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(report.input_shape), _batch(report)),
         md("output ") + md(" and ").join(outputs),
-        *_names(report),
     ]
     return md("Read from the file: ") + md(" · ").join(parts)
 
 
 def _batch(report: OnnxReport) -> str:
     return "any number of images" if report.batch is None else f"{fmt.plural(report.batch, 'image')} at a time"
-
-
-def _names(report: OnnxReport) -> Iterator[str]:
-    if report.num_class_names:
-        yield fmt.plural(report.num_class_names, "class name")

@@ -8,7 +8,7 @@ import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
-from senseapp.app.common.notices import complain, errors_here, wait_for
+from senseapp.app.common.notices import complain, errors_here, is_refused, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.core.errors import InvalidSpec, SenseError
@@ -179,10 +179,19 @@ def start_bar(
     sensitivity: SensitivitySpec | None,
     profile: ModelProfile | None,
     goal: Goal,
+    question: str = "",
 ) -> None:
-    """Show the plan and the Run button at the foot of the window; start the run when it is pressed."""
+    """Show the plan and the Run button at the foot of the window; start the run when it is pressed.
+
+    Without images, ``question`` is what has to be decided first, if anything.
+    """
     spec = None
-    if model is not None and images is not None and sensitivity is not None and not _is_refused(model):
+    if (
+        model is not None
+        and images is not None
+        and sensitivity is not None
+        and not is_refused(lambda: backend.card_of(model))
+    ):  # its card says why
         spec = RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal)
     foot = st.bottom.container(horizontal_alignment="center").container(width=960)
     with foot.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
@@ -193,25 +202,17 @@ def start_bar(
             icon=":material/play_arrow:",
             key="analyze.run",
             disabled=spec is None,
-            help=None if spec else "Something above is missing or wrong.",
+            help=None if spec else question or "Something above is missing or wrong.",
         )
     with place:
         if spec is None:
-            st.caption("Complete the fields above to run.")
+            first = f"See What we understood, above. {question.split('. ')[0]}."
+            st.caption(first if question else "Complete the fields above to run.")
             return
         with errors_here():
             st.markdown(_plan(spec, profile))
     if pressed:
         start_run(spec)
-
-
-def _is_refused(model: ModelSpec) -> bool:
-    """Return whether the model failed to load; its card shows the reason."""
-    try:
-        backend.card_of(model)
-    except SenseError:
-        return True
-    return False
 
 
 _STRIP = ("chelsea", "coffee", "rocket", "flower")

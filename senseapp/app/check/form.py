@@ -11,6 +11,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.checkpoint import choose_architecture
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_task, with_task
+from senseapp.app.analyze.understood import UNDERSTOOD, as_told, preparation_fields, understand
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.state import session
@@ -20,7 +21,7 @@ from senseapp.core.markdown import md
 from senseapp.metrics import Metric
 from senseapp.records.check import CheckSpec
 from senseapp.records.jobs import RunRecord, RunState
-from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.inputs import UploadPurpose
 from senseapp.tasks import CLASSIFICATION, Task, task_named
 from senseapp.views.words import format as fmt
@@ -29,6 +30,7 @@ PARAMETER = "check"
 """Names the check that is shown in the address."""
 _TASK_KEY = "check.task"
 _TYPES = ["onnx", "safetensors", "pth", "pt", "bin", "ckpt", "tar"]
+_CHANNELS = 3  # of the images of a reference that is not read
 _UPLOAD, _RUN = "Upload a file", "From a run"
 _NO_FILE = "This run has no file yet. Make one on its Results page, or upload one."
 
@@ -44,7 +46,7 @@ def check_form() -> None:
         candidate = _side("candidate")
     st.markdown(md("## Images"))
     st.caption("Both files answer the same images. Take others than those that the candidate was made with.")
-    images = _images(reference) if reference is not None else _without_reference()
+    reference, images = _images(reference)
     st.markdown(md("## Limits"))
     task = task_named(reference.task if reference is not None else CLASSIFICATION.name)
     max_drop, max_time = _limits(task)
@@ -164,22 +166,34 @@ def _file_of(record: RunRecord) -> ModelSpec | None:
     return ModelSpec(library=model.library, name=model.name, checkpoint=str(path), task=model.task)
 
 
-def _images(reference: ModelSpec) -> DataSpec | None:
+def _images(reference: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:
+    """Show the image picker and how the reference reads them; return what is compared."""
     draft = session().draft.data
-    try:
-        backend.card_of(reference)
-    except SenseError as error:
-        _, images = choose_images(draft, None, unseen=f"Not shown as the reference gets them: {error}")
-        if images is not None and (images.path or images.name):
-            return replace(images, preparation="auto")
+    error = None
+    if reference is not None:
+        try:
+            backend.card_of(reference)
+        except SenseError as found:
+            error = found
+    _, images = choose_images(draft, reference if error is None else None)
+    if images is not None and reference is not None and error is not None:
+        return reference, _unseen(reference, images, error)
+    st.markdown(md("## {}", UNDERSTOOD))
+    seen = understand(reference, images, task_key=_TASK_KEY, button="Check")
+    return seen.model, seen.images
+
+
+def _unseen(reference: ModelSpec, images: DataSpec, error: SenseError) -> DataSpec:
+    """Say why nothing is shown of the images, and let a person say how they are prepared; return them as told."""
+    st.caption(f"Not shown as the reference gets them: {error}")
+    if not (images.path or images.name):
         return images
-    _, images = choose_images(draft, reference, button="Check")
-    return images
+    from senseapp.measure.preparation_candidates import usual_ranges  # torch loads here
 
-
-def _without_reference() -> DataSpec | None:
-    _, images = choose_images(session().draft.data, None, unseen="Choose a reference to see how it sees the images.")
-    return images
+    spec = RunSpec(model=reference, data=replace(images, preparation="auto"))
+    with st.expander("How the reference reads images"):
+        preparation_fields(spec, usual_ranges(_CHANNELS))
+    return as_told(spec).data
 
 
 def _limits(task: Task) -> tuple[float | None, float | None]:

@@ -140,6 +140,8 @@ def _figures(report: CheckReport) -> None:
     for title, side in (("Reference", report.reference), ("Candidate", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
+    for sentence in report.reading.sentences if report.reading is not None else ():
+        st.caption(sentence)
 
 
 def _downloads(report: CheckReport) -> None:

@@ -278,8 +278,8 @@ _ABOUT_FIGURES = md(
 )
 
 
-def provenance(result: RunResult, *, about: str = "") -> None:
-    """Show the line, ``about`` the run on its tooltip, and the notes on the run."""
+def provenance(result: RunResult, *, about: str = "", pictures: Callable[[], None] | None = None) -> None:
+    """Show the line, ``about`` the run on its tooltip, how it was read, with ``pictures``, and the notes on the run."""
     notes = notes_of(result)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(
@@ -287,6 +287,13 @@ def provenance(result: RunResult, *, about: str = "") -> None:
             help=md("").join(md("{}\n\n", text) for text in (about, passes_text(result)) if text) + _ABOUT_FIGURES,
             width="content",
         )
+        if result.reading is not None:
+            with st.popover(
+                "What we understood", type="tertiary", icon=":material/visibility:", key="reading", on_change="rerun"
+            ) as fold:
+                st.markdown(md("\n").join(md("- {}", sentence) for sentence in result.reading.sentences))
+                if fold.open and pictures is not None:
+                    pictures()
         if notes:
             with st.popover(f"{fmt.plural(len(notes), 'note')} on this run", type="tertiary", icon=":material/info:"):
                 st.markdown(md("\n").join(md("- {}", note) for note in notes))

@@ -134,6 +134,15 @@ def answer_or_wait(
     return found
 
 
+def is_refused(find: Callable[[], object]) -> bool:
+    """Return whether ``find`` fails, which is said elsewhere."""
+    try:
+        find()
+    except SenseError:
+        return True
+    return False
+
+
 def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
     """Show ``sentence`` (or what it returns) until ``answer`` returns something or raises, then rerun the page."""
     st.fragment(_wait, run_every=POLL_SECONDS)(answer, sentence)

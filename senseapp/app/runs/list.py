@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
+from senseapp.core.errors import SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.server.backend import UNDO_SECONDS
@@ -262,6 +264,10 @@ def _actions_on(record: RunRecord) -> None:
     with st.popover("More", icon=":material/more_horiz:", help="Share, rename, tag, download, delete"):
         st.markdown(md("**{}**", record.title))
         st.caption(_facts(record))
+        with suppress(SenseError):  # a damaged result is said on the run's own page
+            result = backend.result_of(record.run_id)
+            for sentence in result.reading.sentences if result is not None and result.reading is not None else ():
+                st.caption(sentence)
         share_run(record)
         st.divider()
         keep_run(record)

@@ -177,12 +177,16 @@ class OnnxNetwork(Scope):
         """Run the graph on ``inputs`` as the file declares them, or on images; see :attr:`images`."""
         if self.images is None:
             outputs = self._outputs(inputs)
-        else:
-            (images,) = inputs
-            parts = [self._outputs_for(part) for part in torch.split(images, self.images.batch or max(1, len(images)))]
-            outputs = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
-        found = outputs[0] if len(outputs) == 1 else outputs
-        return found if self.images is None or self.reader is None else self.reader(found)
+            return outputs[0] if len(outputs) == 1 else outputs
+        found = self.unread(*inputs)
+        return found if self.reader is None else self.reader(found)
+
+    def unread(self, images: Tensor) -> Any:
+        """Return the outputs for images before :attr:`reader`."""
+        assert self.images is not None
+        parts = [self._outputs_for(part) for part in torch.split(images, self.images.batch or max(1, len(images)))]
+        outputs = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def extra_repr(self) -> str:
         """Name what the network was read from."""

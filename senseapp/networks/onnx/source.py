@@ -88,13 +88,12 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
             opened = _read(spec)
         except SenseError:  # then there is no choice to offer
             raise error from None
-    task, problem, num_outputs, fitting = task_named(spec.task), "", 0, tuple[str, ...]()
+    problem, fitting = "", tuple[str, ...]()
     try:
         opened = _fitted(opened, spec)
-        num_outputs = _num_outputs(task, opened, None)
+        _num_outputs(task_named(spec.task), opened, None)
     except UnsupportedModel as error:
-        problem, fitting = str(error), _fitting_tasks(opened)
-    prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
+        problem, fitting = str(error), fitting_tasks(opened)
     return OnnxReport(
         spec=spec,
         input_name=opened.input_name,
@@ -107,8 +106,6 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
             OutputFacts(name=each.name, kind=each.kind, shape=each.shape, of=each.of, operator=each.operator)
             for each in opened.candidates
         ),
-        preparation=prepared.words,
-        num_class_names=len(class_names_in(opened.metadata, num_outputs)),
         notes=tuple(_notes(opened, spec)),
         problem=problem,
         fitting_tasks=fitting,
@@ -248,7 +245,7 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
             return names[: _num_read(task, chosen_shapes, images, _size_of(opened))]
     raise UnsupportedModel(
         f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. "
-        f"{_advice(_fitting_tasks(opened))} the network with such an output."
+        f"{_advice(fitting_tasks(opened))} the network with such an output."
     )
 
 
@@ -262,7 +259,7 @@ def _advice(fitting: Sequence[str]) -> str:
     return f"These outputs could be {named}, which their shapes do not tell: choose one of these tasks, or export"
 
 
-def _fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:
+def fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:
     """Return the tasks that can read the usual outputs together, else one alone; those that fit anything come last."""
     shapes = {each.name: each.shape for each in opened.candidates}
     images, size = opened.input_shape[0], _size_of(opened)

@@ -22,6 +22,7 @@ from senseapp.data.images import ImageSet, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.preparation_search import choose_preparation
+from senseapp.measure.readings import preparation_words, reading_of
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.metrics.predictions import num_not_finite
 from senseapp.networks.loaded import LoadedModel, Preprocessing
@@ -42,6 +43,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.call_times import ratio, times
 from senseapp.tasks import Task, task_named
+from senseapp.tasks.reading import Reading
 
 _BATCH = 16  # images of a call, where a file takes any number
 _FIRST = 16  # images that outputs are looked at before all are run
@@ -93,18 +95,11 @@ class _Prepared:
     task: Task
     class_names: tuple[str, ...]
     num_outputs: int
+    reading: Reading
     notes: tuple[str, ...]
 
     def first_images(self) -> Tensor:
         return self.images.batch(0, min(_FIRST, len(self.images)))
-
-    @property
-    def preparation(self) -> str:
-        how = self.preprocessing
-        _, height, width = how.input_shape
-        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
-        order = f" {how.channel_order.upper()}" if how.input_shape[0] > 1 else ""
-        return f"{width} × {height} pixels{order}, less a mean of {mean}, over a std of {std}."
 
 
 def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...], progress: Progress) -> _Prepared:
@@ -144,6 +139,7 @@ def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...],
         task=task,
         class_names=tuple(loaded.class_names or images.class_names),
         num_outputs=loaded.num_classes,
+        reading=reading_of(RunSpec(model=model, data=data), loaded),
         notes=data.chosen_by,
     )
 
@@ -249,7 +245,8 @@ def _failed(spec: CheckSpec, prepared: _Prepared, error: NotComparable, opener: 
         candidate=error.side.record,
         images=0,
         labelled=prepared.images.labels is not None,
-        preparation=prepared.preparation,
+        preparation=preparation_words(prepared.preprocessing),
+        reading=prepared.reading,
         limits=(CheckedLimit(name="comparable", holds=False, sentence=str(error)),),
         machine=opener.runtime.machine(),
         notes=(*prepared.notes, _NOT_MEASURED),
@@ -304,7 +301,8 @@ class _Comparison:
             candidate=replace(candidate.record, seconds=Median.of(seconds[1])),
             images=len(images),
             labelled=images.labels is not None,
-            preparation=prepared.preparation,
+            preparation=preparation_words(prepared.preprocessing),
+            reading=prepared.reading,
             limits=tuple(limits),
             machine=self.opener.runtime.machine(),
             changes=judged.changes,

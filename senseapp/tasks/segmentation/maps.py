@@ -108,6 +108,8 @@ def map_reader_from(key: str) -> MapReader:
 
 def _layouts(values: Tensor, size: tuple[int, int], num_classes: int) -> Iterator[MapLayout]:
     shape = tuple(values.shape)
+    if len(shape) == 3 and not _is_in_proportion(shape[1:], size):
+        return
     if len(shape) == 3 or (len(shape) == 4 and 1 in (shape[1], shape[3])):
         whole = not values.is_meta and bool((values == values.round()).all())
         highest = 1 if values.is_meta else int(values.max())

@@ -64,7 +64,7 @@ def measured_facts(report: CheckReport) -> dict[str, str]:
     labels = "with labels" if report.labelled else "without labels"
     facts = {
         "Images": f"{spec.data.title}, {report.images} {labels}" if report.images else spec.data.title,
-        "Prepared": report.preparation,
+        **({"Prepared": report.preparation} if report.reading is None else report.reading.facts),
         "Bound": "" if bound is None else bound_text(bound),
         "Time ratio": "" if report.time_ratio is None else ratio_text(report.time_ratio),
         "Timed on": f"{fmt.plural(spec.threads, 'thread')}, {fmt.plural(spec.batch, 'image')} a call",

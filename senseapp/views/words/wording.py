@@ -54,21 +54,16 @@ def _weights(result: RunResult) -> str:
 
 
 def image_facts(result: RunResult) -> dict[str, str]:
-    """Return which images were measured on, and how they were prepared where that is not the model's own way."""
+    """Return which images were measured on, and how they, the outputs and the labels were read."""
     data = result.spec.data
     facts = {"Images": _DATA.get(data.kind, data.title)}
     if data.kind == "imported":
         return facts
     facts["Measured on"] = fmt.plural(result.num_samples, "image")
     facts["Labels"] = "Yes" if result.has_labels and data.labels != WITHOUT_LABELS else "None used"
-    own = {
-        "Mean": ", ".join(f"{value:g}" for value in data.mean),
-        "Standard deviation": ", ".join(f"{value:g}" for value in data.std),
-        "Share kept by the crop": fmt.percent(data.crop_pct) if data.crop_pct is not None else "",
-        "Channel order": "BGR" if data.channel_order == "bgr" else "",
-        "Rotation marks (EXIF)": "Followed" if data.upright else "",
-    }
-    return facts | {label: value for label, value in own.items() if value}
+    if result.reading is not None:
+        facts |= {f"Read: {part.lower()}": said for part, said in result.reading.facts.items()}
+    return facts | ({"Rotation marks (EXIF)": "Followed"} if data.upright else {})
 
 
 def settings_of(result: RunResult) -> dict[str, str]:

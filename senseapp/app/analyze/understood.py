@@ -1,0 +1,350 @@
+"""The card *What we understood*: how images, outputs and labels are read, on pictures, and what a person changes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.images import is_at_hand
+from senseapp.app.common import backend
+from senseapp.app.common.notices import answer_or_wait, is_refused
+from senseapp.app.common.state import session
+from senseapp.core.markdown import md
+from senseapp.descriptions import SOURCES
+from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import TASKS, task_named
+from senseapp.tasks.reading import EVIDENCE_WORDS, PART_TITLES, Reading, class_map_words
+from senseapp.views.words import format as fmt
+
+UNDERSTOOD = "What we understood"
+_LONGEST_TEXT = 40  # characters below a picture
+_PICTURE_PIXELS = 206  # four in a row; one on a phone
+_TITLE_PIXELS, _PAIR_PIXELS = 80, 148  # of a row of predictions or of labels, and of each picture in it
+_SMALL: dict[str, Any] = {"width": 136, "beside": 236, "with_texts": False}  # of readings to choose, four in a row
+_USUAL = "As understood"
+_FIELDS = {
+    "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
+    "values": ("Values of the pixels", "What the network was trained with. With others a good network looks bad."),
+    "channel_order": (
+        "Order of the channels",
+        "Mostly red, green, blue; of networks trained with OpenCV often the reverse.",
+    ),
+    "fit": ("Pictures are brought to size by", "Detectors take mostly whole pictures, classifiers a crop."),
+    "class_map": ("Labels → classes of the model", "Which output each label means."),
+}
+"""Label and help of each field of the card."""
+_FITS = {
+    "crop": "Crop: the middle of the picture",
+    "letterbox": "Letterbox: the whole picture with borders",
+    "stretch": "Stretch: the whole picture, proportions change",
+}
+_ORDERS = {"rgb": "RGB", "bgr": "BGR, as OpenCV reads pictures"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    """What is to be measured, as it is read.
+
+    Attributes:
+        images: None where they cannot be used, or a person has to choose first.
+        line: the reading in one line; empty while it is not known.
+        question: what has to be decided; empty for nothing.
+    """
+
+    model: ModelSpec | None
+    images: DataSpec | None
+    line: str = ""
+    question: str = ""
+
+
+def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: str, button: str = "Run") -> Understood:
+    """Show how ``images`` and outputs of ``model`` are read, with what a person can change; return what to measure.
+
+    Args:
+        model: that sees them.
+        images: shown in part.
+        task_key: key of the field for the task, where there is one.
+        button: label of the one that can be pressed meanwhile.
+    """
+    if model is None or images is None or not _is_known(model) or not is_at_hand(images):
+        st.caption("Once model and images are here, this shows how they are read.")
+        return Understood(model=model, images=images, line="once model and images are here")
+    if images.kind == "random":
+        st.caption("Random inputs are no pictures, so there is nothing to see.")
+        return Understood(model=model, images=images, line="random inputs, nothing to see")
+    first = as_told(RunSpec(model=model, data=images))
+    report = found = _report(first, button)
+    spec: RunSpec | None = first
+    if found is not None and found.choice is not None:
+        spec = _picked(found.choice, first)
+        if spec is None:
+            _ask(found, first, task_key)
+            return Understood(model=model, images=None, question=found.choice.question)
+        report = found if spec == found.choice.spec else _report(spec, button)
+    assert spec is not None
+    if report is None or found is None:
+        failed = is_refused(lambda: backend.preview_of(spec))
+        line = "" if failed or _is_own(first) else "looking at the images"
+        return Understood(model=spec.model, images=None if failed else spec.data, line=line)
+    _show(report, found, first, task_key)
+    words = dict(report.reading.words)
+    return Understood(model=spec.model, images=spec.data, line=f"{words['task']} · {words['preparation']}")
+
+
+def _is_own(spec: RunSpec) -> bool:
+    """Return whether model or images are somebody's own, so that something may be read wrongly."""
+    return bool(spec.model.checkpoint or spec.data.path or spec.data.name)
+
+
+def _is_known(model: ModelSpec) -> bool:
+    """Return whether the model's card is there; what keeps it from coming is said where the model is chosen."""
+    return not is_refused(lambda: backend.card_of(model)) and backend.card_of(model) is not None
+
+
+def _report(spec: RunSpec, button: str) -> PreviewReport | None:
+    """Return the report on the images; None while it is computed, with a line that says so."""
+    doing = "Preparing a preview"
+    if spec.data.preparation == "auto":
+        doing = "Trying on some of the images how they and the outputs are read"
+    return answer_or_wait(
+        lambda: backend.preview_of(spec),
+        f"{doing}. You can already press {button}.",
+        question=("preview", spec),
+        key="analyze.preview.again",
+    )
+
+
+# ---- what a person says
+
+
+def _key(what: str, *of: object) -> str:
+    """Return the key of a field; it is seen in the browser, and where files lie is not to be."""
+    return f"analyze.reading.{what}.{zlib.crc32(repr(of).encode()):x}"
+
+
+def _files(spec: RunSpec) -> tuple[str, ...]:
+    return spec.model.title, spec.model.checkpoint, spec.data.path, spec.data.name
+
+
+def _held(spec: RunSpec) -> dict[str, Any]:
+    """Return what the fields of the card hold for settings: those of the images, the values of pixels, the layout."""
+    data = {name: getattr(spec.data, name) for name in ("channel_order", "fit", "class_map", "upright")}
+    return {**data, "values": (spec.data.mean, spec.data.std), "layout": spec.model.layout}
+
+
+def _told(spec: RunSpec) -> dict[str, Any]:
+    """Return what the fields hold, at first what a person said in the settings that the page starts from."""
+    draft = session().draft
+    is_same = _files(draft)[1:] == _files(spec)[1:] and draft.data.preparation == "given"
+    is_said = "person" in dict(draft.data.evidence).values() or not draft.data.chosen_by
+    usual = _held(draft if is_same and is_said else RunSpec())
+    usual["upright"] |= is_same and draft.data.upright
+    return {name: st.session_state.get(_key(name, _files(spec)), value) for name, value in usual.items()}
+
+
+def as_told(spec: RunSpec) -> RunSpec:
+    """Return ``spec`` with what a person says about the reading; what is said of it elsewhere is kept."""
+    if not _is_own(spec):
+        return spec
+    told = _told(spec)
+    (mean, std), layout = told.pop("values"), told.pop("layout")
+    told["class_map"] = spec.data.class_map or told["class_map"]
+    return RunSpec(model=replace(spec.model, layout=layout), data=replace(spec.data, mean=mean, std=std, **told))
+
+
+def _picked(choice: PreparationChoice, spec: RunSpec) -> RunSpec | None:
+    """Return the settings that a person picked among those tried, else the chosen ones; None where one has to pick."""
+    title = st.session_state.get(_key("tried", spec))
+    picked = next((trial for trial in choice.trials if trial.title == title), None)
+    if picked is None or (picked == choice.chosen and not choice.question):
+        return None if choice.question else choice.spec
+    return choice.picked(picked)
+
+
+# ---- what is shown
+
+
+def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: str) -> None:
+    """Show pictures and reading of ``report``; ``found`` is of ``spec``, before somebody picked among its trials."""
+    scored, choice = fmt.plural(report.num_scored, "image"), report.choice
+    line = task_named(spec.model.task).preview_line(report.score, scored) if report.score is not None else ""
+    st.markdown(f"As the network sees them. {line}")
+    if report.warning:
+        st.warning(report.warning, icon=":material/warning:")
+    _show_pictures(report.pictures)
+    _show_reading(report.reading, found, spec, task_key)
+    if choice is not None and choice.chosen is not None:
+        st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
+    for note in (*(choice.caveats if choice is not None else ()), *report.notes):
+        st.caption(md(":material/info: {}", note))
+
+
+def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
+    """Show pictures with their predictions and, where labels can be drawn, these below in a row of their own."""
+    drawings = list(map(_drawings, pictures))
+    if any(len(each) > 1 for each in drawings):
+        for number, title in enumerate(("Prediction", "Label")):
+            shown = [drawing for each in drawings for drawing in each[number : number + 1]]
+            with _row(f"preview_pictures_{number}", shown, width=_PAIR_PIXELS, beside=_TITLE_PIXELS):
+                st.caption(title)
+    else:
+        _row("preview_pictures", [each[0] for each in drawings], width=_PICTURE_PIXELS)
+
+
+def _row(
+    key: str,
+    pictures: Sequence[tuple[bytes, str, str]],
+    *,
+    width: int,
+    beside: int = 0,
+    with_texts: bool = True,
+) -> DeltaGenerator:
+    """Show pictures, and return the room beside them."""
+    row = st.container(border=not with_texts, horizontal=True, gap="small", key=key)
+    room = row.container(width=beside, gap="xsmall") if beside else row
+    for png, text, words in pictures:
+        shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+        row.image(png, caption=shown if with_texts else None, width=width, alt=words)
+    return room
+
+
+def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
+    """Return a picture with its prediction and, where there is one to draw, its label: PNG, caption and description."""
+    if not picture.drawn:
+        label = f"label {picture.label}, " if picture.label else ""
+        wrong = "" if picture.label == picture.prediction else f"seen as {picture.prediction}"
+        words = f"{picture.name}: {label}predicted {picture.prediction}"
+        return [(picture.png, ", ".join(filter(None, (picture.label, wrong))), words)]
+    said = [("prediction", picture.prediction or "nothing"), ("label", picture.label or "nothing")]
+    return [
+        (png, text, f"{picture.name}, {what} drawn: {text}")
+        for png, (what, text) in zip(picture.drawn, said, strict=False)
+    ]
+
+
+def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_key: str) -> None:
+    """Show each part in words, how it is known, and what changes it."""
+    known, changes = dict(reading.evidence), _changes(found, spec, task_key)
+    with st.container(gap="xsmall", key="reading"):
+        for part, said in reading.words:
+            row = st.container(
+                horizontal=True, wrap=False, vertical_alignment="center", horizontal_alignment="distribute"
+            )
+            is_sure = known[part] != "assumed"
+            row.markdown(
+                md(
+                    "**{}** · {} · *{}*" if is_sure else "**{}** · {} · :material/help: *{}*",
+                    *(PART_TITLES[part], said, EVIDENCE_WORDS[known[part]]),
+                )
+            )
+            if part in changes:
+                about = f"Says otherwise how this is read: {PART_TITLES[part].lower()}."
+                with row.popover("Change", type="tertiary", icon=":material/edit:", key=f"reading.{part}", help=about):
+                    _form(part, [changes[part]], task_key)
+
+
+def _changes(found: PreviewReport, spec: RunSpec, task_key: str) -> dict[str, Callable[[], None]]:
+    """Return what shows the fields of each part that can be changed."""
+    changes: dict[str, Callable[[], None]] = {}
+    if SOURCES[spec.model.library].chooses_outputs and task_key in st.session_state:
+        changes["task"] = lambda: _change_task(spec.model.task)
+    if not _is_own(spec):
+        return changes
+    if len(found.layouts) > 1 or spec.model.layout:
+        changes["layout"] = lambda: _field(spec, "layout", dict(found.layouts))
+    changes["preparation"] = lambda: _change_images(found, spec)
+    trials = found.choice.trials if found.choice is not None else ()
+    maps = {pairs: class_map_words(pairs) for each in trials if (pairs := each.spec.data.class_map)}
+    if len(maps) > 1:
+        changes["classes"] = lambda: _field(spec, "class_map", maps)
+    return changes
+
+
+def _change_images(found: PreviewReport, spec: RunSpec) -> None:
+    choice, key = found.choice, _key("tried", spec)
+    if choice is not None and len(choice.trials) > 1 and (not choice.question or key in st.session_state):
+        trials = sorted(choice.trials, key=lambda trial: trial != choice.chosen)
+        tried = {each.title: f"{each.title} · {each.result}" for each in trials}
+        about = "What was tried on some of the images, the chosen one first, the others by how well the model does."
+        choose_one(choice.subject, tried, "", key=key, help_text=about)
+    preparation_fields(spec, {(mean, std): words for words, mean, std in found.ranges})
+    if found.num_marked:
+        st.toggle(
+            f"Turn pictures upright ({fmt.plural(found.num_marked, 'picture')} with a rotation mark)",
+            value=spec.data.upright,
+            key=_key("upright", _files(spec)),
+            help="Cameras store a mark (EXIF orientation) in place of turning a picture. Most networks are trained on "
+            "pictures as they are stored; turn them where yours was trained on upright ones.",
+            persist_state="session",
+        )
+
+
+def preparation_fields(spec: RunSpec, ranges: Mapping[tuple[tuple[float, ...], tuple[float, ...]], str]) -> None:
+    """Show the fields for the values of the pixels, the order of the channels and how pictures are brought to size."""
+    _field(spec, "values", {values: words[:1].upper() + words[1:] for values, words in ranges.items()})
+    _field(spec, "channel_order", _ORDERS)
+    _field(spec, "fit", _FITS)
+
+
+def _field(spec: RunSpec, name: str, options: Mapping[Any, str]) -> None:
+    held, (label, about) = _told(spec)[name], _FIELDS[name]
+    offered = {_held(RunSpec())[name]: _USUAL, **options}
+    choose_one(label, {held: "As it was given"} | offered, held, key=_key(name, _files(spec)), help_text=about)
+
+
+def _change_task(task: str) -> None:
+    st.session_state[_key("task")] = task
+    st.selectbox("What it does", list(TASKS), format_func=lambda name: TASKS[name].label, key=_key("task"))
+
+
+def _form(name: str, fields: Sequence[Callable[[], None]], task_key: str) -> None:
+    """Show fields whose values are taken together."""
+    with st.form(f"reading.form.{name}", border=False):
+        for show in fields:
+            show()
+        st.form_submit_button("Apply", key=f"reading.apply.{name}", on_click=_take_task, args=(task_key,))
+
+
+def _take_task(task_key: str) -> None:
+    if task := st.session_state.get(_key("task")):
+        st.session_state[task_key] = task
+
+
+# ---- what is asked
+
+
+def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
+    """Show the readings to choose from, each on the same pictures, with a button that takes it."""
+    choice = found.choice
+    assert choice is not None
+    st.warning(choice.question, icon=":material/help:")
+    for number, seen in enumerate(found.asked):
+        with _row(f"reading_asked_{number}", [_drawings(each)[0] for each in seen.pictures], **_SMALL):
+            st.markdown(md("**{}**", seen.trial.title))
+            st.caption(seen.trial.result)
+            is_kept = seen.trial == choice.chosen and not choice.guess
+            st.button(
+                "Measure it like this all the same" if is_kept else "Use this",
+                key=f"reading.use.{number}",
+                icon=":material/check:",
+                help=f"Reads the images and the outputs this way: {seen.trial.title}.",
+                on_click=_pick,
+                args=(_key("tried", spec), seen.trial.title),
+            )
+    labels = [label for each in found.asked[:1] for picture in each.pictures for label in _drawings(picture)[1:]]
+    if labels:
+        with _row("reading_labels", labels, **_SMALL):
+            st.markdown(md("**As labelled**"))
+    with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
+        _form("asked", list(_changes(found, spec, task_key).values()), task_key)
+
+
+def _pick(key: str, title: str) -> None:
+    st.session_state[key] = title

@@ -1,0 +1,81 @@
+"""An export that does not say how it is read, with pictures without labels: asked on pictures, answered by a click."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.servers import Server, serving
+from tests.browser.test_look import does_not_scroll_sideways, too_faint
+from tests.browser.test_onnx_file import offer_graph
+from tests.browser.test_uploads import offer_images
+from tests.browser.waiting import at_rest
+from tests.detector_exports import exported_detector, shape_pictures
+from tests.pictures import write_zip
+
+pytestmark = pytest.mark.browser
+
+FILE_MILLISECONDS = 240_000
+UNKNOWN = re.compile("It is not known how images of export.onnx are read")
+CARD = ".st-key-block_what-we-understood_open"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that makes the file in int8 before it measures the layers."""
+    with serving(Server(tmp_path_factory.mktemp("understood"), {"SENSEAPP_RECOMMEND_SECONDS": "120"})) as started:
+        yield started
+
+
+@pytest.mark.timeout(600)
+def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Page, tmp_path: Path) -> None:
+    pictures = shape_pictures(tmp_path / "set", 40, labelled=False) / "images"
+    offer_graph(page, exported_detector(tmp_path / "export.onnx", "columns", high=255.0))
+    page.get_by_role("combobox", name="What it does").click()
+    page.get_by_role("option", name="Detection: boxes with a class").click()
+    offer_images(page, write_zip(tmp_path / "set.zip", {each.name: each.read_bytes() for each in pictures.iterdir()}))
+    card = page.locator(CARD)
+    expect(card.get_by_text("32 images without labels do not decide")).to_be_visible()
+    run = page.get_by_role("button", name="Run", exact=True)
+    expect(run).to_be_disabled()
+    expect(page.get_by_text(UNKNOWN)).to_have_count(2)  # in the card, and beside the button
+    readings = card.locator("[class*='st-key-reading_asked_']")
+    expect(readings).to_have_count(4)
+    expect(readings.get_by_test_id("stImage")).to_have_count(16)
+    assert too_faint(page) == []
+    looked_at(page, "asked")
+    does_not_scroll_sideways(page, 390, 1280)
+
+    readings.filter(has_text="values from 0 to 255").get_by_role("button", name="Use this").click()
+    expect(card.get_by_text("values from 0 to 255, RGB, stretch · chosen by a person")).to_be_visible()
+    expect(card.get_by_test_id("stImage")).to_have_count(4)
+    at_rest(page)
+    assert too_faint(page) == []
+    looked_at(page, "chosen")
+    does_not_scroll_sideways(page, 390, 1280)
+    run.click()
+
+    button = page.get_by_role("button", name=re.compile("^Get the file that runs"))
+    expect(button.first).to_be_visible(timeout=FILE_MILLISECONDS)
+    with page.expect_download() as download:
+        button.first.click()
+    file = tmp_path / "int8.onnx"
+    download.value.save_as(file)
+    model = onnx.load(file)
+    onnx.checker.check_model(model, full_check=True)
+    assert any(each.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8) for each in model.graph.initializer)
+    page.get_by_role("button", name="What we understood").click()
+    expect(page.get_by_text("values from 0 to 255, RGB, stretch (chosen by a person)")).to_be_visible()
+    looked_at(page, "file")
+
+
+def looked_at(page: Page, name: str) -> None:
+    """Keep a picture of the page where somebody wants to look at it."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=str(Path(folder) / f"understood-{name}.png"), full_page=True)
