@@ -29,7 +29,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ReadingCandidate:
     """One reading.
 
     Attributes:
@@ -56,7 +56,7 @@ class Candidate:
 class Scored:
     """A candidate on the images: of all together, of each and of each with other labels, (n,); NaN says nothing."""
 
-    candidate: Candidate
+    candidate: ReadingCandidate
     value: float
     each: Array
     by_chance: Array
@@ -73,7 +73,7 @@ class Scored:
         return self.value < least or (len(self.each) >= LEAST_IMAGES and not self.is_clearly_better(self.by_chance, 1))
 
 
-def scored_by_metric(task: Task, candidate: Candidate, outputs: Predictions, images: PreparedImages) -> Scored:
+def scored_by_metric(task: Task, candidate: ReadingCandidate, outputs: Predictions, images: PreparedImages) -> Scored:
     """Score a candidate by the metric that the task shows, on labelled ``images``."""
     metric, targets = METRICS[task.shown_metric], labels_as(images, candidate.order)
     judged = _judged_alike(images, targets)
@@ -93,7 +93,7 @@ def scored_by_metric(task: Task, candidate: Candidate, outputs: Predictions, ima
 
 
 def scored_by_mirror(
-    task: Task, candidate: Candidate, raws: Sequence[object], mirrored: Sequence[object], width: int
+    task: Task, candidate: ReadingCandidate, raws: Sequence[object], mirrored: Sequence[object], width: int
 ) -> Scored:
     """Score a candidate by how well answers to pictures agree with those to their mirror images; NaN without these."""
     read = candidate.reader or (lambda raw: raw)

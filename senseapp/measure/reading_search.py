@@ -30,7 +30,7 @@ from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.measure.reading_evidence import (
     AS_FOUND,
     LEAST_IMAGES,
-    Candidate,
+    ReadingCandidate,
     Scored,
     labels_as,
     order_as_found,
@@ -76,7 +76,7 @@ def choose_reading(
     model = model or load_model(spec.model)
     task = task_named(spec.model.task)
     side = max(model.preprocessing.input_shape[1:])
-    search = _Search(
+    search = _ReadingSearch(
         spec=spec,
         model=model,
         task=task,
@@ -87,7 +87,7 @@ def choose_reading(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Search:
+class _ReadingSearch:
     spec: RunSpec
     model: LoadedModel
     task: Task
@@ -169,17 +169,17 @@ class _Search:
             is_alone = len(readers) == 1 and self._is_told(data, labelled=False)
             mirrored = [] if is_alone else [self._raw(batch.flip(3)) for batch in batches]
             for place, reader in enumerate(readers):
-                one = Candidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
+                one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
             return
         for place, reader in enumerate(readers):
             read = [raw if reader is None else reader(raw) for raw in raws]
             outputs = joined([stored(self.task.predictions(each)) for each in read])
-            one = Candidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
+            one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
             with suppress(InvalidDataset):  # no class numbers fit as many outputs
                 yield from self._in_every_order(one, outputs, cast("PreparedImages", self._images(data, reader)))
 
-    def _in_every_order(self, one: Candidate, outputs: Predictions, images: PreparedImages) -> Iterator[Scored]:
+    def _in_every_order(self, one: ReadingCandidate, outputs: Predictions, images: PreparedImages) -> Iterator[Scored]:
         """Yield a candidate with each order of the classes, and as the network finds them where none is certain.
 
         That is matched on the first half of the images and judged on the second, as a match fits those it is made of.
@@ -368,7 +368,7 @@ class _Search:
             words=self._result(scored),
         )
 
-    def _title(self, candidate: Candidate, scored: Sequence[Scored]) -> str:
+    def _title(self, candidate: ReadingCandidate, scored: Sequence[Scored]) -> str:
         """Return the preparation in words, and layout and class numbers where several are compared."""
         parts = [", ".join(candidate.words) or self.model.prepared_as]
         if candidate.reader is not None and len({each.candidate.layout for each in scored}) > 1:

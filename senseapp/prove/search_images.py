@@ -24,8 +24,8 @@ _FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the fl
 _FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
 _CALLS = 3  # whose quickest says how long
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
-_FEWEST_HELD_OUT = 4
-_SEED = 1
+_FEWEST_HELD_OUT = 4  # fewer say nothing of a file
+_SEED = 1  # of the draw, so that a file is judged on the same images again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

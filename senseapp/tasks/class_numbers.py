@@ -84,7 +84,7 @@ class WrittenClasses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Numbering:
     """The output that each class number means, and ``how`` it was found, behind "Class numbers are read".
 
     Numbers in ``blank`` may mean no class; what is ``assumed`` is uncertain even where nothing else fits.
@@ -112,7 +112,7 @@ def fit_numbers(
     renumber: Renumber,
     *,
     confirmed: Sequence[tuple[str, int]] = (),
-    more: Sequence[Reading] = (),
+    more: Sequence[Numbering] = (),
 ) -> FittedAnnotations:
     """Return annotations, ``values``, in the model's class numbers, by the first of the readings that fit.
 
@@ -140,7 +140,7 @@ def fit_numbers(
 
 
 def class_readings(
-    written: WrittenClasses, model: ModelClasses, more: Sequence[Reading] = ()
+    written: WrittenClasses, model: ModelClasses, more: Sequence[Numbering] = ()
 ) -> tuple[LabelMapProposal, ...]:
     """Return each way in which the classes of annotations are outputs of the model, the best evidence first.
 
@@ -153,12 +153,12 @@ def class_readings(
     for each in by_name:
         if 2 * len(needed & each.meaning.keys()) >= len(needed) or {*model.classes} <= {*each.meaning.values()}:
             return (_proposal(each, written, certain=True),)
-    found: list[Reading] = []
+    found: list[Numbering] = []
     for candidates in ((*more, *_by_number(written, model)), _with_free_outputs(written, model)):
         ranked = [(_rank(each, written, model), each) for each in candidates]
         best = min((rank for rank, _ in ranked), default=_MISFIT)
         found = found or [each for rank, each in ranked if rank == best < _MISFIT]
-    distinct: dict[tuple[int, ...], Reading] = {}
+    distinct: dict[tuple[int, ...], Numbering] = {}
     for each in (*by_name, *found):
         distinct.setdefault(tuple(each.meaning.get(number, -1) for number in sorted(written.used)), each)
     certain = len(distinct) == 1 and not _are_strangers(written, model)
@@ -190,24 +190,24 @@ def _given(written: WrittenClasses, model: ModelClasses, confirmed: Sequence[tup
     numbers |= {label: number for number, label in written.labels.items()}
     given = given_outputs(numbers, model.num_outputs, confirmed)
     meaning = _with_rest({numbers[label]: output for label, output in given.items()}, written)
-    return _proposal(Reading(how=_GIVEN, meaning=meaning), written, certain=True)
+    return _proposal(Numbering(how=_GIVEN, meaning=meaning), written, certain=True)
 
 
-def _by_name(written: WrittenClasses, model: ModelClasses) -> list[Reading]:
+def _by_name(written: WrittenClasses, model: ModelClasses) -> list[Numbering]:
     known, named = model.spellings, {number: spelling(name) for number, name in written.names.items()}
     meaning = {number: known[name] for number, name in named.items() if name in known}
     if not meaning or (all(named[each].isdigit() for each in meaning) and not {*written.used} <= meaning.keys()):
         return []  # no names, or numbers that may count from elsewhere
     unnamed = 0 if written.rest is None else written.rest  # of the background in files that name all else
     background = [known[name] for name in _BACKGROUNDS if name in known and unnamed not in named]
-    return [Reading(how=_BY_NAME, meaning=meaning | dict(zip([unnamed], background, strict=False)))]
+    return [Numbering(how=_BY_NAME, meaning=meaning | dict(zip([unnamed], background, strict=False)))]
 
 
-def _by_number(written: WrittenClasses, model: ModelClasses) -> Iterator[Reading]:
+def _by_number(written: WrittenClasses, model: ModelClasses) -> Iterator[Numbering]:
     """Yield readings of the numbers alone: moved by at most one, or by their order where there are as many."""
     for shift, how in _SHIFTS.items() if written.numbered else ():
         moved = {place - shift: place for place in model.classes if place >= shift}
-        yield Reading(how=how, meaning=_with_rest(moved, written))
+        yield Numbering(how=how, meaning=_with_rest(moved, written))
     used = sorted({*written.used} - {written.rest})
     some = {"in their order": written.listed, "in the order of those used": used}
     if not written.names:  # the order of numbers at even distances alone says something
@@ -217,17 +217,17 @@ def _by_number(written: WrittenClasses, model: ModelClasses) -> Iterator[Reading
     for how, ordered in some.items():
         if len(ordered) == len(model.classes):
             meaning = _with_rest(dict(zip(ordered, model.classes, strict=True)), written)
-            yield Reading(how=how, meaning=meaning, assumed=not written.numbered or ordered is used)
+            yield Numbering(how=how, meaning=meaning, assumed=not written.numbered or ordered is used)
 
 
-def _with_free_outputs(written: WrittenClasses, model: ModelClasses) -> Iterator[Reading]:
+def _with_free_outputs(written: WrittenClasses, model: ModelClasses) -> Iterator[Numbering]:
     """Yield orders of listed classes that leave some outputs without one."""
     if not written.names or comb(len(model.classes), len(written.listed)) > _MOST_PLACES:
         return
     for places in combinations(model.classes, len(written.listed)):
         free = listed(str(each) for each in model.classes if each not in places)
         meaning = _with_rest(dict(zip(written.listed, places, strict=True)), written)
-        yield Reading(how=f"in their order, none as output {free}", meaning=meaning, assumed=True)
+        yield Numbering(how=f"in their order, none as output {free}", meaning=meaning, assumed=True)
 
 
 def _with_rest(meaning: dict[int, int], written: WrittenClasses) -> dict[int, int]:
@@ -240,7 +240,7 @@ def _with_rest(meaning: dict[int, int], written: WrittenClasses) -> dict[int, in
     return meaning if place is None else {**meaning, written.rest: place}
 
 
-def _rank(reading: Reading, written: WrittenClasses, model: ModelClasses) -> int:
+def _rank(reading: Numbering, written: WrittenClasses, model: ModelClasses) -> int:
     meaning, free = reading.meaning, {*reading.blank, *written.blank, written.rest}
     if not {*written.used} - free <= meaning.keys():
         return _MISFIT
@@ -250,7 +250,7 @@ def _rank(reading: Reading, written: WrittenClasses, model: ModelClasses) -> int
     return _EXACT if met >= {*model.classes} else _LISTED
 
 
-def _proposal(reading: Reading, written: WrittenClasses, *, num_others: int = 0, certain: bool) -> LabelMapProposal:
+def _proposal(reading: Numbering, written: WrittenClasses, *, num_others: int = 0, certain: bool) -> LabelMapProposal:
     meaning, labels = reading.meaning, written.labels
     kept = sorted(meaning.keys() & labels.keys() if written.names else meaning)
     return LabelMapProposal(

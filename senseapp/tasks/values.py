@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from senseapp.metrics.predictions import Predictions
 
 _MOST_VALUES = 2**22  # of one output of an image: 16 MB
-_NUMBER_BYTES = 4
+_NUMBER_BYTES = 4  # of float32
 _SEED = 0  # so that all networks and images are compared at the same values
 _MOST_SHOWN = 3  # outputs, in a text
 

@@ -85,7 +85,9 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
     expect(page.get_by_text("13 images · 4 classes · from class folders")).to_be_visible()
     expect(page.get_by_text("4 of 4 matched, by number")).to_be_visible()
     expect(page.get_by_text(re.compile("Uncompressed, the model gets .* of 12 images right"))).to_be_visible()
-    expect(page.locator(".st-key-block_what-we-understood_open").get_by_test_id("stImage").locator("img")).to_have_count(4)
+    expect(
+        page.locator(".st-key-block_what-we-understood_open").get_by_test_id("stImage").locator("img")
+    ).to_have_count(4)
     expect(page.get_by_text("1 file that cannot be used left out: 0/broken.png")).to_be_visible()
     run_to_results(page)
     expect(page.get_by_role("heading", name="colleague.pth · sparsity")).to_be_visible()

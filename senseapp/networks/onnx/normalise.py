@@ -50,7 +50,7 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
     inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
     outputs = {output for each in model.graph.node for output in each.output if output}
     known = outputs.union(constants, (each.name for each in inputs))
-    reading = Reading(
+    reading = NodeReading(
         version=opset_of(model),
         in_runtime=in_runtime,
         integers=any(each.op_type.startswith("QLinear") for each in model.graph.node),
@@ -153,7 +153,7 @@ def _input(value: onnx.ValueInfoProto) -> GraphInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class NodeReading:
     """How nodes are read.
 
     Attributes:
@@ -173,7 +173,7 @@ class Reading:
         return node.SerializeToString() if kept else b""
 
 
-def _named(stored: Iterable[NodeProto], reading: Reading, known: set[str]) -> tuple[Node, ...]:
+def _named(stored: Iterable[NodeProto], reading: NodeReading, known: set[str]) -> tuple[Node, ...]:
     """Return the nodes but Constants, each with a name of its own: the file's, else its operator and a number.
 
     Args:
@@ -211,7 +211,7 @@ def _named(stored: Iterable[NodeProto], reading: Reading, known: set[str]) -> tu
     return tuple(nodes)
 
 
-def _written_out(nodes: Iterable[Node], reading: Reading, constants: dict[str, Constant]) -> tuple[Node, ...]:
+def _written_out(nodes: Iterable[Node], reading: NodeReading, constants: dict[str, Constant]) -> tuple[Node, ...]:
     """Return the nodes, and in place of those that do several steps their parts; adds constants that these read."""
     found: list[Node] = []
     for node in nodes:
@@ -221,7 +221,7 @@ def _written_out(nodes: Iterable[Node], reading: Reading, constants: dict[str, C
     return tuple(found)
 
 
-def _attributes(node: NodeProto, reading: Reading, known: set[str]) -> dict[str, Any]:
+def _attributes(node: NodeProto, reading: NodeReading, known: set[str]) -> dict[str, Any]:
     found = {each.name: _value_of(each) for each in node.attribute}
     if node.op_type == "If":
         bodies = {each.name: each.g for each in node.attribute if each.type == AttributeProto.GRAPH}
@@ -229,7 +229,7 @@ def _attributes(node: NodeProto, reading: Reading, known: set[str]) -> dict[str,
     return found
 
 
-def _body(graph: GraphProto, reading: Reading, known: set[str]) -> Body:
+def _body(graph: GraphProto, reading: NodeReading, known: set[str]) -> Body:
     """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
     constants = _stored(graph)
     outputs = {output for each in graph.node for output in each.output if output}

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
+from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.reading import UsualInput, layout_from, layout_key
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _SURE = 10.0  # logit of a pixel's class where only its number is known
-_MOST_CLASSES = 255
 _SLACK = 0.02  # of the proportions of a map and of the image: strides round its sides
 
 
@@ -100,7 +100,7 @@ def map_reader_from(key: str) -> MapReader:
     layout = layout_from(key, MapLayout)
     needs_number = layout.name == "class numbers"
     if (layout.name not in ("classes first", "classes last") and not needs_number) or (
-        needs_number and not 1 < layout.num_classes <= _MOST_CLASSES
+        needs_number and not 1 < layout.num_classes <= VOID
     ):
         raise InvalidSpec(f"There is no layout {layout.name[:40]!r} of maps. Take one that the reading lists.")
     return MapReader(layout=layout)
@@ -118,8 +118,8 @@ def _layouts(values: Tensor, size: tuple[int, int], num_classes: int) -> Iterato
             return
     if len(shape) != 4:
         return
-    first = _is_in_proportion(shape[2:], size) and shape[1] <= _MOST_CLASSES
-    last = _is_in_proportion(shape[1:3], size) and shape[3] <= _MOST_CLASSES
+    first = _is_in_proportion(shape[2:], size) and shape[1] <= VOID
+    last = _is_in_proportion(shape[1:3], size) and shape[3] <= VOID
     if first or not last:
         yield MapLayout(name="classes first")
     if last:

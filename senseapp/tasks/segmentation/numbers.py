@@ -11,7 +11,7 @@ from torch import Tensor
 
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import AnnotationFiles
-from senseapp.tasks.class_numbers import ModelClasses, Reading, WrittenClasses, fit_numbers
+from senseapp.tasks.class_numbers import ModelClasses, Numbering, WrittenClasses, fit_numbers
 from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.segmentation.coco import REST
 
@@ -45,7 +45,7 @@ def fit_masks(
     return fit_numbers(masks, written, model, _renumbered, confirmed=confirmed, more=more)
 
 
-def _shades(present: Collection[int], num_classes: int) -> Iterator[Reading]:
+def _shades(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
     """Yield the reading of shades at even distances from black, the first class, to white, the last."""
     if not 2 <= num_classes <= _MOST_SHADES:
         return
@@ -53,14 +53,14 @@ def _shades(present: Collection[int], num_classes: int) -> Iterator[Reading]:
     meaning = {whole: place for place, shade in enumerate(shades) for whole in {int(shade), int(shade + 0.99)}}
     between = any(num_classes <= value < VOID for value in present)
     if {*present} <= meaning.keys() and (between or (num_classes == 2 and VOID in present)):
-        yield Reading(how="as shades from black to white", meaning=meaning)
+        yield Numbering(how="as shades from black to white", meaning=meaning)
 
 
-def _ids(present: Collection[int], num_classes: int) -> Iterator[Reading]:
+def _ids(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
     """Yield the readings of the ids of known sets."""
     if num_classes == len(_TRAINED) and {*present} <= {*_CITYSCAPES}:
         meaning = {number: place for place, number in enumerate(_TRAINED)}
-        yield Reading(how="as ids of Cityscapes, of which 19 are classes", meaning=meaning, blank=_CITYSCAPES)
+        yield Numbering(how="as ids of Cityscapes, of which 19 are classes", meaning=meaning, blank=_CITYSCAPES)
 
 
 def _renumbered(masks: Tensor, meaning: Mapping[int, int]) -> Tensor:
