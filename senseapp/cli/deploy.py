@@ -60,7 +60,7 @@ says how to load it, prepare a picture and run it; --kit adds a program and a no
 file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
 uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
 own. --calibration-check adds what files of the uncompressed network calibrated on draws of 8, 16, 32 … images do on
-held-out ones, the tensors whose ranges these exceed, and whether images look raw.
+others, where there are enough, the tensors whose ranges these exceed, and whether images look raw.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx

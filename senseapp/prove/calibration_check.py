@@ -153,10 +153,10 @@ def _preparation_notes(
     own, others = (torch.cat(tuple(each)) for each in (calibration, held_out))
     spreads = float(own.std()), float(others.std())
     if max(spreads) > _OTHER_SCALE * min(spreads):
-        larger = "calibration" if spreads[0] > spreads[1] else "held-out"
+        larger = "calibration images" if spreads[0] > spreads[1] else "images that judge"
         yield (
-            f"The {larger} images look like raw pixels: values of the calibration images are {_ends(own)}, of the "
-            f"held-out images {_ends(others)}. Prepare both alike."
+            f"The {larger} look like raw pixels: values of the calibration images are {_ends(own)}, of those that "
+            f"judge {_ends(others)}. Prepare both alike."
         )
     elif float(own.min()) >= 0 and own.shape[1] == 3:
         yield from _surer(task, network, own[:_ASKED])

@@ -23,7 +23,7 @@ class CalibrationRung:
 
     Attributes:
         images: of each draw.
-        values: of the metric on the held-out images, one for each draw.
+        values: of the metric on the images that judge, one for each draw.
     """
 
     images: int
@@ -73,7 +73,7 @@ class CalibrationCheck:
     Attributes:
         metric: that is shown; its value counts where it is a share, else its change.
         rungs: the fewest images first; the last has all of them, in one draw.
-        images: held-out images that all files were judged on.
+        images: that all files were judged on; held-out ones, where a run has enough.
         tensors: how many the int8 file rounds; 0 where the runtime cannot tell.
         num_uncovered: of those that are not covered.
         uncovered: these, the worst first, at most a few.
@@ -142,8 +142,8 @@ class CalibrationCheck:
             why = "they look unlike the others: calibrate on images like those that the file will see"
         return (
             f"The calibration images do not cover {tensors}: in {worst.title}, {100 * worst.beyond:.2g} % of the "
-            f"values on held-out images lie beyond {worst.low:.3g} to {worst.high:.3g} (they are {worst.seen_low:.3g} "
-            f"to {worst.seen_high:.3g}), and are clipped. Probably {why}."
+            f"values on the images that judge lie beyond {worst.low:.3g} to {worst.high:.3g} (they are "
+            f"{worst.seen_low:.3g} to {worst.seen_high:.3g}), and are clipped. Probably {why}."
         )
 
 

@@ -219,7 +219,7 @@ class AnswersTask(FinishedRunTask[FileAnswers]):
         evaluator = open_evaluator(context)
         runtime = evaluator.runtime(candidate.runtime.name)
         proof, original = evaluator.images.proof, runtime.open(evaluator.original_file(runtime))
-        evaluator.progress("Running the original and the file on the held-out images")
+        evaluator.progress("Running the original and the file on the images that measured it")
         images, outputs = JudgingImages.of_set(proof, evaluator.dense), evaluator.profile.num_classes
         judge = Judge(evaluator.task, images, original, num_outputs=outputs)
         before, after = judge.original.outputs, judge.judged(runtime.open(content)).outputs

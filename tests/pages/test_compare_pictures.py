@@ -1,4 +1,4 @@
-"""Compare: held-out pictures that two files answer differently, side by side."""
+"""Compare: pictures that two files answer differently, side by side."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str,
     sides = [app.selectbox(key=f"compare.file.{side}") for side in "AB"]
     assert sides[0].options == ["demo: ONNX in int8, 4.70 MB", "demo: ONNX, 5.00 MB", "demo: the original"]
     assert (sides[0].value.split(".")[1], sides[1].value) == ("original", f"{two_files[:8]}.{INT8.file}")
-    found = "**2 of 4 held-out pictures are answered differently: A alone is right on 1, B alone on 1, neither on 0.**"
+    found = "**2 of 4 pictures are answered differently: A alone is right on 1, B alone on 1, neither on 0.**"
     assert found in texts(app)
     assert pictures == [("4.png", "3.png")]  # the surest first
     assert "crow  \nA: jay (60 %)  \nB: crow (95 %), right" in texts(app)
@@ -84,7 +84,7 @@ def test_any_two_files_can_be_chosen_and_the_address_keeps_them(app: AppTest, tw
     open_compare(app, two_files)
     app.selectbox(key="compare.file.A").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
     wait_for_card(app)
-    assert "2 of 4 held-out pictures are answered differently: A alone is right on 1, B alone on 1" in texts(app)
+    assert "2 of 4 pictures are answered differently: A alone is right on 1, B alone on 1" in texts(app)
     linked = another_app()
     open_page(linked, PAGE, run=[two_files], **{"file-a": in_url(app, "file-a")[0]})
     assert linked.selectbox(key="compare.file.A").value == f"{two_files[:8]}.{FLOAT.file}"
@@ -104,7 +104,7 @@ def test_files_of_two_runs_with_the_same_images(app: AppTest, two_files: str, se
         two_files[:8],
         second[:8],
     ]
-    assert "A and B give the same answers to 4 held-out pictures." in texts(app)
+    assert "A and B give the same answers to 4 pictures." in texts(app)
     assert "Left out, as they were measured on other images than demo: noise." in texts(app)
 
 

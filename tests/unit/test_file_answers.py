@@ -62,7 +62,7 @@ def test_differences_are_those_of_a_plain_loop_over_the_images_that_both_have() 
     assert sure == sorted(sure, reverse=True)
     neither = len(expected) - found.only_first - found.only_second
     assert difference_sentence(found) == (
-        f"{len(expected)} of 33 held-out pictures are answered differently: A alone is right on {found.only_first}, "
+        f"{len(expected)} of 33 pictures are answered differently: A alone is right on {found.only_first}, "
         f"B alone on {found.only_second}, neither on {neither}."
     )
 
@@ -72,9 +72,9 @@ def test_without_labels_nobody_is_right() -> None:
     found = differences(record.side(original=True), record.side(original=False))
     assert (found.only_first, found.only_second) == (None, None)
     assert found.different[0].first.text.startswith("class ")
-    assert difference_sentence(found).endswith("of 40 held-out pictures are answered differently.")
+    assert difference_sentence(found).endswith("of 40 pictures are answered differently.")
     alike = differences(record.side(original=True), record.side(original=True))
-    assert difference_sentence(alike) == "A and B give the same answers to 40 held-out pictures."
+    assert difference_sentence(alike) == "A and B give the same answers to 40 pictures."
     strangers = differences(record.side(original=True), {})
     assert "different images" in difference_sentence(strangers)
 

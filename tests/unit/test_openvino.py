@@ -162,7 +162,7 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     assert "without VNNI" in machine
     for name, file in files.items():
         expected = OPERATIONS.simulated(file).run(images)
-        torch.testing.assert_close(meant[name], expected)
+        assert relative(meant[name], expected) < 0.02
         assert (relative(found[name], expected) < 1e-4) == (name != "of others")
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +26,8 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.runtimes.onnxruntime.foreign import OnnxFile
+from senseapp.runtimes.onnxruntime.runtime import session
 from senseapp.tasks import task_named
 from senseapp.views.report.check import build_check_page
 from senseapp.views.words.check import operator_rows
@@ -104,14 +107,36 @@ def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str,
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.saturates", lambda _opened: True)
     meant = BY_NAME["untrained weights"].make(shop)
     assert isinstance(meant, Path)
-    monkeypatch.setattr(
-        "senseapp.runtimes.onnxruntime.runtime.computed_on_integers", lambda _content: meant.read_bytes()
-    )
+
+    def opened(content: bytes, *, fused: bool, **options: Any) -> Any:
+        return session(content if fused else meant.read_bytes(), **options)
+
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.session", opened)
     outcome = check_pair(BY_NAME[name], shop, samples=40)
     assert outcome.report is not None
     notes = [note for note in outcome.report.notes if "no VNNI" in note]
     assert len(notes) == bool(said)
     assert said in "".join(notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["static int8, QDQ, per channel", "static int8, QDQ, per tensor", "static int8, signed activations"]
+)
+def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(shop: Workshop, name, monkeypatch) -> None:
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.saturates", lambda _opened: True)
+    made = BY_NAME[name].make(shop)
+    assert isinstance(made, Path)
+    images = torch.from_numpy(shop.images[:32])
+    file, reference = (OnnxFile(path.read_bytes()) for path in (made, shop.reference))
+    unsaturated = file.unsaturated()
+    assert unsaturated is not None
+    assert reference.unsaturated() is None
+    found, expected = unsaturated.run(images), reference.run(images)
+    assert isinstance(found, torch.Tensor)
+    assert isinstance(expected, torch.Tensor)
+    assert float((found - expected).norm() / expected.norm()) < 0.1
+    assert not torch.equal(found, expected)
 
 
 def test_too_few_images_show_nothing_and_the_report_says_how_many_would(shop: Workshop) -> None:

@@ -64,7 +64,7 @@ class _Choice:
 
 
 def pictures_view(known: KnownFiles) -> None:
-    """Show a choice of two files, and the held-out pictures on which their predictions differ."""
+    """Show a choice of two files, and the pictures on which their predictions differ."""
     st.markdown(md("## Which pictures do two files answer differently?"))
     first, _ = known[0]
     if reason := task_named(first.spec.model.task).not_compared:
@@ -134,7 +134,7 @@ def _offer_to_ask(choice: _Choice) -> None:
     task = AnswersTask(run_id=run_id, file=file)
     what = f"Ask {choice.asked.made_of} of {choice.record.title} for its answers"
     label = start_label(task, what, "its answers", cancel=f"compare.stop.{file}")
-    about = "The file is from before answers were kept; it is run once more on its held-out images."
+    about = "The file is from before answers were kept; it is run once more on the images that measured it."
     if label and st.button(label, key=f"compare.ask.{run_id}.{file}", icon=":material/question_answer:", help=about):
         begin(task)
 

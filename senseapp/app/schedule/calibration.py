@@ -16,8 +16,8 @@ from senseapp.views.frames.files import calibration_frame
 
 _WHAT = md(
     "Ranges of activations come from images of the run. Files calibrated on draws of 8, 16, 32 … of them are judged on "
-    "held-out images: from which number on does the draw not matter? Values of held-out images beyond the ranges, and "
-    "images that look raw, are reported. This takes minutes."
+    "others, where there are enough: from which number on does the draw not matter? Values of these beyond the ranges, "
+    "and images that look raw, are reported. This takes minutes."
 )
 
 

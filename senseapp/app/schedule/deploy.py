@@ -81,9 +81,9 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                     _predict_int8(run_id, task.settings)
                 st.markdown(
                     md(
-                        "The proven weights become one {} file, which {} runs{}. It runs here beside the original on "
-                        "held-out images: what it answers, how long it takes, how large it is. If the proven weights "
-                        "lose more than is tolerated, adapted ones are tried too.",
+                        "The proven weights become one {} file, which {} runs{}. It runs here beside the original: "
+                        "what it answers, how long it takes, how large it is. If the proven weights lose more than is "
+                        "tolerated, adapted ones are tried too.",
                         runtime.file_title,
                         runtime.label,
                         f" {runtime.runs_on}" if runtime.runs_on else "",

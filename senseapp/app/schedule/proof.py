@@ -110,7 +110,7 @@ def proof_block(
     ``partner`` holds the results of the second run, where the schedule was made from two.
     """
     with st.container(gap="small"):
-        st.markdown(md("## Proof on held-out images"))
+        st.markdown(md("## Proof"))
         row = st.container(horizontal=True, vertical_alignment="bottom", gap="large")
         repair = row.toggle(
             "Repair without training",

@@ -60,7 +60,7 @@ class OnnxFile(ForeignFile):
         threads: that it runs on; None for as many as torch has.
         extra: values inside of the graph that :meth:`arrays` returns too; the graph is then run node by node, without
             the runtime's optimizations.
-        simulated: whether a QDQ file computes in float what its integers are meant to.
+        fused: whether a QDQ file computes on integers, rather than in float between roundings.
 
     Raises:
         InvalidCheckpoint: it is no ONNX file, or one with weights in other files.
@@ -71,12 +71,12 @@ class OnnxFile(ForeignFile):
     runtime_label = ONNXRUNTIME.label
 
     def __init__(
-        self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), simulated: bool = False
+        self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), fused: bool = True
     ) -> None:
         check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
         self._content, self._threads = content, threads
         try:
-            self._session = session(content, threads=threads, simulated=simulated, optimized=not extra, severity=4)
+            self._session = session(content, threads=threads, fused=fused, optimized=not extra, severity=4)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             raise _refusal("open", error) from error
         self.facts = _facts(self._session)
@@ -108,7 +108,7 @@ class OnnxFile(ForeignFile):
         """Return it with the chosen outputs as it computes where no sum of products saturates; None where none does."""
         if not (saturates(RuntimeModel) and multiplies_integers(self._content)):
             return None
-        found = OnnxFile(self._content, threads=self._threads, simulated=True)
+        found = OnnxFile(self._content, threads=self._threads, fused=False)
         found.choose(self._chosen)
         return found
 

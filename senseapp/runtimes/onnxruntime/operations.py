@@ -109,8 +109,8 @@ class OnnxRuntime(Runtime):
         return self._file(content, simulated=True)
 
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
-        """Return an int8 file in float, as its integers are meant; None where no sum of products saturates here."""
-        return self._model(content, simulated=True) if self._saturates and multiplies_integers(content) else None
+        """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
+        return RuntimeModel(content, fused=False) if self._saturates and multiplies_integers(content) else None
 
     @property
     def _saturates(self) -> bool:

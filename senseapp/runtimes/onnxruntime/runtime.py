@@ -23,7 +23,8 @@ class RuntimeModel(OnnxSession):
 
     It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. With
     ``simulated``, a QDQ file computes in float what its integers are meant to, whatever this processor makes of
-    them.
+    them, step by step as kernels do, for files that are written here; without ``fused``, any QDQ file computes its
+    products in float between roundings.
 
     Raises:
         InvalidSpec: the runtime cannot open it.
@@ -31,9 +32,12 @@ class RuntimeModel(OnnxSession):
 
     runtime_label = ONNXRUNTIME.label
 
-    def __init__(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> None:
+    def __init__(
+        self, content: bytes, *, threads: int | None = None, simulated: bool = False, fused: bool = True
+    ) -> None:
+        content = computed_on_integers(content) if simulated else content
         try:
-            self._session = session(content, threads=threads, simulated=simulated)
+            self._session = session(content, threads=threads, fused=fused and not simulated)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             if is_about_memory(error):
                 raise
@@ -64,9 +68,9 @@ class RuntimeModel(OnnxSession):
 
 
 def session(
-    content: bytes, *, threads: int | None, simulated: bool = False, optimized: bool = True, severity: int = 3
+    content: bytes, *, threads: int | None, fused: bool = True, optimized: bool = True, severity: int = 3
 ) -> Any:
-    """Open an ONNX file in onnxruntime on the processor; see :class:`RuntimeModel` for ``threads`` and ``simulated``.
+    """Open an ONNX file in onnxruntime on the processor; see :class:`RuntimeModel` for ``threads`` and ``fused``.
 
     It prints errors of ``severity``: 3 for all of them, 4 for fatal ones. Raises what onnxruntime does.
     """
@@ -77,11 +81,10 @@ def session(
     options.log_severity_level = severity  # warnings would blur the one line of a command
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if simulated:
-        content = computed_on_integers(content)
+    if not fused:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(
-        content, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNDONE_BY if simulated else ()
+        content, options, providers=["CPUExecutionProvider"], disabled_optimizers=() if fused else UNDONE_BY
     )
 
 

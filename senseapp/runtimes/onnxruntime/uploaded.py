@@ -111,8 +111,10 @@ class UploadedRuntime(OnnxRuntime):
         return self._model(shown, threads=threads)
 
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
-        """Return an int8 file with the outputs that are measured, in float."""
-        return super().unsaturated(with_outputs(content, self._opened.outputs))
+        """Return a QDQ file with the outputs that are measured, and its products in float."""
+        found = super().unsaturated(with_outputs(content, self._opened.outputs))
+        reader = self._opened.network.reader
+        return UploadedModel(found, self._images, reader=reader) if isinstance(found, OnnxSession) else None
 
     def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> UploadedModel:
         file = self._file(content, threads=threads, simulated=simulated)

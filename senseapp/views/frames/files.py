@@ -288,7 +288,7 @@ def difference_sentence(found: AnswerDifferences) -> str:
     """Return the number of pictures on which A and B differ, and which has more of these right."""
     if not found.num_images:
         return "A and B were measured on different images, so there is nothing to compare."
-    total = fmt.plural(found.num_images, "held-out picture")
+    total = fmt.plural(found.num_images, "picture")
     if not found.different:
         return f"A and B give the same answers to {total}."
     some = f"{len(found.different)} of {total} {'is' if len(found.different) == 1 else 'are'} answered differently"
