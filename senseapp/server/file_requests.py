@@ -17,7 +17,7 @@ from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, Previe
 from senseapp.records.measurement import RunResult
 from senseapp.records.probe import Int8Prediction
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec
 from senseapp.server.image_report import preview_images
 from senseapp.server.model_cards import (
     CheckpointReport,
@@ -34,10 +34,9 @@ from senseapp.server.process.requester import (
     COPIES,
     OPEN_BYTES,
     OPEN_SECONDS,
-    AnswerT_co,
+    ModelRequest,
+    RunRequest,
     WorkerRequest,
-    model_bytes,
-    model_seconds,
     num_bytes,
 )
 from senseapp.server.run_files import UnpackedRun, unpack_run_file
@@ -97,29 +96,7 @@ class IdentifyCheckpoint(WorkerRequest[CheckpointReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfModel(WorkerRequest[AnswerT_co]):
-    """Request that builds a network, and loads its checkpoint if there is one."""
-
-    model: ModelSpec
-
-    @property
-    def subject(self) -> str:
-        """The model's title."""
-        return self.model.title
-
-    @property
-    def seconds(self) -> float:
-        """Limit from the size of the checkpoint."""
-        return model_seconds(self.model)
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit from the size of the checkpoint."""
-        return model_bytes(self.model)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareCheckpoint(_OfModel[MatchReport]):
+class CompareCheckpoint(ModelRequest[MatchReport]):
     """Request to compare a checkpoint with one architecture, name by name."""
 
     answer_type: ClassVar[type[Any]] = MatchReport
@@ -130,7 +107,7 @@ class CompareCheckpoint(_OfModel[MatchReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExamineOnnx(_OfModel[OnnxReport]):
+class ExamineOnnx(ModelRequest[OnnxReport]):
     """Request for the input, the outputs and the changes of an ONNX file."""
 
     answer_type: ClassVar[type[Any]] = OnnxReport
@@ -146,7 +123,7 @@ class ExamineOnnx(_OfModel[OnnxReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeModel(_OfModel[ModelCard]):
+class DescribeModel(ModelRequest[ModelCard]):
     """Request for the layers of a model and their costs."""
 
     answer_type: ClassVar[type[Any]] = ModelCard
@@ -157,7 +134,7 @@ class DescribeModel(_OfModel[ModelCard]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictInt8(_OfModel[Int8Prediction]):
+class PredictInt8(ModelRequest[Int8Prediction]):
     """Request for the time that a model is predicted to take in int8, as a multiple of float."""
 
     answer_type: ClassVar[type[Any]] = Int8Prediction
@@ -169,26 +146,11 @@ class PredictInt8(_OfModel[Int8Prediction]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindGroups(WorkerRequest[Groups]):
+class FindGroups(RunRequest[Groups]):
     """Request for the layers that a run of pruning couples."""
 
     answer_type: ClassVar[type[Any]] = Groups
-    spec: RunSpec
-
-    @property
-    def subject(self) -> str:
-        """The model's title."""
-        return self.spec.model.title
-
-    @property
-    def seconds(self) -> float:
-        """Limit for loading the model and tracing its channels."""
-        return 2 * model_seconds(self.spec.model)
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit from the size of the checkpoint."""
-        return model_bytes(self.spec.model)
+    passes: ClassVar[int] = 2
 
     def answer(self) -> Groups:
         """Load the model and find its groups."""
@@ -231,28 +193,17 @@ class SurveyImages(WorkerRequest[ImageSurvey]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewImages(WorkerRequest[PreviewReport]):
+class PreviewImages(RunRequest[PreviewReport]):
     """Request for some images as the model gets them, with its predictions."""
 
     answer_type: ClassVar[type[Any]] = PreviewReport
-    spec: RunSpec
     num_images: int | None
     data_roots: tuple[str, ...]
-
-    @property
-    def subject(self) -> str:
-        """The model's title."""
-        return self.spec.model.title
 
     @property
     def seconds(self) -> float:
         """Limit that includes a search for the preprocessing."""
         return _PREVIEW_SECONDS
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit from the size of the checkpoint; pictures are decoded in processes with their own limit."""
-        return model_bytes(self.spec.model)
 
     def answer(self) -> PreviewReport:
         """Load model and images, and run the model on them."""

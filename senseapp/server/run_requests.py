@@ -12,11 +12,12 @@ from senseapp.records.answers import PictureAnswers
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.outputs import write_graph
 from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
     AnswerT_co,
+    ModelRequest,
+    RunRequest,
     WorkerRequest,
     model_bytes,
     model_seconds,
@@ -94,26 +95,11 @@ class SolveSchedule(WorkerRequest[Schedule]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfFinishedRun(WorkerRequest[AnswerT_co]):
-    """Request that loads the model of the finished run in ``folder``."""
+class _OfFinishedRun(ModelRequest[AnswerT_co]):
+    """Request that loads the model of the finished run in ``folder``, and traces it."""
 
+    passes: ClassVar[int] = 2
     folder: str
-    model: ModelSpec
-
-    @property
-    def subject(self) -> str:
-        """The model's title."""
-        return self.model.title
-
-    @property
-    def seconds(self) -> float:
-        """Limit for loading the model and tracing it."""
-        return 2 * model_seconds(self.model)
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit from the size of the checkpoint."""
-        return model_bytes(self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +176,10 @@ class Thumbnails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShowPictures(WorkerRequest[Thumbnails]):
+class ShowPictures(RunRequest[Thumbnails]):
     """Request for some pictures of a run as its network gets them."""
 
     answer_type: ClassVar[type[Any]] = Thumbnails
-    spec: RunSpec
     names: tuple[str, ...]
     data_roots: tuple[str, ...]
 
@@ -206,12 +191,7 @@ class ShowPictures(WorkerRequest[Thumbnails]):
     @property
     def seconds(self) -> float:
         """Limit for loading the model and reading the pictures from their archive."""
-        return model_seconds(self.spec.model) + num_bytes(self.spec.data.path) / BYTES_PER_SECOND
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit from the size of the checkpoint."""
-        return model_bytes(self.spec.model)
+        return model_seconds(self.network) + num_bytes(self.spec.data.path) / BYTES_PER_SECOND
 
     def answer(self) -> Thumbnails:
         """Read the pictures again."""
@@ -243,14 +223,13 @@ class ShowPictures(WorkerRequest[Thumbnails]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TryPicture(WorkerRequest[PictureAnswers]):
+class TryPicture(RunRequest[PictureAnswers]):
     """What do the original network of a run and its files for runtimes answer to one uploaded picture?
 
     ``files`` are (name, path, runtime) of each.
     """
 
     answer_type: ClassVar[type[Any]] = PictureAnswers
-    spec: RunSpec
     picture: str
     files: tuple[tuple[str, str, str], ...]
 
@@ -261,13 +240,13 @@ class TryPicture(WorkerRequest[PictureAnswers]):
 
     @property
     def seconds(self) -> float:
-        """Limit for loading the model, reading the picture and opening the files."""
-        return model_seconds(self.spec.model, *(path for _, path, _ in self.files))
+        """Limit for loading the model and opening the files."""
+        return model_seconds(self.network, *(path for _, path, _ in self.files))
 
     @property
     def memory_bytes(self) -> float:
-        """Limit from the sizes of checkpoint and files; the picture is decoded in a process with its own limit."""
-        return model_bytes(self.spec.model, *(path for _, path, _ in self.files))
+        """Limit from the sizes of checkpoint and files."""
+        return model_bytes(self.network, *(path for _, path, _ in self.files))
 
     def answer(self) -> PictureAnswers:
         """Prepare the picture and run all networks on it."""

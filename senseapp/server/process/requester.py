@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from senseapp.core.errors import Abandoned, ReadingStopped
 from senseapp.core.files import files_at
-from senseapp.records.spec import ModelSpec
+from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.quotas import MemoryGuard
 
 _CHECK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
@@ -202,6 +202,58 @@ def model_bytes(model: ModelSpec, *files: str) -> float:
 
 def _is_described(model: ModelSpec) -> bool:
     return model.library == "onnx"
+
+
+class NetworkRequest(WorkerRequest[AnswerT_co]):
+    """Request that builds a network, and loads its checkpoint if there is one."""
+
+    __slots__ = ()
+    passes: ClassVar[int] = 1
+    """How many times as long as to open the network and run it once an answer may take."""
+
+    @property
+    @abstractmethod
+    def network(self) -> ModelSpec:
+        """The network."""
+
+    @property
+    def subject(self) -> str:
+        """The model's title."""
+        return self.network.title
+
+    @property
+    def seconds(self) -> float:
+        """Limit from the size of the checkpoint."""
+        return self.passes * model_seconds(self.network)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Limit from the size of the checkpoint; pictures are decoded in processes with their own limit."""
+        return model_bytes(self.network)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest(NetworkRequest[AnswerT_co]):
+    """Request about a model."""
+
+    model: ModelSpec
+
+    @property
+    def network(self) -> ModelSpec:
+        """The network."""
+        return self.model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest(NetworkRequest[AnswerT_co]):
+    """Request with the settings of a run."""
+
+    spec: RunSpec
+
+    @property
+    def network(self) -> ModelSpec:
+        """That of the run."""
+        return self.spec.model
 
 
 def num_bytes(path: str) -> int:
