@@ -166,7 +166,7 @@ class _ReadingSearch:
         raws = [self._raw(batch) for batch in batches]
         readers = self._readers(raws, every=labelled)
         if not labelled:
-            is_alone = len(readers) == 1 and self._is_told(data, labelled=False)
+            is_alone = len(readers) == 1 and self._is_told(self.spec.data, labelled=False)  # not by what is tried
             mirrored = [] if is_alone else [self._raw(batch.flip(3)) for batch in batches]
             for place, reader in enumerate(readers):
                 one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)

@@ -119,10 +119,12 @@ def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> No
     path = write_export(tmp_path / "detector.onnx", YoloLike().eval(), side=64)
     offer_graph(page, path)
     expect(page.get_by_text("1 × 3 × 64 × 64")).to_be_visible()
-    expect(page.get_by_role("combobox", name="What it does")).to_have_value("Detection: boxes with a class")
+    page.get_by_role("combobox", name="What it does").click()
+    page.get_by_role("option", name="Detection: boxes with a class").click()
     offer_images(page, write_zip(tmp_path / "photos.zip", {f"{i:02d}.png": png(i) for i in range(12)}))
     pictures = page.locator(".st-key-block_what-we-understood_open").get_by_test_id("stImage").locator("img")
     expect(pictures.first).to_be_visible()
+    page.get_by_role("button", name="Use this").first.click()  # without labels nothing tells how it is read
     run_to_results(page)
     expect(page.get_by_role("heading", name="detector.onnx · sparsity")).to_be_visible()
 

@@ -65,14 +65,14 @@ def test_an_archive_is_surveyed_and_previewed(
     assert (survey.layout, survey.num_images, survey.proposal) == ("annotations", 6, None)
     report = service.inputs.preview(RunSpec(model=model, data=data))
     assert f"6 pictures with {words}." in report.notes
-    for number, picture in enumerate(report.pictures):
+    for number, picture in zip((0, 2, 3, 5), report.pictures, strict=True):  # spread evenly over the six
         names = {("background", "red", "green")[box[0]] for box in scene(number).rectangles}
         assert names <= set(picture.label.replace(",", "").split())
         assert picture.prediction
     without = service.inputs.preview(
         RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive), labels="none"))
     )
-    assert len(without.pictures) == 6
+    assert len(without.pictures) == 4
     assert not any(picture.label for picture in without.pictures)
 
 

@@ -6,9 +6,11 @@ import io
 from dataclasses import replace
 
 import pytest
+import streamlit as st
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
+from senseapp.app.runs.list import table_key
 from senseapp.records.inputs import (
     PreparationChoice,
     PreparationTrial,
@@ -19,6 +21,7 @@ from senseapp.records.inputs import (
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from senseapp.views.words.wording import image_facts
 from tests.onnx_files import exported
 from tests.pages.conftest import ScriptedInputs, finish, open_page, wait_for_card
 from tests.pages.records import a_reading, result
@@ -228,9 +231,14 @@ def test_the_reading_of_a_run_is_said_on_its_pages_and_nothing_of_one_without(
     assert said not in texts(app)
     read = replace(result(RunSpec()), reading=a_reading("values from 0 to 255", "labels"))
     monkeypatch.setattr(Service, "result", lambda _service, _run_id: read)
-    import streamlit as st
-
     st.cache_resource.clear()
     app.run()
     assert not app.exception
     assert said in texts(app).replace("\\", "")
+    open_page(app, "pages/runs.py")
+    app.session_state[table_key(service.runs())] = {"selection": {"rows": [0], "columns": [], "cells": []}}
+    app.run()
+    assert said in texts(app).replace("\\", "")
+    facts = image_facts(read)
+    assert facts["Read: images"] == "32 × 32 pixels, values from 0 to 255, crop (it suits the labels best)"
+    assert not [name for name in image_facts(result(RunSpec())) if name.startswith("Read")]

@@ -104,6 +104,8 @@ def test_what_was_tried_is_said_with_its_accuracy(trained, pictures):
     assert "; the architecture's own: 5 of 50 right." in choice.verdict
     assert choice.trials[0] == choice.chosen
     assert choice.spec.data.chosen_by == choice.notes
+    assert choice.spec.data.evidence == (("preparation", "labels"),)
+    assert choice.picked(choice.trials[1]).data.evidence == (("preparation", "person"),)
     assert loads(dumps(choice.spec), RunSpec) == choice.spec
     assert choice.spec.data.preparation == "given"
 
@@ -142,6 +144,7 @@ def test_what_is_given_is_kept(trained, pictures):
     spec = asked(pictures, mean=NONE["mean"], std=NONE["std"], crop_pct=0.9)
     found = choose_preparation(spec).spec
     assert (found.data.mean, found.data.std, found.data.crop_pct) == (NONE["mean"], NONE["std"], 0.9)
+    assert found.data.evidence == ()  # a person gave it
     sized = RunSpec(
         model=ModelSpec(library="timm", name="resnet10t", checkpoint="net.pth", img_size=48), data=spec.data
     )
@@ -154,6 +157,7 @@ def test_without_labels_it_is_a_guess_that_says_so(trained, pictures):
     assert choice.guess
     assert any("no labels, so the preprocessing is a guess" in note for note in choice.notes)
     assert choice.spec.model.img_size == NATIVE
+    assert choice.spec.data.evidence == (("preparation", "images"),)
     assert all(trial.correct is None for trial in choice.trials)
 
 

@@ -1,0 +1,91 @@
+"""What a preview says of the reading: the one that is taken, and those to choose from where nothing decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from senseapp.core.codec import decode, encode
+from senseapp.networks.sources.load import load_model
+from senseapp.records.inputs import PreviewReport
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.file_requests import PreviewImages, answer_here
+from senseapp.server.image_report import preview_images
+from senseapp.tasks import SEGMENTATION
+from tests.detector_exports import exported_detector, shape_pictures
+
+BYTES = (1 / 255,) * 3
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector for values from 0 to 255, which nothing in it says."""
+    return exported_detector(tmp_path_factory.mktemp("export") / "net.onnx", "columns", high=255.0)
+
+
+def spec_of(export: Path, folder: Path, count: int, *, labelled: bool) -> RunSpec:
+    pictures = shape_pictures(folder / "set", count, labelled=labelled)
+    return RunSpec(
+        model=ModelSpec(library="onnx", checkpoint=str(export), task="detection"),
+        data=DataSpec(kind="folder", path=str(pictures), preparation="auto"),
+    )
+
+
+def test_where_nothing_decides_each_reading_is_drawn_on_the_same_pictures(export: Path, tmp_path: Path) -> None:
+    asked = PreviewImages(spec=spec_of(export, tmp_path, 4, labelled=False), num_images=4, data_roots=())
+    report = decode(answer_here(encode(asked)), PreviewReport)
+    assert report.choice is not None
+    assert "4 images without labels do not decide" in report.choice.question
+    assert not report.pictures
+    assert "only assumed" in report.reading.facts["Images"]
+    assert [each.trial for each in report.asked] == list(report.choice.trials[:4])
+    assert len({tuple(picture.name for picture in each.pictures) for each in report.asked}) == 1
+    assert all(len(each.pictures) == 4 for each in report.asked)
+    right = next(each for each in report.asked if each.trial.spec.data.std == BYTES)
+    wrong = next(each for each in report.asked if each.trial.spec.data.std == (1.0,) * 3)
+    assert [picture.drawn for picture in right.pictures] != [picture.drawn for picture in wrong.pictures]
+
+    spec = report.choice.picked(right.trial)
+    chosen = preview_images(spec, num_images=4)
+    assert chosen.choice is None
+    assert "values from 0 to 255" in chosen.reading.facts["Images"]
+    assert "chosen by a person" in chosen.reading.facts["Images"]
+    assert "nothing else fits" in chosen.reading.facts["Outputs"]
+    assert [picture.drawn for picture in chosen.pictures] == [picture.drawn for picture in right.pictures]
+
+
+def test_what_a_person_says_of_the_values_is_kept_and_the_other_ways_are_listed(export: Path, tmp_path: Path) -> None:
+    asked = spec_of(export, tmp_path, 12, labelled=True)
+    told = replace(asked, data=replace(asked.data, mean=(0.0,) * 3, std=(1.0,) * 3))
+    report = preview_images(told, num_images=12)
+    assert report.choice is not None  # values from 0 to 1 are wrong, and the labels say so
+    assert "probably read wrongly" in report.choice.question
+    assert all(each.trial.spec.data.std == (1.0,) * 3 for each in report.asked)
+    assert all(len(picture.drawn) == 2 for each in report.asked for picture in each.pictures)
+    assert ("values from 0 to 255", (0.0,) * 3, BYTES) in report.ranges
+    assert any("3 classes" in words for _, words in report.layouts)
+
+
+def test_a_demo_is_read_as_its_library_says() -> None:
+    report = preview_images(RunSpec(), num_images=None)
+    assert report.reading.facts["Images"].endswith("(the library says so)")
+    assert (report.asked, report.layouts) == ((), ())
+
+
+def test_a_network_returns_its_outputs_before_they_are_read(export: Path) -> None:
+    model = load_model(ModelSpec(library="onnx", checkpoint=str(export), task="detection"))
+    images = torch.rand(2, 3, 64, 64)
+    raw = model.module.unread(images)  # type: ignore[operator]
+    assert raw.shape == (2, 7, 320)
+    read = model.module.reader(raw)  # type: ignore[operator]
+    assert all(torch.equal(value, read[name]) for name, value in model.module(images).items())
+
+
+def test_a_list_of_boxes_is_no_map_of_class_numbers() -> None:
+    assert SEGMENTATION.readers(torch.zeros(1, 7, 320), (64, 64)) == ()
+    assert SEGMENTATION.readers(torch.zeros(1, 32, 32), (64, 64))
+    assert SEGMENTATION.readers(torch.zeros(1, 24, 48), (96, 192))
+    assert SEGMENTATION.readers(torch.zeros(1, 85, 100), (64, 64)) == ()
