@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from senseapp.prove.float_screening import Group
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 
-_ROUNDS = 8  # files that are timed
+_ROUNDS, _MORE_ROUNDS = 8, 4  # files that are timed, at first and where predictions are corrected already
 _CLOSE = 0.985  # of the time that is allowed: a file that takes as much uses it
 _LEAST_STEP, _MOST_STEP = 0.002, 0.1  # of the time that is predicted, between files that are aimed at
 _MORE_HARM = 1.25  # times the least damage: as much may be chance
@@ -45,6 +45,8 @@ def closest(
         has_time: whether another share of the time may be tried.
         timed: what ``time_of`` is known to be, with that of no node; gets what is found.
     """
+    if not damages:
+        return None
     timed = {(): time_of(())} if timed is None else timed
     tried = set[Group]()
     added = max(1 - timed[()], _LEAST_ADDED)
@@ -93,7 +95,7 @@ def in_time(
     ``aim`` is the share of what is allowed that a file should take; the others are those of :func:`closest`.
     """
     at_first, wanted, low, high = timed[()], aim, 0.0, math.inf
-    for _ in range(_ROUNDS if damages else 0):
+    for _ in range(_MORE_ROUNDS if len(timed) > 1 else _ROUNDS):
         progress("Using the rest of the time for parts in float")
         corrected = times.corrected({group: ratio / at_first for group, ratio in timed.items() if group})
         solved = least_damage(damages, corrected, corrected(()) * wanted / at_first)

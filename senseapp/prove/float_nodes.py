@@ -79,7 +79,7 @@ def mixed(
     all_int8 = write(())
     nodes, most = writer.nodes(all_int8), damage_of(all_int8)
     found = Mixed(content=all_int8, gain={})
-    if is_enough(all_int8, most):
+    if not nodes or is_enough(all_int8, most):
         return found
     found = replace(found, gain=damages_alone(nodes, alone_in_int8, progress, has_time=has_time))
     if not has_time():

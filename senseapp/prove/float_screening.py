@@ -30,13 +30,13 @@ def damages_alone(
     a network of hundreds of nodes takes about a hundred files.
 
     Args:
-        nodes: in the order of the network.
+        nodes: at least one, in the order of the network.
         damage_of: that of the file with only this group in int8, on few images.
         progress: is told what is done.
         has_time: whether to halve another group.
     """
     exact, every = damage_of(()), tuple(nodes)
-    found = {every: damage_of(every) - exact} if every else {}
+    found = {every: damage_of(every) - exact}
     while has_time():
         group = max((each for each in found if len(each) > 1), key=found.__getitem__, default=())
         if not group or found[group] <= _LITTLE * sum(found.values()):

@@ -69,6 +69,7 @@ def test_a_file_that_a_longer_timing_finds_too_slow_gives_way_to_quicker_ones():
     assert true_seconds(tried[0]) > 1.12
     assert len(set(tried)) == len(tried)
     assert found(most=1.25, holds=lambda _name: False) is None
+    assert closest({}, PREDICTED, time_of=lambda _: 1.0, screen=lambda _: 0.0, holds_time=bool, progress=print) is None
     assert found(most=0.9) is None  # no parts in float: that is all-int8
 
 
