@@ -94,7 +94,7 @@ def a_set(line: Line, size: float, seed: int, pictures: int = 40) -> list[list[R
         (outline(4, 4, score=True), "outline and score"),
         (turned, "outline"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_columns_of_a_set(line: Line, expected: str, size: float) -> None:
     for seed in range(5):
