@@ -121,7 +121,7 @@ range-check: $(DEV)
 	$(BIN)/python -m scripts.range_check newest --python $(RANGE_PYTHON)
 
 docs: $(DOCS)
-	@PYTHONPATH="$(CURDIR)" OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --clean
+	@PYTHONPATH="$(CURDIR)" OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean
 	@echo "site/index.html"
 
 lock: $(DEV)

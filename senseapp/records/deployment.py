@@ -168,7 +168,7 @@ class DeploySettings:
         most_changed: of ``quickest``, the share of answers that may differ from the original's.
         most_time: of ``mixed``, as a multiple of the time of all-int8.
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
-        reduce_range: 7 bits for weights, for processors without VNNI, which saturate.
+        reduce_range: 7 bits for all weights, for runtimes that saturate where onnxruntime and OpenVINO do not.
         runtime: the name of the runtime that the file is for; records of earlier versions name none.
         adapting: only in records of earlier versions, in which a file was made apart from its proof.
     """

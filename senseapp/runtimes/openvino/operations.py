@@ -45,7 +45,7 @@ class OpenVino(OnnxRuntime):
     description = OPENVINO
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
-        "so OpenVINO computes the same on processors without VNNI. It does not round what a convolution adds to "
+        "so OpenVINO computes these alike on processors without VNNI. It does not round what a convolution adds to "
         "another tensor, which onnxruntime does."
     )
     remedy_note = ""
