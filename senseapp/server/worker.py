@@ -173,7 +173,7 @@ class JobRunner:
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
             raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
-        own, most_own = sum(job.person == person for job in self._waiting), max(1, self._max_queue // 2)
+        own, most_own = sum(job.person == person for job in self._waiting), max(2, self._max_queue // 2)
         if len(self._waiting) >= self._max_queue:
             raise QueueFull(
                 f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
@@ -257,6 +257,7 @@ class JobRunner:
     def _start(self, job: _Job) -> _Job:
         self._waiting.remove(job)
         self._turns[job.person] = max(self._turns.values(), default=0) + 1
+        self._changed.notify_all()  # another worker may have left the next job to the one that is busy now
         job.state = RunState.RUNNING
         job.progress = JobProgress(phase="Starting", started=self._clock())
         return job
