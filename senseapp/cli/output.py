@@ -19,7 +19,7 @@ from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.promise import Promise, shortfall, verdicts
 
 
-class _Shown:
+class _PrintableStream:
     """A stream that control characters do not reach."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -36,7 +36,7 @@ class _Shown:
 @contextmanager
 def printable_streams() -> Iterator[None]:
     """Keep control characters from the terminal in the body: names in what is printed may be anybody's."""
-    out, err = (cast(TextIO, _Shown(stream)) for stream in (sys.stdout, sys.stderr))
+    out, err = (cast(TextIO, _PrintableStream(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(out), redirect_stderr(err):
         yield
 
