@@ -94,6 +94,8 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.hostile --files 100 --only "slow picture"
 	$(BIN)/python -m tests.soak.slow_pictures
 	$(BIN)/python -m tests.soak.onnx
+	$(BIN)/python -m tests.soak.hostile_checks
+	$(BIN)/python -m tests.soak.forged_states
 	$(BIN)/python -m tests.soak.device_times
 	$(BIN)/python -m tests.soak.annotations
 	$(BIN)/python -m tests.soak.large_run_files

@@ -32,7 +32,6 @@ from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
 from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.server.settings import (
-    LOCAL_OWNER,
     RateLimiter,
     ServerSettings,
     check_paths,
@@ -153,31 +152,27 @@ class Backend:
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
-    def carry_out(self, task: FinishedRunTask[Any]) -> None:
-        """Queue work on a finished run; a job that waits or runs already keeps its place."""
+    def carry_out(self, task: FinishedRunTask[Any], person: str = "") -> None:
+        """Queue work of ``person`` on a finished run; a job that waits or runs already keeps its place."""
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
-        self._submit(task)
-
-    def start(self, record: RunRecord, *, short: bool = False) -> None:
-        """Queue a run; raises QueueFull where too many wait."""
-        self.runner.submit(record.run_id, short=short, person=_person(record.owner))
+        self._submit(task, person)
 
     def check(self, check: PendingCheck) -> None:
         """Queue a check of two files; raises QueueFull where too many jobs wait."""
         self.checks.add(check)
         try:
-            self.runner.submit(check.task.job_id, short=True, person=_person(check.owner))
+            self.runner.submit(check.task.job_id, short=True, person=check.person)
         except QueueFull:
             self.checks.forget(check)
             raise
 
-    def _submit(self, task: FinishedRunTask[Any]) -> None:
+    def _submit(self, task: FinishedRunTask[Any], person: str) -> None:
         with self._assigning:
             for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
                 del self._tasks[job_id]  # the runner does not know it any more; its outcome is in files
-            folder, person = self.store.folder(task.run_id), _person(self.store.record(task.run_id).owner)
+            folder = self.store.folder(task.run_id)
             self._tasks[task.job_id] = task
             folder.begin(task.key)
             try:
@@ -336,7 +331,7 @@ class Backend:
             return
         with suppress(QueueFull, QuotaExceeded):
             check_run_room(disk_use(self.store, record.owner, self.settings))
-            self._submit(task)
+            self._submit(task, ANYBODY.turn_of(record.owner))
 
     def _keep_plan(self, run_id: str, done: int, total: int) -> None:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
@@ -350,11 +345,6 @@ class Backend:
         elif snapshot.state.finished and snapshot.state is not RunState.INTERRUPTED:
             with suppress(NotFound):  # the run was deleted; the outcome of a task is a file and changes no run's state
                 self.store.folder(task.run_id).end(task.key)
-
-
-def _person(owner: str) -> str:
-    """Return whose turn a job takes; without login nobody's, as all visitors are one owner."""
-    return "" if owner == LOCAL_OWNER else owner
 
 
 def kind_of(spec: RunSpec) -> str:

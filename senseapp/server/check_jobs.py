@@ -164,9 +164,9 @@ def folder_of_checks(home: Path, owner: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCheck:
-    """A check of ``owner`` that waits or runs, and the folders that it may read."""
+    """A check of ``person`` that waits or runs, and the folders that it may read."""
 
-    owner: str
+    person: str
     task: CheckTask
     folder: CheckFolder
     data_roots: tuple[Path, ...]

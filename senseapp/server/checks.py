@@ -15,6 +15,7 @@ from senseapp.records.jobs import JobSnapshot
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.check_jobs import JOB, CheckFolder, CheckTask, PendingCheck, folder_of_checks, read_report
+from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.settings import check_paths, uploads_folder
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -42,9 +43,10 @@ class CheckRecord:
 class Checks:
     """Checks of one user. Ids come from addresses: any text is accepted, with NotFound unless it is one of theirs."""
 
-    def __init__(self, backend: Backend, owner: str) -> None:
+    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
         self._backend = backend
         self._owner = owner
+        self._requester = requester
         self._own = folder_of_checks(backend.home, owner)
 
     def start(self, spec: CheckSpec) -> str:
@@ -69,7 +71,9 @@ class Checks:
             kept = folder.begin(spec, is_upload=lambda path: path.resolve().is_relative_to(uploads.resolve()))
             task = CheckTask(check_id=check_id, spec=kept)
             roots = *readable, folder.path
-            self._backend.check(PendingCheck(owner=self._owner, task=task, folder=folder, data_roots=roots))
+            self._backend.check(
+                PendingCheck(person=self._requester.turn_of(self._owner), task=task, folder=folder, data_roots=roots)
+            )
         except BaseException:  # QueueFull, or a full disk
             shutil.rmtree(folder.path, ignore_errors=True)
             raise

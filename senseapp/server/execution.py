@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
 _ESTIMATING, _FIRST_FILE = "Estimating all layers at once", "Making a first file"
-_TINY_BYTES = 1 << 16  # of an ONNX file without weights to speak of
+_TINY_BYTES = 1 << 16  # of a file: networks that are measured have more weights
 _log = logging.getLogger(__name__)
 BeforeLayers = Callable[[RunResult], None]
 """Work after the first estimates, which it is given."""

@@ -57,7 +57,7 @@ class Work:
         self._store.owned(task.run_id, self._owner)
         if task.keeps_model:
             check_run_room(disk_use(self._store, self._owner, self._backend.settings))
-        self._backend.carry_out(task)
+        self._backend.carry_out(task, self._requester.turn_of(self._owner))
         return task.job_id
 
     def progress(self, task: TaskT) -> JobSnapshot | None:

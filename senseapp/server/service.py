@@ -52,7 +52,7 @@ class Service:
         self.inputs = Inputs(backend, owner, requester)
         self.work = Work(backend, owner, requester)
         self.schedules = Scheduling(backend, owner, requester)
-        self.checks = Checks(backend, owner)
+        self.checks = Checks(backend, owner, requester)
         self._backend = backend
         self._store = backend.store
         self._requester = requester
@@ -165,11 +165,14 @@ class Service:
         check_run_room(self.disk_use())
         record = self._store.create(spec, owner=self.owner, title=title)
         try:
-            self._backend.start(record, short=self._is_short(spec))
+            self._queue(record, short=self._is_short(spec))
         except QueueFull:
             self._store.remove(record.run_id)
             raise
         return record.run_id
+
+    def _queue(self, record: RunRecord, *, short: bool = False) -> None:
+        self._backend.runner.submit(record.run_id, short=short, person=self._requester.turn_of(self.owner))
 
     def _is_short(self, spec: RunSpec) -> bool:
         """Return whether a run goes to the lane of short jobs, which requires a known predicted time."""
@@ -235,7 +238,7 @@ class Service:
         self._backend.set_local(record.run_id, local=here)
         self._store.set_state(record.run_id, RunState.QUEUED)
         try:
-            self._backend.start(record)
+            self._queue(record)
         except QueueFull:
             self._store.set_state(record.run_id, record.state, error=record.error)
             raise

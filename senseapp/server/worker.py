@@ -17,6 +17,7 @@ from senseapp.server.job_progress import JobCancelled, JobControl, JobProgress
 _log = logging.getLogger(__name__)
 _LANE_LOOK_SECONDS = 1.0  # between checks whether a short job may start
 _OVERDUE_SECONDS, _PATIENT_SECONDS = 10.0, 3.0  # of a short job that runs; of a job of another person that waits
+_MOST_SHARE = 0.75  # of the queue, that one person may fill
 _MOST_EXTRA = 2  # jobs that run beside overdue ones: each process takes memory
 _REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
 
@@ -91,7 +92,7 @@ class JobRunner:
     def submit(self, run_id: str, *, short: bool = False, person: str = "") -> JobSnapshot:
         """Append a run of ``person`` to the queue; one that waits or runs already keeps its place.
 
-        A ``short`` one is expected to take less than about a minute. A person may fill half of the queue.
+        A ``short`` one is expected to take less than about a minute. A person may fill most of the queue.
         """
         with self._changed:
             known = self._jobs.get(run_id)
@@ -173,13 +174,13 @@ class JobRunner:
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
             raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
-        own, most_own = sum(job.person == person for job in self._waiting), max(1, self._max_queue // 2)
+        own, most_own = sum(job.person == person for job in self._waiting), max(2, _MOST_SHARE * self._max_queue)
         if len(self._waiting) >= self._max_queue:
             raise QueueFull(
                 f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
             )
         if person and own >= most_own:
-            raise QueueFull(f"At most {most_own} of your runs may wait, and that many do. Try again later.")
+            raise QueueFull(f"At most {most_own:.0f} of your runs may wait, and that many do. Try again later.")
 
     def _forget_old(self) -> None:
         finished = [run_id for run_id, job in self._jobs.items() if job.state.finished]
@@ -257,6 +258,7 @@ class JobRunner:
     def _start(self, job: _Job) -> _Job:
         self._waiting.remove(job)
         self._turns[job.person] = max(self._turns.values(), default=0) + 1
+        self._changed.notify_all()  # another worker may have left the next job to the one that is busy now
         job.state = RunState.RUNNING
         job.progress = JobProgress(phase="Starting", started=self._clock())
         return job

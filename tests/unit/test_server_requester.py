@@ -124,6 +124,12 @@ def test_a_small_onnx_file_may_take_little_and_a_large_one_what_large_networks_t
     assert Measurement(run_id="a", spec=RunSpec(model=medium)).most_bytes is None
 
 
+def test_turns_are_of_people_and_without_login_of_pages() -> None:
+    assert ANYBODY.turn_of("local") == ""
+    assert ANYBODY.turn_of("ann") == "ann"
+    assert Requester(person="page 1").turn_of("local") == "page 1"
+
+
 def test_a_text_that_takes_a_command_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requester, "OPEN_SECONDS", 0.05)
     before = signal.getsignal(signal.SIGPROF)

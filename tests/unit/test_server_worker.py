@@ -412,14 +412,13 @@ def test_people_take_turns() -> None:
     assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-def test_a_person_fills_half_of_the_queue() -> None:
+def test_a_person_fills_three_quarters_of_the_queue() -> None:
     runner = inline(lambda run_id, control: None, max_queue=4)
-    for run_id in ("a1", "a2"):
+    for run_id in ("a1", "a2", "a3"):
         runner.submit(run_id, person="ann")
-    with pytest.raises(QueueFull, match="At most 2 of your runs may wait"):
-        runner.submit("a3", person="ann")
-    for run_id in ("b1", "b2"):
-        runner.submit(run_id, person="bob")
+    with pytest.raises(QueueFull, match="At most 3 of your runs may wait"):
+        runner.submit("a4", person="ann")
+    runner.submit("b1", person="bob")
     with pytest.raises(QueueFull, match="At most 4 runs may wait"):
         runner.submit("c1", person="cas")
     alone = inline(lambda run_id, control: None, max_queue=2)

@@ -36,7 +36,7 @@ _LEAST_SHARE = 0.01  # of a picture, that a crop leaves
 _MOST_VALUES = 64  # entries of a list, as one for each block
 _MOST_CLASSES = 100_000  # the largest classifiers of the libraries have 21,843
 _LONGEST_TEXT = 200  # characters of a class name or a setting
-_LENGTH_OF_SIZE, _MOST_CHANNELS = 3, 16  # channels, height and width; as many channels as pictures are read with
+_LENGTH_OF_SIZE, _MOST_CHANNELS = 3, 16  # of (C, H, W); multispectral pictures have up to 13
 _SIZES = {"input_size": 1, "test_input_size": 1}
 """How images are prepared: entries of whole numbers, and the least of each."""
 _STATISTICS = {"mean": 0.0, "std": 1e-6}

@@ -15,7 +15,7 @@ from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.onnx.read import label, tensor_in
 
 _MOST_NODES = 10**7  # run in loops for one call: some ten seconds
-_ENDLESS = 1 << 63  # trips of a loop that states no number
+_ENDLESS = 1 << 63  # passes: no number of an ONNX file is as large
 
 
 def check_loops(model: ModelProto) -> None:

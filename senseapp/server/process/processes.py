@@ -197,10 +197,12 @@ def _own_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def remove_left_over() -> None:
-    """Remove the folders of servers that were killed; to be called before this one starts a process."""
+    """Remove the folders of servers that were killed; ids of processes recur, in a container at each start."""
+    own = Path(_own_folder().name)
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         pid = path.name.removeprefix(_PREFIX).split("-")[0]
-        if pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):  # ids recur in containers
+        is_over = pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid)))
+        if is_over and path != own:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -20,6 +20,7 @@ from senseapp.core.errors import Abandoned, ReadingStopped
 from senseapp.core.files import files_at
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.quotas import MemoryGuard
+from senseapp.server.settings import LOCAL_OWNER
 
 _CHECK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
 
@@ -39,6 +40,10 @@ class Requester:
 
     person: str = ""
     is_gone: Callable[[], bool] = field(default=_stays)
+
+    def turn_of(self, owner: str) -> str:
+        """Return whose turn in the queue a job of ``owner`` takes: without login each page's own."""
+        return self.person or ("" if owner == LOCAL_OWNER else owner)
 
     def check(self, subject: str) -> None:
         """Raise Abandoned once the requester is gone."""
