@@ -11,6 +11,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.runs.list import table_key
+from senseapp.core.errors import InvalidDataset
 from senseapp.records.inputs import (
     PreparationChoice,
     PreparationTrial,
@@ -21,6 +22,7 @@ from senseapp.records.inputs import (
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from senseapp.tasks import TASKS
 from senseapp.views.words.wording import image_facts
 from tests.onnx_files import exported
 from tests.pages.conftest import ScriptedInputs, finish, open_page, wait_for_card
@@ -183,6 +185,40 @@ def test_a_person_says_what_is_not_among_the_readings_and_may_choose_again(
     field(analyze, "Values of the pixels").set_value(((), ()))
     wait_for_card(button(analyze, "Apply", -1).click().run())
     assert [each.value for each in analyze.warning] == [UNKNOWN]  # the question comes again
+
+
+def test_what_cannot_be_read_as_a_person_says_is_read_anew(
+    analyze: AppTest, monkeypatch: pytest.MonkeyPatch, asked: list[RunSpec]
+) -> None:
+    def refuse(self: ScriptedInputs, spec: RunSpec) -> PreviewReport:
+        if spec.data.channel_order:
+            raise InvalidDataset("These pictures are grey.")
+        return report_of(spec)
+
+    monkeypatch.setattr(ScriptedInputs, "preview", refuse)
+    field(analyze, "Order of the channels").set_value("bgr")
+    wait_for_card(button(analyze, "Apply", -1).click().run())
+    assert [each.value for each in analyze.error] == ["These pictures are grey."]
+    assert analyze.button(key="analyze.run").disabled
+    wait_for_card(analyze.button(key="reading.forget").click().run())
+    assert not analyze.error
+    assert not analyze.button(key="analyze.run").disabled
+
+
+def test_a_layout_of_one_task_is_not_kept_for_another(
+    analyze: AppTest, monkeypatch: pytest.MonkeyPatch, asked: list[RunSpec]
+) -> None:
+    layouts = (("name=classes first", "classes first"), ("name=classes last", "classes last"))
+    monkeypatch.setattr(ScriptedInputs, "preview", lambda _inputs, spec: replace(report_of(spec), layouts=layouts))
+    monkeypatch.setattr(TASKS["classification"].__class__, "reader_of", lambda _task, _key: None)
+    field(analyze, "Values of the pixels").set_value(BYTES)
+    wait_for_card(button(analyze, "Apply", -1).click().run())
+    field(analyze, "Layout of the outputs").set_value("name=classes last")
+    wait_for_card(analyze.button(key="reading.apply.layout").click().run())
+    assert "classes last" in str(analyze.query_params["model.layout"])
+    monkeypatch.undo()
+    analyze.selectbox(key="analyze.model.task").set_value("multilabel").run()
+    assert not wait_for_card(analyze).exception
 
 
 @pytest.mark.parametrize("asked", [{"question": WRONG, "labelled": True}], indirect=True)

@@ -27,15 +27,12 @@ UNDERSTOOD = "What we understood"
 _LONGEST_TEXT = 40  # characters below a picture
 _PICTURE_PIXELS = 206  # four in a row; one on a phone
 _TITLE_PIXELS, _PAIR_PIXELS = 80, 148  # of a row of predictions or of labels, and of each picture in it
-_SMALL: dict[str, Any] = {"width": 136, "beside": 236, "with_texts": False}  # of readings to choose, four in a row
+_SMALL: dict[str, Any] = {"width": 136, "beside": 236, "border": True}  # of readings to choose, four in a row
 _USUAL = "As understood"
 _FIELDS = {
     "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
     "values": ("Values of the pixels", "What the network was trained with. With others a good network looks bad."),
-    "channel_order": (
-        "Order of the channels",
-        "Mostly red, green, blue; of networks trained with OpenCV often the reverse.",
-    ),
+    "channel_order": ("Order of the channels", "Mostly red, green, blue; after training with OpenCV often reverse."),
     "fit": ("Pictures are brought to size by", "Detectors take mostly whole pictures, classifiers a crop."),
     "class_map": ("Labels → classes of the model", "Which output each label means."),
 }
@@ -91,6 +88,8 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
     assert spec is not None
     if report is None or found is None:
         failed = is_refused(lambda: backend.preview_of(spec))
+        if failed and first != RunSpec(model=model, data=images):
+            st.button("Read it anew, without what was said here", key="reading.forget", on_click=_forget, args=(first,))
         line = "" if failed or _is_own(first) else "looking at the images"
         return Understood(model=spec.model, images=None if failed else spec.data, line=line)
     _show(report, found, first, task_key)
@@ -129,8 +128,10 @@ def _key(what: str, *of: object) -> str:
     return f"analyze.reading.{what}.{zlib.crc32(repr(of).encode()):x}"
 
 
-def _files(spec: RunSpec) -> tuple[str, ...]:
-    return spec.model.title, spec.model.checkpoint, spec.data.path, spec.data.name
+def _files(spec: RunSpec) -> tuple[object, ...]:
+    """Return what the fields are about; what was said of other outputs or images need not fit these."""
+    model, data = spec.model, spec.data
+    return model.title, model.img_size, model.task, model.checkpoint, model.outputs, data.path, data.name
 
 
 def _held(spec: RunSpec) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _held(spec: RunSpec) -> dict[str, Any]:
 def _told(spec: RunSpec) -> dict[str, Any]:
     """Return what the fields hold, at first what a person said in the settings that the page starts from."""
     draft = session().draft
-    is_same = _files(draft)[1:] == _files(spec)[1:] and draft.data.preparation == "given"
+    is_same = _files(draft)[2:] == _files(spec)[2:] and draft.data.preparation == "given"
     is_said = "person" in dict(draft.data.evidence).values() or not draft.data.chosen_by
     usual = _held(draft if is_same and is_said else RunSpec())
     usual["upright"] |= is_same and draft.data.upright
@@ -157,6 +158,11 @@ def as_told(spec: RunSpec) -> RunSpec:
     (mean, std), layout = told.pop("values"), told.pop("layout")
     told["class_map"] = spec.data.class_map or told["class_map"]
     return RunSpec(model=replace(spec.model, layout=layout), data=replace(spec.data, mean=mean, std=std, **told))
+
+
+def _forget(spec: RunSpec) -> None:
+    for name, nothing in _held(RunSpec()).items():
+        st.session_state[_key(name, _files(spec))] = nothing
 
 
 def _picked(choice: PreparationChoice, spec: RunSpec) -> RunSpec | None:
@@ -199,19 +205,14 @@ def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
 
 
 def _row(
-    key: str,
-    pictures: Sequence[tuple[bytes, str, str]],
-    *,
-    width: int,
-    beside: int = 0,
-    with_texts: bool = True,
+    key: str, pictures: Sequence[tuple[bytes, str, str]], *, width: int, beside: int = 0, border: bool = False
 ) -> DeltaGenerator:
     """Show pictures, and return the room beside them."""
-    row = st.container(border=not with_texts, horizontal=True, gap="small", key=key)
+    row = st.container(border=border, horizontal=True, gap="small", key=key)
     room = row.container(width=beside, gap="xsmall") if beside else row
     for png, text, words in pictures:
         shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
-        row.image(png, caption=shown if with_texts else None, width=width, alt=words)
+        row.image(png, caption=shown or None, width=width, alt=words)
     return room
 
 
@@ -326,7 +327,12 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     assert choice is not None
     st.warning(choice.question, icon=":material/help:")
     for number, seen in enumerate(found.asked):
-        with _row(f"reading_asked_{number}", [_drawings(each)[0] for each in seen.pictures], **_SMALL):
+        drawings = [
+            (png, "" if each.drawn else text, words)
+            for each in seen.pictures
+            for png, text, words in _drawings(each)[:1]
+        ]
+        with _row(f"reading_asked_{number}", drawings, **_SMALL):
             st.markdown(md("**{}**", seen.trial.title))
             st.caption(seen.trial.result)
             is_kept = seen.trial == choice.chosen and not choice.guess
