@@ -26,8 +26,8 @@ from senseapp.views.words import format as fmt
 UNDERSTOOD = "What we understood"
 _LONGEST_TEXT = 40  # characters below a picture
 _PICTURE_PIXELS = 206  # four in a row; one on a phone
-_TITLE_PIXELS, _PAIR_PIXELS = 80, 148  # of a row of predictions or of labels, and of each picture in it
-_SMALL: dict[str, Any] = {"width": 136, "beside": 236, "border": True}  # of readings to choose, four in a row
+_PAIR_PIXELS = 148  # of predictions and of labels, each in a row; two on a phone
+_ASKED_PIXELS, _SMALL_PIXELS = 236, 136  # of a reading to choose, and of each of four pictures beside it
 _USUAL = "As understood"
 _FIELDS = {
     "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
@@ -195,25 +195,19 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
 def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
     """Show pictures with their predictions and, where labels can be drawn, these below in a row of their own."""
     drawings = list(map(_drawings, pictures))
-    if any(len(each) > 1 for each in drawings):
-        for number, title in enumerate(("Prediction", "Label")):
-            shown = [drawing for each in drawings for drawing in each[number : number + 1]]
-            with _row(f"preview_pictures_{number}", shown, width=_PAIR_PIXELS, beside=_TITLE_PIXELS):
-                st.caption(title)
-    else:
-        _row("preview_pictures", [each[0] for each in drawings], width=_PICTURE_PIXELS)
+    has_labels = any(len(each) > 1 for each in drawings)
+    for number, title in enumerate(("Prediction", "Label") if has_labels else ("",)):
+        if title:
+            st.caption(title)
+        row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
+        shown = [drawing for each in drawings for drawing in each[number : number + 1]]
+        _fill(row, shown, _PAIR_PIXELS if has_labels else _PICTURE_PIXELS)
 
 
-def _row(
-    key: str, pictures: Sequence[tuple[bytes, str, str]], *, width: int, beside: int = 0, border: bool = False
-) -> DeltaGenerator:
-    """Show pictures, and return the room beside them."""
-    row = st.container(border=border, horizontal=True, gap="small", key=key)
-    room = row.container(width=beside, gap="xsmall") if beside else row
+def _fill(row: DeltaGenerator, pictures: Sequence[tuple[bytes, str, str]], width: int) -> None:
     for png, text, words in pictures:
         shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
         row.image(png, caption=shown or None, width=width, alt=words)
-    return room
 
 
 def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
@@ -327,12 +321,8 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     assert choice is not None
     st.warning(choice.question, icon=":material/help:")
     for number, seen in enumerate(found.asked):
-        drawings = [
-            (png, "" if each.drawn else text, words)
-            for each in seen.pictures
-            for png, text, words in _drawings(each)[:1]
-        ]
-        with _row(f"reading_asked_{number}", drawings, **_SMALL):
+        row = st.container(border=True, horizontal=True, gap="small", key=f"reading_asked_{number}")
+        with row.container(width=_ASKED_PIXELS, gap="xsmall"):
             st.markdown(md("**{}**", seen.trial.title))
             st.caption(seen.trial.result)
             is_kept = seen.trial == choice.chosen and not choice.guess
@@ -341,16 +331,16 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
                 key=f"reading.use.{number}",
                 icon=":material/check:",
                 help=f"Reads the images and the outputs this way: {seen.trial.title}.",
-                on_click=_pick,
-                args=(_key("tried", spec), seen.trial.title),
+                on_click=st.session_state.update,
+                args=({_key("tried", spec): seen.trial.title},),
             )
+        for picture in seen.pictures:
+            png, text, words = _drawings(picture)[0]
+            _fill(row, [(png, "" if picture.drawn else text, words)], _SMALL_PIXELS)
     labels = [label for each in found.asked[:1] for picture in each.pictures for label in _drawings(picture)[1:]]
     if labels:
-        with _row("reading_labels", labels, **_SMALL):
-            st.markdown(md("**As labelled**"))
+        row = st.container(border=True, horizontal=True, gap="small", key="reading_labels")
+        row.container(width=_ASKED_PIXELS).markdown(md("**As labelled**"))
+        _fill(row, [(png, "", words) for png, _, words in labels], _SMALL_PIXELS)
     with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
         _form("asked", list(_changes(found, spec, task_key).values()), task_key)
-
-
-def _pick(key: str, title: str) -> None:
-    st.session_state[key] = title
