@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.runs.list import table_key
 from senseapp.core.errors import InvalidDataset
+from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.inputs import (
     PreparationChoice,
     PreparationTrial,
@@ -278,3 +279,24 @@ def test_the_reading_of_a_run_is_said_on_its_pages_and_nothing_of_one_without(
     facts = image_facts(read)
     assert facts["Read: images"] == "32 × 32 pixels, values from 0 to 255, crop (it suits the labels best)"
     assert not [name for name in image_facts(result(RunSpec())) if name.startswith("Read")]
+
+
+def test_pictures_that_were_kept_are_shown_where_the_reading_is_unfolded(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = finish(service, backend, RunSpec())
+    read = replace(result(RunSpec()), reading=a_reading())
+    png = picture().png
+    kept = ChangedPicture(
+        name="a.png", png=png, label="cat", before="cat", after="dog", sure_before=0.9, sure_after=0.6
+    )
+    found = ChangedAnswers(subject="int8", num_changed=1, num_images=9, by_labels=True, drop=0.1, pictures=(kept,))
+    monkeypatch.setattr(Service, "result", lambda _service, _run_id: read)
+    monkeypatch.setattr(Service, "changed_answers", lambda _service, _run_id: (found,))
+    st.cache_resource.clear()
+    open_page(app, "pages/results.py", run=run_id)
+    assert not app.image
+    app.session_state["reading"] = True
+    app.run()
+    assert not app.exception
+    assert "is cat: cat (90 %) → dog (60 %)" in captions(app)

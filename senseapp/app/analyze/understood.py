@@ -109,12 +109,9 @@ def _is_known(model: ModelSpec) -> bool:
 
 def _report(spec: RunSpec, button: str) -> PreviewReport | None:
     """Return the report on the images; None while it is computed, with a line that says so."""
-    doing = "Preparing a preview"
-    if spec.data.preparation == "auto":
-        doing = "Trying on some of the images how they and the outputs are read"
     return answer_or_wait(
         lambda: backend.preview_of(spec),
-        f"{doing}. You can already press {button}.",
+        f"Trying on some of the images how they and the outputs are read. You can already press {button}.",
         question=("preview", spec),
         key="analyze.preview.again",
     )
