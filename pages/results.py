@@ -5,11 +5,17 @@ import streamlit as st
 from senseapp.app.common.backend import service
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.run_guard import require_result, require_run, run_header, run_line
-from senseapp.app.common.tables import original_pictures
+from senseapp.app.common.tables import changed_pictures
 from senseapp.app.results.view import result_actions
 from senseapp.app.results.views import result_views
 from senseapp.app.runs.progress import announce, progress_panel, stopped
 from senseapp.records.jobs import RunState
+
+
+def _stored_pictures() -> None:
+    for found in service().changed_answers(record.run_id)[:1]:
+        changed_pictures(found, key="read")
+
 
 record = require_run("There are no results to show.")
 with st.container(gap="xsmall"):  # so that the first chart is in sight
@@ -26,6 +32,6 @@ with st.container(gap="xsmall"):  # so that the first chart is in sight
     provenance(
         result,
         about=f"{record.title} · {run_line(record)}",
-        pictures=lambda: original_pictures(service().changed_answers(record.run_id)),
+        pictures=_stored_pictures,
     )
     result_views(record.run_id, result)

@@ -11,6 +11,8 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.runs.list import table_key
+from senseapp.core.errors import InvalidDataset
+from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.inputs import (
     PreparationChoice,
     PreparationTrial,
@@ -21,6 +23,7 @@ from senseapp.records.inputs import (
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from senseapp.tasks import TASKS
 from senseapp.views.words.wording import image_facts
 from tests.onnx_files import exported
 from tests.pages.conftest import ScriptedInputs, finish, open_page, wait_for_card
@@ -185,6 +188,40 @@ def test_a_person_says_what_is_not_among_the_readings_and_may_choose_again(
     assert [each.value for each in analyze.warning] == [UNKNOWN]  # the question comes again
 
 
+def test_what_cannot_be_read_as_a_person_says_is_read_anew(
+    analyze: AppTest, monkeypatch: pytest.MonkeyPatch, asked: list[RunSpec]
+) -> None:
+    def refuse(self: ScriptedInputs, spec: RunSpec) -> PreviewReport:
+        if spec.data.channel_order:
+            raise InvalidDataset("These pictures are grey.")
+        return report_of(spec)
+
+    monkeypatch.setattr(ScriptedInputs, "preview", refuse)
+    field(analyze, "Order of the channels").set_value("bgr")
+    wait_for_card(button(analyze, "Apply", -1).click().run())
+    assert [each.value for each in analyze.error] == ["These pictures are grey."]
+    assert analyze.button(key="analyze.run").disabled
+    wait_for_card(analyze.button(key="reading.forget").click().run())
+    assert not analyze.error
+    assert not analyze.button(key="analyze.run").disabled
+
+
+def test_a_layout_of_one_task_is_not_kept_for_another(
+    analyze: AppTest, monkeypatch: pytest.MonkeyPatch, asked: list[RunSpec]
+) -> None:
+    layouts = (("name=classes first", "classes first"), ("name=classes last", "classes last"))
+    monkeypatch.setattr(ScriptedInputs, "preview", lambda _inputs, spec: replace(report_of(spec), layouts=layouts))
+    monkeypatch.setattr(TASKS["classification"].__class__, "reader_of", lambda _task, _key: None)
+    field(analyze, "Values of the pixels").set_value(BYTES)
+    wait_for_card(button(analyze, "Apply", -1).click().run())
+    field(analyze, "Layout of the outputs").set_value("name=classes last")
+    wait_for_card(analyze.button(key="reading.apply.layout").click().run())
+    assert "classes last" in str(analyze.query_params["model.layout"])
+    monkeypatch.undo()
+    analyze.selectbox(key="analyze.model.task").set_value("multilabel").run()
+    assert not wait_for_card(analyze).exception
+
+
 @pytest.mark.parametrize("asked", [{"question": WRONG, "labelled": True}], indirect=True)
 def test_what_was_probably_read_wrongly_is_measured_only_when_a_person_insists(
     analyze: AppTest, service: Service
@@ -242,3 +279,24 @@ def test_the_reading_of_a_run_is_said_on_its_pages_and_nothing_of_one_without(
     facts = image_facts(read)
     assert facts["Read: images"] == "32 × 32 pixels, values from 0 to 255, crop (it suits the labels best)"
     assert not [name for name in image_facts(result(RunSpec())) if name.startswith("Read")]
+
+
+def test_pictures_that_were_kept_are_shown_where_the_reading_is_unfolded(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = finish(service, backend, RunSpec())
+    read = replace(result(RunSpec()), reading=a_reading())
+    png = picture().png
+    kept = ChangedPicture(
+        name="a.png", png=png, label="cat", before="cat", after="dog", sure_before=0.9, sure_after=0.6
+    )
+    found = ChangedAnswers(subject="int8", num_changed=1, num_images=9, by_labels=True, drop=0.1, pictures=(kept,))
+    monkeypatch.setattr(Service, "result", lambda _service, _run_id: read)
+    monkeypatch.setattr(Service, "changed_answers", lambda _service, _run_id: (found,))
+    st.cache_resource.clear()
+    open_page(app, "pages/results.py", run=run_id)
+    assert not app.image
+    app.session_state["reading"] = True
+    app.run()
+    assert not app.exception
+    assert "is cat: cat (90 %) → dog (60 %)" in captions(app)

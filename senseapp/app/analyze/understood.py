@@ -26,16 +26,13 @@ from senseapp.views.words import format as fmt
 UNDERSTOOD = "What we understood"
 _LONGEST_TEXT = 40  # characters below a picture
 _PICTURE_PIXELS = 206  # four in a row; one on a phone
-_TITLE_PIXELS, _PAIR_PIXELS = 80, 148  # of a row of predictions or of labels, and of each picture in it
-_SMALL: dict[str, Any] = {"width": 136, "beside": 236, "with_texts": False}  # of readings to choose, four in a row
+_PAIR_PIXELS = 148  # of predictions and of labels, each in a row; two on a phone
+_ASKED_PIXELS, _SMALL_PIXELS = 236, 136  # of a reading to choose, and of each of four pictures beside it
 _USUAL = "As understood"
 _FIELDS = {
     "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
     "values": ("Values of the pixels", "What the network was trained with. With others a good network looks bad."),
-    "channel_order": (
-        "Order of the channels",
-        "Mostly red, green, blue; of networks trained with OpenCV often the reverse.",
-    ),
+    "channel_order": ("Order of the channels", "Mostly red, green, blue; after training with OpenCV often reverse."),
     "fit": ("Pictures are brought to size by", "Detectors take mostly whole pictures, classifiers a crop."),
     "class_map": ("Labels → classes of the model", "Which output each label means."),
 }
@@ -91,6 +88,8 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
     assert spec is not None
     if report is None or found is None:
         failed = is_refused(lambda: backend.preview_of(spec))
+        if failed and first != RunSpec(model=model, data=images):
+            st.button("Read it anew, without what was said here", key="reading.forget", on_click=_forget, args=(first,))
         line = "" if failed or _is_own(first) else "looking at the images"
         return Understood(model=spec.model, images=None if failed else spec.data, line=line)
     _show(report, found, first, task_key)
@@ -110,12 +109,9 @@ def _is_known(model: ModelSpec) -> bool:
 
 def _report(spec: RunSpec, button: str) -> PreviewReport | None:
     """Return the report on the images; None while it is computed, with a line that says so."""
-    doing = "Preparing a preview"
-    if spec.data.preparation == "auto":
-        doing = "Trying on some of the images how they and the outputs are read"
     return answer_or_wait(
         lambda: backend.preview_of(spec),
-        f"{doing}. You can already press {button}.",
+        f"Trying on some of the images how they and the outputs are read. You can already press {button}.",
         question=("preview", spec),
         key="analyze.preview.again",
     )
@@ -129,8 +125,10 @@ def _key(what: str, *of: object) -> str:
     return f"analyze.reading.{what}.{zlib.crc32(repr(of).encode()):x}"
 
 
-def _files(spec: RunSpec) -> tuple[str, ...]:
-    return spec.model.title, spec.model.checkpoint, spec.data.path, spec.data.name
+def _files(spec: RunSpec) -> tuple[object, ...]:
+    """Return what the fields are about; what was said of other outputs or images need not fit these."""
+    model, data = spec.model, spec.data
+    return model.title, model.img_size, model.task, model.checkpoint, model.outputs, data.path, data.name
 
 
 def _held(spec: RunSpec) -> dict[str, Any]:
@@ -142,7 +140,7 @@ def _held(spec: RunSpec) -> dict[str, Any]:
 def _told(spec: RunSpec) -> dict[str, Any]:
     """Return what the fields hold, at first what a person said in the settings that the page starts from."""
     draft = session().draft
-    is_same = _files(draft)[1:] == _files(spec)[1:] and draft.data.preparation == "given"
+    is_same = _files(draft)[2:] == _files(spec)[2:] and draft.data.preparation == "given"
     is_said = "person" in dict(draft.data.evidence).values() or not draft.data.chosen_by
     usual = _held(draft if is_same and is_said else RunSpec())
     usual["upright"] |= is_same and draft.data.upright
@@ -157,6 +155,11 @@ def as_told(spec: RunSpec) -> RunSpec:
     (mean, std), layout = told.pop("values"), told.pop("layout")
     told["class_map"] = spec.data.class_map or told["class_map"]
     return RunSpec(model=replace(spec.model, layout=layout), data=replace(spec.data, mean=mean, std=std, **told))
+
+
+def _forget(spec: RunSpec) -> None:
+    for name, nothing in _held(RunSpec()).items():
+        st.session_state[_key(name, _files(spec))] = nothing
 
 
 def _picked(choice: PreparationChoice, spec: RunSpec) -> RunSpec | None:
@@ -189,30 +192,19 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
 def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
     """Show pictures with their predictions and, where labels can be drawn, these below in a row of their own."""
     drawings = list(map(_drawings, pictures))
-    if any(len(each) > 1 for each in drawings):
-        for number, title in enumerate(("Prediction", "Label")):
-            shown = [drawing for each in drawings for drawing in each[number : number + 1]]
-            with _row(f"preview_pictures_{number}", shown, width=_PAIR_PIXELS, beside=_TITLE_PIXELS):
-                st.caption(title)
-    else:
-        _row("preview_pictures", [each[0] for each in drawings], width=_PICTURE_PIXELS)
+    has_labels = any(len(each) > 1 for each in drawings)
+    for number, title in enumerate(("Prediction", "Label") if has_labels else ("",)):
+        if title:
+            st.caption(title)
+        row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
+        shown = [drawing for each in drawings for drawing in each[number : number + 1]]
+        _fill(row, shown, _PAIR_PIXELS if has_labels else _PICTURE_PIXELS)
 
 
-def _row(
-    key: str,
-    pictures: Sequence[tuple[bytes, str, str]],
-    *,
-    width: int,
-    beside: int = 0,
-    with_texts: bool = True,
-) -> DeltaGenerator:
-    """Show pictures, and return the room beside them."""
-    row = st.container(border=not with_texts, horizontal=True, gap="small", key=key)
-    room = row.container(width=beside, gap="xsmall") if beside else row
+def _fill(row: DeltaGenerator, pictures: Sequence[tuple[bytes, str, str]], width: int) -> None:
     for png, text, words in pictures:
         shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
-        row.image(png, caption=shown if with_texts else None, width=width, alt=words)
-    return room
+        row.image(png, caption=shown or None, width=width, alt=words)
 
 
 def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
@@ -326,7 +318,8 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     assert choice is not None
     st.warning(choice.question, icon=":material/help:")
     for number, seen in enumerate(found.asked):
-        with _row(f"reading_asked_{number}", [_drawings(each)[0] for each in seen.pictures], **_SMALL):
+        row = st.container(border=True, horizontal=True, gap="small", key=f"reading_asked_{number}")
+        with row.container(width=_ASKED_PIXELS, gap="xsmall"):
             st.markdown(md("**{}**", seen.trial.title))
             st.caption(seen.trial.result)
             is_kept = seen.trial == choice.chosen and not choice.guess
@@ -335,16 +328,16 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
                 key=f"reading.use.{number}",
                 icon=":material/check:",
                 help=f"Reads the images and the outputs this way: {seen.trial.title}.",
-                on_click=_pick,
-                args=(_key("tried", spec), seen.trial.title),
+                on_click=st.session_state.update,
+                args=({_key("tried", spec): seen.trial.title},),
             )
+        for picture in seen.pictures:
+            png, text, words = _drawings(picture)[0]
+            _fill(row, [(png, "" if picture.drawn else text, words)], _SMALL_PIXELS)
     labels = [label for each in found.asked[:1] for picture in each.pictures for label in _drawings(picture)[1:]]
     if labels:
-        with _row("reading_labels", labels, **_SMALL):
-            st.markdown(md("**As labelled**"))
+        row = st.container(border=True, horizontal=True, gap="small", key="reading_labels")
+        row.container(width=_ASKED_PIXELS).markdown(md("**As labelled**"))
+        _fill(row, [(png, "", words) for png, _, words in labels], _SMALL_PIXELS)
     with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
         _form("asked", list(_changes(found, spec, task_key).values()), task_key)
-
-
-def _pick(key: str, title: str) -> None:
-    st.session_state[key] = title

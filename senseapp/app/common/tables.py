@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -203,7 +202,6 @@ def _leaderboard_columns() -> dict[str, Any]:
 
 _PICTURE_WIDTH = 110  # pixels: captions of two lines fit below
 _DRAWN_WIDTH = 92  # three beside each other in the panel of a layer
-_MOST_ORIGINALS = 4  # pictures
 _MOST_DRAWN, _GAP = 6, 8  # pictures, each drawn two or three times; pixels between them
 _DRAWN = {"original": "Original", "compressed": "Compressed", "label": "As labelled"}
 """Titles of the pictures with an answer drawn in them."""
@@ -228,16 +226,6 @@ def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_W
         row = st.container(horizontal=True, gap="small", key=f"answers.pictures.{key}")
         for picture in shown:
             row.image(picture.png, caption=_caption(picture), width=width)
-
-
-def original_pictures(found: Sequence[ChangedAnswers]) -> None:
-    """Show some stored pictures with what the uncompressed model answers, and their labels."""
-    for changed in found[:1]:
-        drawn = [
-            replace(each, drawn=tuple(one for one in each.drawn if one[0] != "compressed"), caption=each.before)
-            for each in changed.pictures[:_MOST_ORIGINALS]
-        ]
-        changed_pictures(replace(changed, pictures=tuple(drawn)), key="original")
 
 
 def _drawn_pictures(found: ChangedAnswers, *, key: str, width: int) -> None:
