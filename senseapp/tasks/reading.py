@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar
@@ -190,6 +191,11 @@ class Reading:
             for part, said in self.words
             if part in PART_TITLES and known.get(part) in EVIDENCE_WORDS
         }
+
+    def __post_init__(self) -> None:
+        numbers = (*self.mean, *self.std, self.crop_pct)
+        if not all(map(math.isfinite, numbers)) or any(each <= 0 for each in (*self.std, self.crop_pct)):
+            raise InvalidSpec(f"A reading has finite means, and shares and std above 0, got {numbers}.")
 
     @property
     def sentences(self) -> tuple[str, ...]:
