@@ -385,6 +385,7 @@ def test_there_is_no_session_outside_a_page() -> None:
         ({"bool_value": True}, 1.5),
         ({"string_value": "forged"}, 1.5),
         ({"double_value": 9.0}, 1.5),  # its widget fails on it
+        ({"int_value": 7}, 7),  # as a field of whole numbers sends it
         ({}, 1.5),
     ],
 )
