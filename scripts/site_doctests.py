@@ -13,7 +13,7 @@ import griffe
 _DOCTEST = re.compile(r"^( *)>>> .*(?:\n(?! *$).*)*", re.MULTILINE)  # up to an empty line
 
 
-class Doctests(griffe.Extension):  # type: ignore[misc]  # it is not installed where types are checked
+class Doctests(griffe.Extension):  # type: ignore[misc, unused-ignore]  # it is not installed where types are checked
     """Fences the doctests of every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
