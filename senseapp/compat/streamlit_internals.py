@@ -177,6 +177,9 @@ def options_of_environment() -> dict[str, str | list[str]]:
     }
 
 
+_NUMBERS = {"int_value", "double_value"}  # a field of whole numbers is declared as of the second, and sends the first
+
+
 def ignore_forged_states() -> None:
     """Have a state count as the usual value of its widget where it is of another type, or its widget cannot read it.
 
@@ -190,7 +193,8 @@ def ignore_forged_states() -> None:
         if not isinstance(state, Serialized) or metadata is None:
             return read(states, key)
         with suppress(Exception):  # of any kind, by the widget
-            if state.value.WhichOneof("value") in (None, metadata.value_type):
+            kind = state.value.WhichOneof("value")
+            if kind in (None, metadata.value_type) or {kind, metadata.value_type} == _NUMBERS:
                 return read(states, key)
         states.states[key] = Value(metadata.deserializer(None))
         return read(states, key)
