@@ -151,7 +151,7 @@ def test_one_that_fails_comes_with_cause_classes_and_files(app: AppTest, finishe
     assert not app.exception
     assert app.error[0].value.startswith("**Fails: Drop in top-1 accuracy:")
     assert ":material/lightbulb: Its classes probably come in another order" in texts(app)
-    assert "They part at tensor “scores” (Gemm)" in texts(app)
+    assert "They part at tensor “scores” (Gemm “" in texts(app)
     assert [each.label for each in app.get("download_button")] == [
         "Page (HTML)",
         "JUnit (XML)",
