@@ -51,6 +51,8 @@ def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> 
     page.screenshot(path=tmp_path / "analyze.png", full_page=True)
     offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
     expect(page.get_by_text("18 images · 6 classes · from class folders")).to_be_visible()
+    page.get_by_role("button", name="Measure it like this all the same").click()  # it was never trained
+    expect(page.get_by_text(re.compile("Uncompressed, the model gets .* of 18 images right"))).to_be_visible()
     at_rest(page)
     assert "model.outputs=%5B%22half%22%5D" in page.url
     run_to_results(page)
@@ -124,7 +126,6 @@ def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> No
     offer_images(page, write_zip(tmp_path / "photos.zip", {f"{i:02d}.png": png(i) for i in range(12)}))
     pictures = page.locator(".st-key-block_what-we-understood_open").get_by_test_id("stImage").locator("img")
     expect(pictures.first).to_be_visible()
-    page.get_by_role("button", name="Use this").first.click()  # without labels nothing tells how it is read
     run_to_results(page)
     expect(page.get_by_role("heading", name="detector.onnx · sparsity")).to_be_visible()
 

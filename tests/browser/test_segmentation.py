@@ -41,7 +41,7 @@ def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     page.get_by_test_id("stFileUploader").filter(has_text="Images").locator("input[type=file]").set_input_files(archive)
     expect(page.get_by_text("24 images · with masks")).to_be_visible()
     expect(page.get_by_text(re.compile(r"Uncompressed, Mean IoU is \d+\.\d % over"))).to_be_visible()
-    block = page.locator(".st-key-block_images_open")
+    block = page.locator(".st-key-block_what-we-understood_open")
     expect(block.get_by_text("As labelled", exact=True).first).to_be_visible()
     looked_at(page, "analyze", block.get_by_text("As labelled", exact=True).first)
 

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.servers import Server, serving
+from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_look import does_not_scroll_sideways, too_faint
 from tests.browser.test_onnx_file import offer_graph
-from tests.browser.test_uploads import offer_images
+from tests.browser.test_uploads import offer_images, run_to_results
 from tests.browser.waiting import at_rest
 from tests.detector_exports import exported_detector, shape_pictures
 from tests.pictures import write_zip
 
 pytestmark = pytest.mark.browser
 
-FILE_MILLISECONDS = 240_000
 UNKNOWN = re.compile("It is not known how images of export.onnx are read")
 CARD = ".st-key-block_what-we-understood_open"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that makes the file in int8 before it measures the layers."""
-    with serving(Server(tmp_path_factory.mktemp("understood"), {"SENSEAPP_RECOMMEND_SECONDS": "120"})) as started:
-        yield started
 
 
 @pytest.mark.timeout(600)
@@ -59,10 +50,21 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     assert too_faint(page) == []
     looked_at(page, "chosen")
     does_not_scroll_sideways(page, 390, 1280)
-    run.click()
+    run_to_results(page)
+    page.get_by_role("button", name="What we understood").click()
+    expect(page.get_by_text("values from 0 to 255, RGB, stretch (chosen by a person)")).to_be_visible()
+    looked_at(page, "results")
+    page.keyboard.press("Escape")
 
-    button = page.get_by_role("button", name=re.compile("^Get the file that runs"))
-    expect(button.first).to_be_visible(timeout=FILE_MILLISECONDS)
+    page.get_by_role("link", name="Make a schedule").click()
+    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    verify(page)
+    open_part(page, "File that runs")
+    page.get_by_text("All int8", exact=True).click()
+    at_rest(page)
+    page.get_by_role("button", name="Make the file and measure it").click()
+    button = page.get_by_role("button", name=re.compile("^Get the .*ONNX"))
+    expect(button.first).to_be_visible(timeout=PROOF_MILLISECONDS)
     with page.expect_download() as download:
         button.first.click()
     file = tmp_path / "int8.onnx"
@@ -70,9 +72,6 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     model = onnx.load(file)
     onnx.checker.check_model(model, full_check=True)
     assert any(each.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8) for each in model.graph.initializer)
-    page.get_by_role("button", name="What we understood").click()
-    expect(page.get_by_text("values from 0 to 255, RGB, stretch (chosen by a person)")).to_be_visible()
-    looked_at(page, "file")
 
 
 def looked_at(page: Page, name: str) -> None:

@@ -382,6 +382,7 @@ def test_there_is_no_session_outside_a_page() -> None:
     ("value", "read"),
     [
         ({"double_value": 3.0}, 3.0),
+        ({"int_value": 3}, 3),  # as fields of whole numbers send it
         ({"bool_value": True}, 1.5),
         ({"string_value": "forged"}, 1.5),
         ({"double_value": 9.0}, 1.5),  # its widget fails on it

@@ -193,7 +193,7 @@ def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
     """Show pictures with their predictions and, where labels can be drawn, these below in a row of their own."""
     drawings = list(map(_drawings, pictures))
     has_labels = any(len(each) > 1 for each in drawings)
-    for number, title in enumerate(("Prediction", "Label") if has_labels else ("",)):
+    for number, title in enumerate(("Prediction", "As labelled") if has_labels else ("",)):
         if title:
             st.caption(title)
         row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
