@@ -252,7 +252,7 @@ def test_what_follows_a_run_depends_on_its_time(recommended, monkeypatch, second
     backend, submitted = service._backend, []
     monkeypatch.setattr(backend, "settings", ServerSettings(recommend_seconds=10))
     monkeypatch.setattr(backend, "recommendation_seconds", lambda _: seconds)
-    monkeypatch.setattr(backend, "_submit", submitted.append)
+    monkeypatch.setattr(backend, "_submit", lambda task, turn: submitted.append(task))
     backend._recommend(service.run(run_id), service.result(run_id))
     assert [type(task) for task in submitted] == ([follows] if follows else [])
     if follows is DeliverTask:  # found again by the recommendation, if that is asked for later

@@ -243,6 +243,7 @@ def test_only_the_newest_finished_jobs_are_remembered():
 
 
 def test_the_worker_thread_is_a_daemon_and_ends_on_close():
+    before = set(threading.enumerate())  # of other tests' backends, which nobody closed
     started, release = threading.Event(), threading.Event()
 
     def work(run_id, control):
@@ -253,7 +254,8 @@ def test_the_worker_thread_is_a_daemon_and_ends_on_close():
     runner = JobRunner(work)
     runner.submit(ID)
     assert started.wait(5)
-    (thread,) = [thread for thread in threading.enumerate() if thread.name.startswith("senseapp-worker")]
+    new = set(threading.enumerate()) - before
+    (thread,) = [thread for thread in new if thread.name.startswith("senseapp-worker")]
     assert thread.daemon
     runner.cancel(ID)
     release.set()
