@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Element, Node
@@ -72,3 +72,15 @@ def test_each_of_them_is_explained_in_sight(app: AppTest, finished_run, backend:
         "the same seed",
     ):
         assert words in explained
+
+
+def test_the_switch_expert_is_off_at_first_and_kept_for_the_person(
+    app: AppTest, another_app: Callable[[], AppTest]
+) -> None:
+    app.run()
+    assert app.toggle(key="account.expert").value is False
+    app.toggle(key="account.expert").set_value(True).run()
+    later = another_app().run()
+    assert later.toggle(key="account.expert").value is True
+    later.toggle(key="account.expert").set_value(False).run()
+    assert another_app().run().toggle(key="account.expert").value is False

@@ -15,6 +15,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import address_of
 from senseapp.app.common.backend import Visitor, login_providers, visitor
+from senseapp.app.common.expert import expert_switch
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, errors_here, run_script
 from senseapp.app.common.state import RUN_PARAMETER, session
@@ -240,6 +241,8 @@ def sidebar(groups: tuple[Mapping[str, st.Page], ...], *, mark: Path, small_mark
             with st.container(gap="xsmall", key="sidebar_foot" if place == len(groups) else f"sidebar_{place}"):
                 for title, page in pages.items():
                     st.page_link(page, label=title, query_params=_query(title, run_id), width="stretch")
+                if place == len(groups):
+                    expert_switch()
 
 
 def _query(title: str, run_id: str) -> dict[str, str] | list[tuple[str, str]] | None:
