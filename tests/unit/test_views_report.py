@@ -187,6 +187,7 @@ def test_a_frame_is_kept_once_with_the_columns_that_are_drawn() -> None:
     assert not {"params", "value", "order"} & set(kept.columns)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_long_network_at_many_levels_stays_small() -> None:
     names = tuple(f"stage{i // 50}.blocks.{i // 5}.module{i % 5}.conv" for i in range(300))
