@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.texts import csv_text, plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.candidate import Candidate, recommended
+from senseapp.prove.decision import usual_decision
+from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult, counted
 from senseapp.records.resolution import (
@@ -147,7 +148,7 @@ class LeaderboardRow:
         drop_metric: metric of that drop: top-1, or agreement with the uncompressed model.
         headline: the result in one sentence.
         unknown_because: why the share is unknown, if the images cannot show such a drop; else empty.
-        candidate: the recommended file among the measured ones; None while there is none.
+        candidate: the recommended file for the run's goal among the measured ones; None while there is none.
     """
 
     run: str
@@ -191,13 +192,6 @@ def leaderboard_row(result: RunResult, *, run: str) -> LeaderboardRow:
         headline=headline(result),
         unknown_because=unknown,
     )
-
-
-def best_file(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the smallest measured file with a tolerable loss in its metric; None if there is none."""
-    if not candidates:
-        return None
-    return recommended(candidates, goal="smaller", allowed_drop=METRICS[candidates[0].metric].tolerable)
 
 
 def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
@@ -266,7 +260,7 @@ class Leaderboard:
         try:
             if key not in self._known:
                 self._known[key] = leaderboard_row(folder.load_result(), run=record.run_id)
-            known, best = self._known[key], best_file(folder.candidates())
+            known, best = self._known[key], usual_decision(folder.candidates(), record.spec.goal).choice
             return known if known is None or best is None else replace(known, candidate=best)
         except Exception:  # figures of an imported run may be invalid; the other runs must be shown
             _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)

@@ -27,7 +27,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.leaderboard import LeaderboardRow, best_file
+from senseapp.server.leaderboard import LeaderboardRow
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
@@ -227,20 +227,14 @@ def leaderboard() -> tuple[LeaderboardRow, ...] | None:
     """Return the finished runs side by side, or None while that is worked out."""
     owned = service()
     finished = [record for record in owned.runs() if record.state is RunState.DONE]
-    files = best_files(finished)
-    known = ((record.run_id, record.updated_seconds, files.get(record.run_id)) for record in finished)
+    known = ((record.run_id, record.updated_seconds, _num_files(record.run_id)) for record in finished)
     return _request(("leaderboard", *known), owned.leaderboard)
 
 
-def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the headline of the best measured file of each finished run, by id; without runs that have none."""
-    found = {}
-    for record in records:
-        with suppress(SenseError):  # damaged files are said on the run's own page
-            best = best_file(service().work.candidates(record.run_id))
-            if best is not None:
-                found[record.run_id] = best.headline
-    return found
+def _num_files(run_id: str) -> int:
+    with suppress(SenseError):  # damaged files are said on the run's own page
+        return len(service().work.candidates(run_id))
+    return 0
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:

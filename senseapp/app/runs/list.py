@@ -14,6 +14,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.account import share_run
 from senseapp.app.common.backend import visitor
+from senseapp.app.common.decided import best_files
 from senseapp.app.common.download import download, new_file
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
@@ -189,7 +190,7 @@ def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the table; return the ticked runs, in the order of the table."""
     bars = backend.bars_of(records)
     event = st.dataframe(
-        runs_frame(records, bars or {}, backend.best_files(records)),
+        runs_frame(records, bars or {}, best_files(records)),
         column_config=_columns(),
         hide_index=True,
         alt=f"{fmt.plural(len(records), 'run')}, the newest first",
