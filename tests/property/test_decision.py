@@ -27,19 +27,19 @@ from tests.deployments import a_candidate, a_counted_change, some_figures
 ORIGINAL = some_figures(0.01, 1.0, 903_000)
 OF_WEIGHTS = some_figures(0.01, 1.0, 892_000)
 IMAGES = 200
-TOLERANCES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.3)
+TOLERANCES = (0.0, 0.005, 0.01, 0.05, 0.3)
 GOALS = (*get_args(Goal), "look")
 
-_sizes = st.one_of(st.sampled_from([201_000, 306_000, 311_000, 880_000, 900_000, 915_000]), st.integers(10**5, 10**6))
-_times = st.one_of(st.sampled_from([0.36, 0.61, 0.63, 0.97, 1.0, 1.02]), st.floats(0.2, 2.0))
+_sizes = st.sampled_from([201_000, *range(298_000, 322_000, 3_000), 880_000, 900_000, 915_000, 950_000])
+_times = st.sampled_from([0.36, 0.61, 0.63, 0.65, 0.8, 0.97, 1.0, 1.02, 1.5])
 _drawn = st.tuples(
-    st.sampled_from(["weights", "small", "onnx", "int8", "mixed"]),
+    st.sampled_from(["int8", "int8", "mixed", "onnx", "weights", "small"]),
     _sizes,
     _times,
-    st.floats(0.0, 0.6),  # how wide the interval of the time is
-    st.integers(0, 12),  # answers that change for the worse
-    st.integers(0, 4),  # and for the better
-    st.one_of(st.none(), st.sampled_from([0.1, 0.5, 0.505, 0.9])),  # saved by the schedule
+    st.sampled_from([0.0, 0.02, 0.1, 0.6]),  # how wide the interval of the time is
+    st.sampled_from([0, 1, 2, 3, 10, 11, 40]),  # answers that change for the worse
+    st.sampled_from([0, 0, 1]),  # and for the better
+    st.sampled_from([None, None, 0.1, 0.5, 0.505, 0.9]),  # saved by the schedule
 )
 
 
@@ -61,7 +61,7 @@ def a_file(place: int, form: str, size: int, time: float, width: float, worse: i
     return replace(found, figures=figures, tried=1)
 
 
-files = st.lists(_drawn, max_size=7).map(lambda drawn: [a_file(place, *each) for place, each in enumerate(drawn)])
+files = st.lists(_drawn, max_size=8).map(lambda drawn: [a_file(place, *each) for place, each in enumerate(drawn)])
 
 
 def size(one: Candidate) -> int:
@@ -140,7 +140,7 @@ class Checked:
         return ahead
 
 
-_L = r"(?:loses at most (?P<most>[^;]+?)|is shown to lose at most (?P<shown>[^;]+?), with 95 % certainty)"
+_L = r"(?:loses at most (?P<most>\S+ points?)|is shown to lose at most (?P<shown>\S+ points?), with 95 % certainty)"
 _WHAT = rf"(?P<what>file that runs and|file of weights that|proven schedule that) {_L}"
 
 
@@ -180,20 +180,20 @@ CLAIMS: dict[str, Callable[[Checked, re.Match[str]], bool]] = {
     r"No file has been measured yet\.": lambda it, _: not it.found,
     r"No schedule has been proven yet\.": lambda it, _: all(one.schedule is None for one in it.found),
     rf"No proven schedule {_L}\.": lambda it, _: all(one.schedule is None for one in it.within),
-    r"No measured file is clearly smaller or faster\.": lambda it, _: not any(
-        it.smaller(one) or it.faster(one) for one in it.found
+    r"No measured file is clearly smaller or faster\.": lambda it, _: (
+        not any(it.smaller(one) or it.faster(one) for one in it.found)
     ),
-    rf"No file that is clearly smaller or faster {_L}\.": lambda it, _: not any(
-        it.smaller(one) or it.faster(one) for one in it.within
+    rf"No file that is clearly smaller or faster {_L}\.": lambda it, _: (
+        not any(it.smaller(one) or it.faster(one) for one in it.within)
     ),
     rf"No file that {_L} is clearly better than the original in all that counts\.": lambda it, _: all(
         it.is_dominated(one) for one in it.within if it.wanted(one)
     ),
-    rf"No file that {_L} is clearly faster; those that are smaller take longer\.": lambda it, _: not any(
-        it.faster(one) or (it.smaller(one) and time(one) <= 1) for one in it.within
+    rf"No file that {_L} is clearly faster; those that are smaller take longer\.": lambda it, _: (
+        not any(it.faster(one) or (it.smaller(one) and time(one) <= 1) for one in it.within)
     ),
-    rf"No file that {_L} is clearly smaller; those that are faster are larger\.": lambda it, _: not any(
-        it.smaller(one) or (it.faster(one) and size(one) <= it.size) for one in it.within
+    rf"No file that {_L} is clearly smaller; those that are faster are larger\.": lambda it, _: (
+        not any(it.smaller(one) or (it.faster(one) and size(one) <= it.size) for one in it.within)
     ),
 }
 
@@ -264,7 +264,7 @@ _asked = given(
 
 
 @_asked
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 def test_no_decision_is_false_dominated_or_ambiguous(found, goal, tolerances, promised, order) -> None:
     check(found, goal, tolerances, promised, order)
 

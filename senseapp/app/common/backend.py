@@ -18,6 +18,7 @@ import streamlit as st
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import is_connected, session_id
 from senseapp.core.errors import Abandoned, SenseError
+from senseapp.prove.decision import usual_decision
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
@@ -227,14 +228,14 @@ def leaderboard() -> tuple[LeaderboardRow, ...] | None:
     """Return the finished runs side by side, or None while that is worked out."""
     owned = service()
     finished = [record for record in owned.runs() if record.state is RunState.DONE]
-    known = ((record.run_id, record.updated_seconds, _num_files(record.run_id)) for record in finished)
+    known = ((record.run_id, record.updated_seconds, _answer(record)) for record in finished)
     return _request(("leaderboard", *known), owned.leaderboard)
 
 
-def _num_files(run_id: str) -> int:
+def _answer(record: RunRecord) -> str:
     with suppress(SenseError):  # damaged files are said on the run's own page
-        return len(service().work.candidates(run_id))
-    return 0
+        return usual_decision(service().work.candidates(record.run_id), record.spec.goal).headline
+    return ""
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:

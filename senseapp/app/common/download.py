@@ -126,11 +126,11 @@ def file_name(run_id: str, candidate: Candidate) -> str:
     return f"{stem}{form}{candidate.suffix}"
 
 
-def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate | None) -> None:
+def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate) -> None:
     """Show the menu of every other file of the run, each with its figures and what opens it."""
     owned = backend.service()
     with st.popover("Other files", icon=":material/more_horiz:"):
-        if chosen is not None and chosen.runs and chosen.runtime.is_installed:
+        if chosen.runs and chosen.runtime.is_installed:
             st.download_button(
                 "Deployment kit (zip): the file, how a picture is prepared, how it is run",
                 download(partial(_kit, owned, run_id, chosen), is_temporary=True),
@@ -142,7 +142,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
                 type="tertiary",
             )
         for place, each in enumerate(candidates):
-            if chosen is None or each.file != chosen.file:
+            if each.file != chosen.file:
                 _entry(run_id, each, place)
         st.page_link("pages/targets.py", label="Schedule for a training tool", query_params={"run": run_id})
 

@@ -142,11 +142,10 @@ def _answer(run_id: str, candidates: Sequence[Candidate], asked: Asked, result: 
         if chosen.bound_text:
             st.caption(md(":material/verified: {}", chosen.bound_text))
         st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
-    with st.container(horizontal=True, gap="small"):
-        if chosen is not None:
+        with st.container(horizontal=True, gap="small"):
             file_button(run_id, chosen, primary=True)
+            other_files(run_id, [one for one in candidates if answer.offers(one) or asked.promise is None], chosen)
             try_picture(run_id, chosen)
-        other_files(run_id, candidates, chosen)
     if chosen is not None and chosen.schedule is None and not result.compression.description.sets_bits:
         _likelier(result)
 
