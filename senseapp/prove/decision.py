@@ -20,8 +20,8 @@ from typing import Literal
 
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
+from senseapp.records.goal import Goal
 from senseapp.records.promise import Promise, kept
-from senseapp.records.spec import Goal
 
 Standing = Literal["chosen", "alternative", "dominated", "no gain", "loses too much"]
 """What a decision says of one file."""
@@ -51,6 +51,12 @@ class Decision:
     def headline(self) -> str:
         """The answer in one line: the figures of the chosen file, or that the original is kept."""
         return "Keep the original" if self.choice is None else self.choice.headline
+
+    @property
+    def saved(self) -> float | None:
+        """Share of the original's bytes that the chosen file saves; None where the original is kept."""
+        found = self.choice
+        return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
 
     def offers(self, one: Candidate) -> bool:
         """Return whether a file is the choice or an alternative."""

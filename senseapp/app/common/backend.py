@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -18,7 +19,6 @@ import streamlit as st
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import is_connected, session_id
 from senseapp.core.errors import Abandoned, SenseError
-from senseapp.prove.decision import usual_decision
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
@@ -28,7 +28,6 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.leaderboard import LeaderboardRow
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
@@ -48,6 +47,11 @@ class Visitor:
     def is_known(self) -> bool:
         """Whether they may start runs and keep them."""
         return bool(self.owner)
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether they run this server: everybody without login, else those whom ``SENSEAPP_OPERATORS`` names."""
+        return self.owner == LOCAL_OWNER or self.owner in os.environ.get("SENSEAPP_OPERATORS", "").split()
 
 
 def visitor() -> Visitor:
@@ -222,20 +226,6 @@ def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
         return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
 
     return _request(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
-
-
-def leaderboard() -> tuple[LeaderboardRow, ...] | None:
-    """Return the finished runs side by side, or None while that is worked out."""
-    owned = service()
-    finished = [record for record in owned.runs() if record.state is RunState.DONE]
-    known = ((record.run_id, record.updated_seconds, _answer(record)) for record in finished)
-    return _request(("leaderboard", *known), owned.leaderboard)
-
-
-def _answer(record: RunRecord) -> str:
-    with suppress(SenseError):  # damaged files are said on the run's own page
-        return usual_decision(service().work.candidates(record.run_id), record.spec.goal).headline
-    return ""
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:

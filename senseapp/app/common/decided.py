@@ -15,10 +15,9 @@ from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.candidate import Candidate
+from senseapp.records.goal import GOALS, Goal
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.promise import CONFIDENCE, Promise, certainty_text, too_few
-from senseapp.records.spec import Goal
-from senseapp.views.words.wording import GOALS
 
 _TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
 
@@ -55,8 +54,8 @@ def decided(record: RunRecord, candidates: Sequence[Candidate]) -> Decision:
     return asked_of(record, candidates[0].metric).decide(candidates)
 
 
-def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the answer of each finished run with files in one line, by id."""
+def decisions(records: Sequence[RunRecord]) -> dict[str, Decision]:
+    """Return the decision of each finished run with files, by id."""
     found = {}
     for record in records:
         if record.state is not RunState.DONE:
@@ -64,7 +63,7 @@ def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
         with suppress(SenseError):  # damaged files are said on the run's own page
             candidates = backend.service().work.candidates(record.run_id)
             if candidates:
-                found[record.run_id] = decided(record, candidates).headline
+                found[record.run_id] = decided(record, candidates)
     return found
 
 
