@@ -17,6 +17,7 @@ import pandas as pd
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import Metric
+from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -105,7 +106,8 @@ def _rename(node: Any, names: Sequence[str]) -> None:
 class ReportContents:
     """A run and everything that was made of it: unproven schedules, proofs, answers that they change, histograms.
 
-    ``made_seconds`` is when the report is made, in Unix time.
+    ``decided`` is what the page shows; None for the usual decision of the run. ``made_seconds`` is when the report is
+    made, in Unix time.
     """
 
     title: str
@@ -117,6 +119,7 @@ class ReportContents:
     changed: tuple[ChangedAnswers, ...] = ()
     recommendation: Recommendation | None = None
     candidates: tuple[Candidate, ...] = ()
+    decided: Decision | None = None
     finished: bool = True
     made_seconds: float = field(default_factory=time.time)
 
