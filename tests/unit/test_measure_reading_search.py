@@ -139,7 +139,7 @@ def test_a_reading_is_written_and_taken_by_commands(
     assert main([*analyze, "--mode", "quick", "--samples", "3", "--out", str(tmp_path / "run")]) == 0
     out.write_text(out.read_text().replace("boxes and classes", "rings"))
     assert main([*analyze, "--out", str(tmp_path / "other")]) == 2
-    assert "There is no layout 'rings'" in capsys.readouterr().err
+    assert "is none that outputs of this task can have" in capsys.readouterr().err
 
 
 def test_a_reading_is_the_same_when_it_is_stored() -> None:
