@@ -16,6 +16,13 @@ GOALS: dict[Goal, str] = {
     "look": "See which layers are fragile",
 }
 """Each goal in the words in which people choose it."""
+GOAL_LINES: dict[Goal, str] = {
+    "smaller": "Weights in fewer bits, tested on other images",
+    "faster": "8-bit arithmetic, here or on a device",
+    "targets": "How much of each layer can go",
+    "look": "Layers are measured, no file is made",
+}
+"""What follows from each goal, in a few words."""
 
 
 def check_goal(goal: str) -> None:

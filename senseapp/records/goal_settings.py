@@ -21,10 +21,10 @@ def settings_for(goal: Goal, task: Task) -> SensitivitySpec:
     """
     compression = _compression_for(goal)
     if goal == "faster":
-        settings = compression.config(**compression.when_run)
-        return SensitivitySpec(compression=settings, levels=compression.run_levels or compression.scale.default)
+        return SensitivitySpec(compression=compression.config(**compression.when_run), levels=compression.run_levels)
     metric = divergence_among([each.name for each in task.own_metrics]) if goal == "targets" else None
-    return SensitivitySpec(compression=compression.config(), levels=compression.scale.default, metric=metric)
+    levels = tuple(sorted(compression.scale.default))
+    return SensitivitySpec(compression=compression.config(), levels=levels, metric=metric)
 
 
 def usual_run(goal: Goal = "smaller", task: str = "") -> RunSpec:
