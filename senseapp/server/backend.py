@@ -24,7 +24,7 @@ from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
 from senseapp.server.job_progress import JobControl
-from senseapp.server.leaderboard import Leaderboard, headline
+from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
@@ -99,7 +99,6 @@ class Backend:
         self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
         self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
-        self.leaderboard = Leaderboard(self.store)
         self._local: set[str] = set()  # runs that do not use the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
