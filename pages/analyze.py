@@ -21,10 +21,6 @@ draft = session().draft
 with st.container(horizontal_alignment="center"), st.container(width=960):
     st.title("What do you need?", anchor=False)
     goal = choose_goal(draft.goal)
-    st.markdown(
-        "senseapp compresses one layer of a vision model at a time and measures what that costs. "
-        "A demo that reads handwritten digits is filled in: press Run."
-    )
     demo = offer_demos()
     with st.container(gap="xsmall"):
         blocks = {title: Block(title) for title in ("Model", "Images", UNDERSTOOD, "Compression")}
@@ -37,18 +33,19 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     with blocks[UNDERSTOOD].fields:
         seen = understand(model, chosen_images, task_key=TASK_KEY)
         model, images = seen.model, seen.images
+    available = service().inputs.most_images(images) if images else None
     with card:
         profile = model_card(model) if model else None
     with blocks["Compression"].fields:
-        available = service().inputs.most_images(images) if images else None
         task = task_named((model or draft.model).task)
         sensitivity = choose_sensitivity(draft.sensitivity, profile, task, available=available)
     if sensitivity:
         with aim:
             say_what_pays(sensitivity.compression.description, goal)
-            offer_int8_prediction(model, profile, sensitivity.compression.description)
+            if goal == "faster":
+                offer_int8_prediction(model, profile, sensitivity.compression.description)
     blocks["Model"].summarise(model_line(model, profile))
-    blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None))
+    blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None, available))
     blocks[UNDERSTOOD].summarise(seen.line)
     blocks["Compression"].summarise(compression_line(sensitivity))
     session().shown = None

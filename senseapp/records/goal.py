@@ -17,10 +17,10 @@ GOALS: dict[Goal, str] = {
 }
 """Each goal in the words in which people choose it."""
 GOAL_LINES: dict[Goal, str] = {
-    "smaller": "Weights in fewer bits, tested on other images",
-    "faster": "8-bit arithmetic, here or on a device",
-    "targets": "How much of each layer can go",
-    "look": "Layers are measured, no file is made",
+    "smaller": "Fewer bits for each weight",
+    "faster": "Here, or on a device",
+    "targets": "An amount for each layer",
+    "look": "No file is made",
 }
 """What follows from each goal, in a few words."""
 

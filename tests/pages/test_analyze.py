@@ -332,8 +332,8 @@ def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, servi
 def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
     assert {
         "**Model** · Demo: a small residual network, 6.50 k parameters, 6 layers",
-        "**Images** · Demo: handwritten digits",
-        "**Compression** · Quantization 8, 4, 2 bits",
+        "**Images** · Demo: handwritten digits, 897 images",
+        "**Compression** · Store weights with fewer bits: 8, 4, 2 bits",
     } <= {text.value for text in analyze.markdown}
     names = ("model", "images", "compression")
     labels = [analyze.button(key=f"block.{name}.open").label for name in names]

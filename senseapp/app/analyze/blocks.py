@@ -15,6 +15,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import this_visit, write_address
+from senseapp.app.common.expert import expert
 from senseapp.app.common.state import restart_with, session
 from senseapp.app.common.uploads import adopt_upload
 from senseapp.core.codec import decode, encode
@@ -93,7 +94,7 @@ class Block:
                 # Two buttons, each of which sets a state: a click on what was drawn before the block opened by itself
                 # must not fold it.
                 st.button(
-                    f"{'Fold' if is_open else 'Change'} {self._title[0].lower()}{self._title[1:]}",
+                    f"{'Fold' if is_open else 'Change'} {self._title.lower().removeprefix('what we ')}",
                     key=f"block.{self._title.lower()}.{'fold' if is_open else 'open'}",
                     type="tertiary",
                     icon=":material/unfold_less:" if is_open else ":material/unfold_more:",
@@ -117,18 +118,23 @@ def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
     return f"{name}, {fmt.count(profile.num_params)} parameters, {fmt.plural(len(profile.layers), 'layer')}"
 
 
-def images_line(images: DataSpec | None, samples: int | None) -> str:
-    """Return the settings of the images block in one line; empty without images."""
+def images_line(images: DataSpec | None, samples: int | None, available: int | None) -> str:
+    """Return the settings of the images block in one line, with their number if known; empty without images."""
     if images is None:
         return ""
-    return _DATA.get(images.kind, images.title) + (f", {samples} of them" if samples else "")
+    count = f", {samples:,}" if samples else ""
+    if available and images.kind != "random":
+        count = f"{count} of {fmt.plural(available, 'image')}" if samples else f", {fmt.plural(available, 'image')}"
+    return _DATA.get(images.kind, images.title) + count
 
 
 def compression_line(sensitivity: SensitivitySpec | None) -> str:
     """Return the settings of the compression block in one line; empty without a compression."""
     if sensitivity is None:
         return ""
-    return compression_text(sensitivity) + (", quick estimate only" if sensitivity.mode == "quick" else "")
+    about = sensitivity.compression.description
+    text = compression_text(sensitivity) if expert() else f"{about.line}: {about.scale.texts(sensitivity.levels)}"
+    return text + (", quick estimate only" if sensitivity.mode == "quick" else "")
 
 
 SCOPE = "analyze"

@@ -11,6 +11,7 @@ from senseapp import descriptions
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common import backend
+from senseapp.app.common.expert import expert
 from senseapp.app.common.int8_pays import show_prediction
 from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.state import session
@@ -67,8 +68,10 @@ def choose_sensitivity(
         persist_state="session",
     )
     compression = descriptions.get(kind if kind in kinds else kinds[0])
-    levels_place, metric_place = st.container(), st.container()
-    with st.expander("More options"):
+    levels_place = st.container()
+    more = st.container(key=f"block_options_{'open' if expert() else 'folded'}")  # holds its values where it is hidden
+    metric_place = more.container()
+    with more.expander("More options"):
         other_levels = _other_levels(compression)
         config = choose_config(draft.compression, compression)
         measuring = choose_measuring(draft, profile, compression, available)
@@ -157,8 +160,8 @@ def offer_int8_prediction(
     if known is not None:
         show_prediction(known)
         return
-    label = "Does int8 pay on this machine?"
-    hint = "Times the layers of this network in float and in int8, by their shapes alone: some ten seconds."
+    label = "Is 8-bit arithmetic faster on this machine?"
+    hint = "Times the layers of this network in 32 and in 8 bits, by their shapes alone: some ten seconds."
     if st.button(label, key="analyze.int8", icon=":material/speed:", type="tertiary", help=hint):
         with errors_here(), st.spinner("Timing layers in float and in int8"):
             session().int8[model] = backend.service().inputs.predict_int8(model)

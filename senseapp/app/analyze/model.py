@@ -13,6 +13,7 @@ from senseapp.app.analyze.checkpoint import choose_checkpoint
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
+from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.state import restart_with, session
@@ -197,7 +198,7 @@ def _reading(model: ModelSpec) -> str:
 def _show(profile: ModelProfile, task: Task) -> None:
     figures = {
         "Parameters": fmt.count(profile.num_params),
-        "MACs": fmt.count(profile.macs),
+        **({"MACs": fmt.count(profile.macs)} if expert() else {}),
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),

@@ -221,8 +221,8 @@ def start_bar(
 
 def offer_demos() -> RunSpec | None:
     """Offer the second and the third demo; return the one whose button was pressed."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
-        st.markdown("Or try", width="content")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown("A demo that reads handwritten digits is filled in: press Run. Or try", width="content")
         photographs = st.button(
             "Photographs",
             key="analyze.photographs",

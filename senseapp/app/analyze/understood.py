@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import is_at_hand
 from senseapp.app.common import backend
+from senseapp.app.common.expert import expert
 from senseapp.app.common.notices import answer_or_wait, is_refused
 from senseapp.app.common.state import session
 from senseapp.core.markdown import md
@@ -97,7 +98,8 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
         return Understood(model=spec.model, images=None if failed else spec.data, line=line, is_settled=is_settled)
     _show(report, found, first, task_key)
     words = dict(report.reading.words)
-    return Understood(model=spec.model, images=spec.data, line=f"{words['task']} · {words['preparation']}")
+    line = f"{words['task']} · {words['preparation']}" if expert() else words["task"]
+    return Understood(model=spec.model, images=spec.data, line=line)
 
 
 def _is_own(spec: RunSpec) -> bool:
