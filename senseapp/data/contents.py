@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from senseapp.core.errors import InvalidDataset
-from senseapp.core.texts import listed, plural, printable
+from senseapp.core.errors import InvalidDataset, NoPictures
+from senseapp.core.texts import first_names, listed, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
     (
@@ -19,6 +19,7 @@ PICTURE_SUFFIXES = frozenset(
 )
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".txt"))
+_ANNOTATIONS = (".csv", ".tsv", ".json", ".jsonl", ".xml")
 _MOST_TEXTS = 20  # more text files are annotations, one for each picture, and no tables to choose from
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
@@ -152,6 +153,12 @@ class Contents:
         """Raise InvalidDataset if there is not one picture."""
         if self.pictures:
             return
+        about = [name for name in (*self.tables, *self.others) if name.lower().endswith(_ANNOTATIONS)]
+        if about:
+            raise NoPictures(
+                f"{first_names(sorted(about))} came without pictures. Add the pictures, loose or as a zip: JPEG, PNG, "
+                "WebP, TIFF, BMP, GIF or PPM."
+            )
         reason = "; ".join(note.rstrip(".") for note in self.notes()) or "it is empty"
         advice = " Unpack the archives inside it first." if self._archives else ""
         raise InvalidDataset(
