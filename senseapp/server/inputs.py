@@ -12,6 +12,8 @@ from senseapp.core.errors import NotFound
 from senseapp.descriptions import SOURCES
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.deployment import LayerTimes
+from senseapp.records.goal import Goal
+from senseapp.records.goal_settings import settings_for, with_goal
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport, num_held_out
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
@@ -46,6 +48,7 @@ from senseapp.server.quotas import UploadLimits, discard_upload, extend_upload, 
 from senseapp.server.run_requests import ReadSchedule, ReadTimes
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.time_estimate import work_of
+from senseapp.tasks import task_named
 
 PHOTOGRAPHS_DEMO = RunSpec(
     model=ModelSpec(library="demo", name="efficientnet_lite0"),
@@ -60,6 +63,12 @@ DETECTION_DEMO = RunSpec(
     sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(3, 4, 8), num_samples=NUM_MEASURED_SHAPES),
 )
 """The third demo: a small detector on coloured rectangles over photographs."""
+
+
+def usual_settings(model: ModelSpec, goal: Goal) -> SensitivitySpec:
+    """Return the settings that a page fills in for ``model`` and ``goal``."""
+    demo = next((each for each in (PHOTOGRAPHS_DEMO, DETECTION_DEMO) if each.model == model), None)
+    return settings_for(goal, task_named(model.task)) if demo is None else with_goal(demo, goal).sensitivity
 
 
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]

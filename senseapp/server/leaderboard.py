@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.texts import csv_text, plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.candidate import Candidate, recommended
 from senseapp.records.measurement import RunResult, counted
 from senseapp.records.resolution import (
     baseline_warning,
@@ -188,13 +187,6 @@ def leaderboard_row(result: RunResult, *, run: str) -> LeaderboardRow:
         headline=headline(result),
         unknown_because=unknown,
     )
-
-
-def best_file(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the smallest measured file with a tolerable loss in its metric; None if there is none."""
-    if not candidates:
-        return None
-    return recommended(candidates, goal="smaller", allowed_drop=METRICS[candidates[0].metric].tolerable)
 
 
 def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:

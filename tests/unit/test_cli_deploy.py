@@ -65,6 +65,7 @@ def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_imag
     assert "with 95 % certainty" in report["bound"]
 
 
+@pytest.mark.wide
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
     more = ("--explain", "--weight-bits", "3", "--calibration-check")
     assert deploy(folder, "--float", *more, out="float.onnx") == 0

@@ -12,7 +12,8 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import TestSequence, images_needed, upper_bound_of_net_share, upper_bound_of_share
-from senseapp.records.candidate import Candidate, own_bounds, recommended
+from senseapp.prove.decision import decision
+from senseapp.records.candidate import Candidate, own_bounds
 from senseapp.records.promise import (
     Promise,
     check_promisable,
@@ -67,9 +68,9 @@ def test_the_test_decides_and_not_what_was_measured() -> None:
     most = next(k for k in range(500) if upper_bound_of_share(k + 1, 500, 1 - 0.0425) > 0.05)
     good, bad = a_judged_candidate(most), a_judged_candidate(most + 1)
     assert bad.within(0.05)
-    assert recommended([good], goal="smaller", allowed_drop=0.05, promise=FIVE) == good
-    assert recommended([bad], goal="smaller", allowed_drop=0.05, promise=FIVE) is None
-    assert recommended([bad], goal="smaller", allowed_drop=0.05) == bad
+    assert decision([good], "smaller", 0.05, FIVE).choice == good
+    assert decision([bad], "smaller", 0.05, FIVE).choice is None
+    assert decision([bad], "smaller", 0.05).choice == bad
 
 
 def test_files_are_tested_in_turn_and_what_fails_costs_the_next_ones() -> None:

@@ -107,12 +107,15 @@ def test_what_is_missing_is_listed_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("drops", "words"),
     [
-        ({}, "almost alike: rank correlation 1.00. No layer moved by more than chance."),
+        ({}, "almost alike: rank correlation 1.00. No layer changed place in this order by more than chance."),
         (
             dict(zip(NAMES, (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), strict=True)),
             "in the opposite order: rank correlation −0.83.",
         ),
-        ({"conv1": 0.9}, "differently: rank correlation 0.14. 2 layers moved by more than chance."),
+        (
+            {"conv1": 0.9},
+            "differently: rank correlation 0.14. 2 layers changed place in this order by more than chance.",
+        ),
     ],
 )
 def test_the_finding_says_how_far_the_ranks_agree(drops: dict[str, float], words: str) -> None:

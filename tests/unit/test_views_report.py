@@ -142,6 +142,7 @@ def test_what_people_wrote_is_never_markup() -> None:
     assert "<script" not in page.drawings[0]
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_long_network_at_many_levels_stays_small() -> None:
     names = tuple(f"stage{i // 50}.blocks.{i // 5}.module{i % 5}.conv" for i in range(300))

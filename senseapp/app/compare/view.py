@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.decided import decided
 from senseapp.app.common.download import file_button
 from senseapp.app.common.expert import metric_shown
 from senseapp.app.common.figure import choose_one, figure, rows_height
@@ -21,7 +22,6 @@ from senseapp.core.markdown import md
 from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
-from senseapp.server.leaderboard import best_file
 from senseapp.views.charts.layers import pair_step, paired_bars
 from senseapp.views.charts.savings import candidates_chart
 from senseapp.views.frames.comparison import (
@@ -54,7 +54,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         if candidates:
             known.append((record, candidates))
             name = f"{letter(place)} · {record.title}" if len(records) > 1 else record.title
-            parts.append(candidates_frame(candidates, run=name))
+            parts.append(candidates_frame(candidates, decided(record, candidates), run=name))
             originals.append(original_row(candidates, run=name))
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
@@ -75,12 +75,10 @@ def files_view(records: Sequence[RunRecord]) -> None:
             against="megabytes" if shown == _SIZE else "milliseconds",
             y_title=answers_axis(known[0][1]),
             originals=pd.DataFrame(originals),
-            picks=False,
         ),
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
         key="compare.files",
-        reading="Each dot is a measured file with its 95 % interval; pale: another of its run is no larger, no slower "
-        "and no worse; crosses: the originals.",
+        reading="Each dot is a measured file with its 95 % interval; pale: not recommended; crosses: the originals.",
         data=rows,
     )
     _best_files(known)
@@ -90,13 +88,11 @@ def files_view(records: Sequence[RunRecord]) -> None:
 def _best_files(known: Sequence[tuple[RunRecord, tuple[Candidate, ...]]]) -> None:
     """Show the file to take of each run, with its button."""
     for record, candidates in known:
-        best = best_file(candidates)
+        answer = decided(record, candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
-            if best is None:
-                st.markdown(md("**{}**: keep the original.", record.title))
-                continue
-            st.markdown(md("**{}**: {}. {}", record.title, best.made_of, best.headline))
-            file_button(record.run_id, best, key="compare.get")
+            st.markdown(md("**{}**: {}. {}", record.title, answer.headline, answer.reason))
+            if answer.choice is not None:
+                file_button(record.run_id, answer.choice, key="compare.get")
 
 
 @st.fragment

@@ -16,12 +16,13 @@ from markupsafe import Markup
 
 from senseapp import __version__
 from senseapp.metrics import METRICS
+from senseapp.prove.decision import Decision, usual_decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.server.leaderboard import best_file, headline_level, shown_metric
+from senseapp.server.leaderboard import headline_level, shown_metric
 from senseapp.views.charts.axes import picture_svg
 from senseapp.views.charts.layers import sensitivity_bars
 from senseapp.views.frames.levels import drop_domain, marked
@@ -49,7 +50,8 @@ _MOST_BARS = 60  # two screens; the table has all layers
 class ReportContents:
     """A run and everything that was made of it: unproven schedules, proofs, files, and answers that they change.
 
-    ``made_seconds`` is when the report is made, in Unix time.
+    ``decided`` is what the page shows; None for the usual decision of the run. ``made_seconds`` is when the report is
+    made, in Unix time.
     """
 
     title: str
@@ -60,6 +62,7 @@ class ReportContents:
     changed: tuple[ChangedAnswers, ...] = ()
     recommendation: Recommendation | None = None
     candidates: tuple[Candidate, ...] = ()
+    decided: Decision | None = None
     finished: bool = True
     made_seconds: float = field(default_factory=time.time)
 
@@ -79,6 +82,7 @@ def build_report(contents: ReportContents) -> str:
     All texts of people (titles, layer names, class names, notes) are escaped, and no script runs.
     """
     result = contents.result
+    decided = contents.decided or usual_decision(contents.candidates, result.spec.goal)
     views: dict[str, Any] = {
         "contents": contents,
         "provenance": provenance_text(result),
@@ -93,8 +97,8 @@ def build_report(contents: ReportContents) -> str:
         "chart": _chart(result),
         "schedules": schedule_sections(contents.schedules, contents.validations, result),
         "classes": class_tables(contents.changed),
-        "answer": best_file(contents.candidates),
-        "files": files_table(contents.candidates),
+        "decided": decided,
+        "files": files_table(contents.candidates, decided),
         "table": layer_table(result, shown_metric(result)),
         "apart": apart_table(result),
     }

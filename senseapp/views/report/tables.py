@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from senseapp.metrics import METRICS, MetricChange
+from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.candidate import Candidate, offered
+from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import Schedule, ValidationResult
@@ -36,18 +37,17 @@ class ReportTable:
     figures: bool = True
 
 
-def files_table(candidates: Sequence[Candidate]) -> ReportTable | None:
+def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTable | None:
     """Return every file that was made, with its own figures; None where none was."""
     if not candidates:
         return None
-    kept = offered(candidates)
     return ReportTable(
         title="Files that were made and measured",
         columns=("File", "Size", "Time", "Answers", "On new images", "Worth taking"),
         rows=tuple(
             (
                 *(each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})"),
-                *(each.bound_text or "unknown", _worth(each, kept)),
+                *(each.bound_text or "unknown", _WORTH[decided.standings[each.file]]),
             )
             for each in candidates
         ),
@@ -57,10 +57,13 @@ def files_table(candidates: Sequence[Candidate]) -> ReportTable | None:
     )
 
 
-def _worth(candidate: Candidate, kept: Sequence[Candidate]) -> str:
-    if candidate in kept:
-        return "yes"
-    return "another file is no worse" if candidate.pays else "no smaller and no faster"
+_WORTH: dict[Standing, str] = {
+    "chosen": "recommended",
+    "alternative": "yes",
+    "dominated": "another file is clearly better",
+    "no gain": "not clearly smaller or faster",
+    "loses too much": "loses more than is tolerated",
+}
 
 
 def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
