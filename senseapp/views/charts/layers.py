@@ -48,7 +48,7 @@ def sensitivity_bars(
         "drop:Q",
         title=metric.axis,
         scale=scale,
-        axis=alt.Axis(orient="top", titlePadding=4, labelPadding=2),
+        axis=alt.Axis(orient="top", titlePadding=4, labelPadding=2, tickCount=8),
         stack=None,
     )
     bars = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
