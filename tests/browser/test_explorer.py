@@ -95,19 +95,12 @@ def curves_are_searched_and_a_click_picks_one(results: Page) -> None:
     expect_picked(results, "layer1.0.conv2")
 
 
-def a_box_of_the_graph_picks_its_layer(results: Page) -> None:
-    results.goto(f"{results.url.split('&')[0]}&tab=network&network=as-it-runs")
-    mark(results, "layer1.0.conv2").click()
-    expect_picked(results, "layer1.0.conv2")
-
-
 @pytest.mark.wide
 def test_a_click_in_each_view_picks_a_layer_in_all_of_them(results: Page) -> None:
     a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(results)
     a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results)
     a_cell_of_the_heat_map_moves_every_view_to_its_layer(results)
     curves_are_searched_and_a_click_picks_one(results)
-    a_box_of_the_graph_picks_its_layer(results)
 
 
 def a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results: Page) -> None:
