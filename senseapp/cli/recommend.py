@@ -11,9 +11,9 @@ from senseapp.cli.output import ProgressObserver, candidate_json, phases, promis
 from senseapp.cli.run_arguments import add_promise, loss_from, promise_from, run_folder
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.candidate import Candidate, offered, recommended
+from senseapp.records.goal import Goal
 from senseapp.records.promise import kept
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.spec import Goal
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.outputs import write_target_file
 from senseapp.server.tasks import TaskContext, open_evaluator

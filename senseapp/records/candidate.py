@@ -19,10 +19,10 @@ from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, Deployment, Median, RuntimeFigures
+from senseapp.records.goal import Goal
 from senseapp.records.measurement import change_in
 from senseapp.records.promise import CONFIDENCE, Promise, bound_text, kept
 from senseapp.records.schedule import Delivered, Schedule
-from senseapp.records.spec import Goal
 
 Form = Literal["weights", "small", "onnx", "int8", "mixed"]
 """PyTorch weights as float32, the same with zeros or integers packed; a runtime's file in float, int8, or in both."""

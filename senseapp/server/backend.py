@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFailed
 from senseapp.core.files import lock_home, remove_temporaries
 from senseapp.metrics import METRICS
+from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -23,7 +24,7 @@ from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
 from senseapp.server.job_progress import JobControl
-from senseapp.server.leaderboard import Leaderboard, headline
+from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
@@ -98,7 +99,6 @@ class Backend:
         self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
         self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
-        self.leaderboard = Leaderboard(self.store)
         self._local: set[str] = set()  # runs that do not use the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
@@ -312,7 +312,7 @@ class Backend:
         """Return the task of a run; a file that would follow it by itself comes before its layers."""
         spec, seconds = record.spec, self.settings.recommend_seconds * _SEARCHES_PER_FILE
         follows = self._open_session is None and spec.sensitivity.mode != "quick" and not cluster_for(spec)
-        wants_file = follows and spec.goal != "targets"
+        wants_file = follows and makes_files(spec.goal)
         return Measurement(run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0)
 
     def _recommend(self, record: RunRecord, result: RunResult) -> None:
@@ -321,7 +321,8 @@ class Backend:
         The page offers the recommendation if it is not queued.
         """
         longest = self.settings.recommend_seconds
-        if not longest or result.spec.sensitivity.mode == "quick" or self._open_session is not None:
+        is_wanted = longest and result.spec.goal != "look" and result.spec.sensitivity.mode != "quick"
+        if not is_wanted or self._open_session is not None:
             return
         seconds = self.recommendation_seconds(result)
         task: FinishedRunTask[Any] = RecommendationTask(run_id=record.run_id)

@@ -196,7 +196,7 @@ class TestRunOfAFile:
         kind, target = ("bits", 6.0) if description.sets_bits else ("params", 0.2)
         schedule = make_schedule(result, budget=ResourceBudget(kind=kind, target=target))  # type: ignore[arg-type]
         assert validate(result, schedule, repair=True).result.changes
-        for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+        for page in ("results", "targets", "compare", "runs", "present"):
             open_page(app, f"pages/{page}.py", run=run_id)
             assert not app.exception, page
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Element, Node
@@ -72,3 +72,31 @@ def test_each_of_them_is_explained_in_sight(app: AppTest, finished_run, backend:
         "the same seed",
     ):
         assert words in explained
+
+
+def test_the_switch_expert_is_off_at_first_and_kept_for_the_person(
+    app: AppTest, another_app: Callable[[], AppTest]
+) -> None:
+    app.run()
+    assert app.toggle(key="account.expert").value is False
+    app.toggle(key="account.expert").set_value(True).run()
+    later = another_app().run()
+    assert later.toggle(key="account.expert").value is True
+    later.toggle(key="account.expert").set_value(False).run()
+    assert another_app().run().toggle(key="account.expert").value is False
+
+
+def test_the_menu_has_five_entries(app: AppTest) -> None:
+    app.run()
+    (menu,) = (block for block in blocks(app.sidebar) if "sidebar_menu" in str(getattr(block.proto, "id", "")))
+    assert [link.proto.label for link in menu.children.values()] == [
+        *("Analyze", "Results", "Schedule", "Runs", "Check a file")
+    ]
+
+
+def blocks(node: Node) -> Iterator[Block]:
+    """Yield a block and those inside it."""
+    if isinstance(node, Block):
+        yield node
+        for child in node.children.values():
+            yield from blocks(child)

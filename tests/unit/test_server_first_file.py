@@ -158,6 +158,7 @@ def test_a_run_that_goes_on_does_not_make_it_again(made, tmp_path) -> None:
         ("smaller", "exact", 120, 1200),
         ("faster", "exact", 120, 1200),
         ("targets", "exact", 120, 0),  # a schedule is wanted, and no file
+        ("look", "exact", 120, 0),
         ("smaller", "quick", 120, 0),
         ("smaller", "exact", 0, 0),
     ],

@@ -20,14 +20,15 @@ from senseapp.core.errors import InvalidSpec, NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionConfig, CompressionDescription, Option, options_of
 from senseapp.metrics import METRICS, divergence_among
+from senseapp.records.goal import GOALS, Goal
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, Goal, Mode, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, Mode, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import bytes_removable
 from senseapp.tasks import Task
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import GOALS, run_title
+from senseapp.views.words.wording import run_title
 
 
 def which_pays(model: ModelSpec | None, images: DataSpec | None, profile: ModelProfile | None, goal: Goal) -> None:

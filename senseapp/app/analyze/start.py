@@ -17,9 +17,10 @@ from senseapp.core.markdown import md
 from senseapp.core.texts import matcher
 from senseapp.descriptions import CompressionDescription
 from senseapp.measure.cluster.cluster import cluster_address
+from senseapp.records.goal import Goal
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import run_title

@@ -193,7 +193,7 @@ def address_of(scope: str) -> dict[str, str]:
 
 
 def _is_run(scope: str) -> bool:
-    return bool(scope) and scope not in ("analyze", "compare")
+    return bool(scope) and scope not in ("analyze", "compare", "runs")
 
 
 def _is_here(scope: str) -> bool:

@@ -95,6 +95,7 @@ class VisitorState:
         refused: why the last file was not taken, by purpose.
         trying: id of the run whose dialog to try a picture is open.
         tried: the picture that was tried last, by run id; its file is gone once it is answered.
+        expert: the switch *Expert*; None before it was read from the store.
     """
 
     draft: RunSpec = field(default_factory=RunSpec)
@@ -120,6 +121,7 @@ class VisitorState:
     refused: dict[str, str] = field(default_factory=dict)
     trying: str = ""
     tried: dict[str, Path] = field(default_factory=dict)
+    expert: bool | None = None
 
 
 def session() -> VisitorState:

@@ -30,11 +30,12 @@ from senseapp.descriptions import all_descriptions
 from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate, offered, recommended
+from senseapp.records.goal import GOALS, Goal
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, kept, shortfall
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
+from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
 from senseapp.views.charts.axes import PICK
@@ -48,7 +49,7 @@ from senseapp.views.frames.files import (
     recommended_frame,
 )
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import GOALS, caveat_of
+from senseapp.views.words.wording import caveat_of
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 

@@ -1,4 +1,4 @@
-"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, the leaderboard, and all runs."""
+"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, and all runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from senseapp import descriptions
 from senseapp.metrics import METRICS, number_text
+from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import ComparedPart, Comparison, MatchedLayer, Side
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import opening_level
-from senseapp.server.leaderboard import LeaderboardRow, shown_metric
+from senseapp.server.leaderboard import shown_metric
 from senseapp.views.frames.results import change_figures, row_name
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, caveat_of, compression_text
@@ -164,38 +164,6 @@ def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["layer", *(letter(side) for side in range(len(comparison.sides)))])
 
 
-def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:
-    """Return the rows of runs that are still there, in their order, figures as numbers so that every column sorts.
-
-    Columns are ``title``, ``link``, ``model``, ``compression``, ``levels``, ``saved`` (percent of the original file's
-    bytes, of the measured file in ``measured``), ``removable`` (percent of the bytes, predicted),
-    ``told``, ``counted_in``, ``baseline``, ``metric``, ``params``, ``images`` and ``headline``.
-    """
-    return pd.DataFrame(
-        [
-            {
-                "title": records[row.run].title,
-                "link": f"results?run={row.run}",
-                "model": row.model,
-                "compression": descriptions.get(row.compression).label,
-                "levels": descriptions.get(row.compression).scale.texts(row.levels),
-                "saved": None if row.saved is None else 100 * row.saved,
-                "measured": row.candidate.headline if row.candidate else "",
-                "removable": None if row.bytes_removable is None else 100 * row.bytes_removable,
-                "told": row.unknown_because or ("predicted" if row.bytes_removable is not None else ""),
-                "counted_in": METRICS[row.drop_metric].label if row.drop_metric else "",
-                "baseline": None if row.baseline is None else METRICS[row.metric].factor * row.baseline,
-                "metric": METRICS[row.metric].label,
-                "params": row.num_params or None,
-                "images": row.num_images or None,
-                "headline": row.headline,
-            }
-            for row in rows
-            if row.run in records
-        ]
-    )
-
-
 # Spearman's correlation from which each is said; below the last, the order is opposite
 _WORDS = ((0.9, "almost alike"), (0.7, "much alike"), (0.4, "only partly alike"), (-0.4, "differently"))
 _OPPOSITE = "in the opposite order"
@@ -249,22 +217,38 @@ def caveat_of_sides(sides: Sequence[Side]) -> str:
 
 
 _MOST_BARS = 12  # the grid leaves 2 pixels between bars: of 24 in 64 pixels it draws none
-_COLUMNS = ("open", "title", "file", "state", "age", "compression", "bars", "headline", "size", "tags", "model")
+_COLUMNS = (
+    "open",
+    "title",
+    "file",
+    "saved",
+    "state",
+    "age",
+    "compression",
+    "bars",
+    "headline",
+    "size",
+    "tags",
+    "model",
+)
 
 
 def runs_frame(
-    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, str] | None = None
+    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Candidate] | None = None
 ) -> pd.DataFrame:
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
-    ``bars`` are what layers lose alone, ``files`` the headline of the best measured file.
+    ``bars`` are what layers lose alone, ``files`` the best measured ones; ``saved`` is the share of the original file's
+    bytes that such a file saves, in percent.
     """
     known = files or {}
+    saved = {run_id: 100 * (1 - file.figures.file_bytes / file.original.file_bytes) for run_id, file in known.items()}
     rows = [
         (
             "Open",
             record.title,
-            known.get(record.run_id, ""),
+            known[record.run_id].headline if record.run_id in known else "",
+            saved.get(record.run_id),
             STATES[record.state].label,
             pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
             compression_text(record.spec.sensitivity),

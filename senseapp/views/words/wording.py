@@ -15,7 +15,7 @@ from senseapp.records.deployment import CHECKPOINT, model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import WITHOUT_LABELS, Goal, RunSpec, SensitivitySpec
+from senseapp.records.spec import WITHOUT_LABELS, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
@@ -126,14 +126,6 @@ def baselines_of(result: RunResult) -> dict[str, str]:
         for name, metric in METRICS.items()
         if metric.needs_labels and name in result.baseline
     }
-
-
-GOALS: dict[Goal, str] = {
-    "smaller": "Smaller file",
-    "faster": "Faster here",
-    "targets": "Targets for a training tool",
-}
-"""What a run is for, as people choose it."""
 
 
 def provenance_text(result: RunResult) -> str:
