@@ -33,7 +33,8 @@ class StepTitle(enum.StrEnum):
 
     READ = "Reading the model and the images"
     ESTIMATE = "Estimating all layers at once"
-    INT8 = "Making the 8-bit file"
+    INT8 = "Preparing the 8-bit file"
+    WEIGHTS = "Making the 8-bit file"
     OWN = "Trying other ways to make it"
     PARTS = "Looking for parts to keep precise"
     TEST = "Testing and timing the files"

@@ -79,7 +79,7 @@ class Measurement:
 
         It needs the images, and no layer's figures. One that fails is made again after the run, which says why.
         """
-        works = file_works(so_far.profile, num_images=so_far.num_samples).values()
+        works = file_works(so_far.profile, num_images=so_far.num_samples, task=self.spec.model.task).values()
         if sum(work.seconds(time_convolutions()) for work in works) > self.first_file_seconds:
             return
         progress = Progress(context.observer.phase, title=StepTitle.INT8)

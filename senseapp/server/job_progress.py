@@ -22,6 +22,10 @@ class JobCancelled(Exception):
     """Raised inside the work after a request to stop it."""
 
 
+class Unfinished(Exception):
+    """Raised at the end of work that is done, but for something that failed, which the sentence says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A planned step: how reports call it, and its predicted seconds."""
@@ -84,7 +88,8 @@ class Bar:
             title, rest = bar.step.title, [title, *rest]
         if bar.steps and rest and (counted := _COUNT.fullmatch(rest[0])):
             bar = bar.counted(int(counted[1]) / max(1, int(counted[2])), now)
-        count = rest.pop() if rest and _COUNT.fullmatch(rest[-1]) else ""
+        places = [place for place in (0, len(rest) - 1) if rest and _COUNT.fullmatch(rest[place])]
+        count = rest.pop(places[0]) if places else ""  # that of the step, or else that of the detail
         return replace(bar, doing=f"{title}: {count}" if count else title, detail=SEPARATOR.join(rest))
 
     def counted(self, share: float, now: float) -> Bar:
@@ -150,6 +155,19 @@ class JobControl:
         self._update = update
         self._clock = clock
         self._done = self._total = self._resumed = 0
+
+    def seconds_of_steps(self) -> dict[str, float]:
+        """Return the seconds that each step of the plan took so far, by title."""
+        found, now = dict[str, float](), self._clock()
+
+        def look(progress: JobProgress) -> JobProgress:
+            bar = progress.bar
+            for step, seconds in (*bar.finished, (bar.step, now - bar.begun)):
+                found[step.title] = found.get(step.title, 0.0) + seconds
+            return progress
+
+        self._update(look)
+        return found
 
     def check(self) -> None:
         """Raise :class:`JobCancelled` if the work should end."""

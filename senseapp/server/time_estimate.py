@@ -25,14 +25,14 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
 from senseapp.server.job_progress import Step
 
-_BACKWARD = 2.0  # a backward pass costs about two forward passes
+_SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
 # From the demo, ResNet-18, EfficientNet-Lite0 and MobileNetV3-Small; finished runs correct the rest.
-_REACHED_SPEED = 0.4  # of a large convolution's, over whole networks
-_WATCHED_CALL = 8.0  # cost of a replayed call, in plain calls
+_REACHED_SPEED = 0.25  # of a large convolution's, over whole networks
+_WATCHED_CALL = 5.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
 _USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it to a timed trial
-_CALLS_PER_SECOND = 22_000  # replayed ones, on the machine on which fixed seconds were measured
+_CALLS_PER_SECOND = 35_000  # replayed ones, on the machine on which fixed seconds were measured
 
 Follows: TypeAlias = Literal["nothing", "file", "schedule"]
 """What follows the measurement of a run by itself: the file of the original weights, or the recommendation too."""
@@ -61,7 +61,7 @@ class RunWork:
         return arithmetic + overhead + _MEASUREMENT_SECONDS * self.measurements
 
 
-Works: TypeAlias = Mapping[StepTitle, RunWork]
+Works: TypeAlias = dict[StepTitle, RunWork]
 """The work of each step of a job; a step that is done twice has the work of both."""
 
 
@@ -71,8 +71,7 @@ def run_works(
     """Count the work of a run on the layers named in ``selected`` (None: all), without what follows it.
 
     Measuring layer k replays the network from k on, once per level, so with layers in execution order
-    ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The baseline is one forward pass, and the quick scan a forward
-    pass, a backward pass and one more forward pass per level.
+    ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The quick scan is some passes, and two more per level.
     """
     levels = len(settings.levels)
     layers = [layer for layer in profile.layers if layer.runs]
@@ -86,7 +85,7 @@ def run_works(
                 calls += levels * suffix_layers
                 measurements += levels
     batches = _CALLS_PER_LAYER * -(-num_images // (settings.batch_size or _USUAL_BATCH))
-    scan = 1 + _BACKWARD + levels
+    scan = _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels
     return {
         StepTitle.READ: _work(_READ, profile, num_images),
         StepTitle.ESTIMATE: RunWork(macs=scan * profile.macs * num_images, calls=scan * len(layers) * batches),
@@ -94,43 +93,51 @@ def run_works(
     }
 
 
-_READ, _INT8, _OWN, _PARTS = (0.8, 0.02, 1.0), (2.5, 0.2, 50.0), (0.6, 0.03, 25.0), (0.5, 0.02, 8.0)
-_TEST, _FLOAT_TEST = (0.8, 0.02, 24.0), (1.5, 0.04, 8.0)
+_READ, _INT8, _WEIGHTS = (0.8, 0.02, 2.4), (2.0, 0.1, 18.0), (0.5, 0.1, 18.0)
+_OWN, _PARTS = (0.6, 0.03, 15.0), (0.5, 0.02, 5.0)
+_TEST, _FLOAT_TEST = (0.8, 0.02, 15.0), (1.0, 0.04, 14.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
 
 
-def _work(step: tuple[float, float, float], profile: ModelProfile, images: int) -> RunWork:
+_ANSWER_SECONDS = {"detection": 0.004}
+"""Seconds for reading and comparing the answers to one image, for tasks in which that takes long."""
+
+
+def _work(step: tuple[float, float, float], profile: ModelProfile, images: int, task: str = "") -> RunWork:
     fixed, of_layer, passes = step
     layers = sum(layer.runs for layer in profile.layers)
-    return RunWork(macs=passes * images * profile.macs, calls=_CALLS_PER_SECOND * (fixed + of_layer * layers))
+    seconds = fixed + of_layer * layers + passes * images * _ANSWER_SECONDS.get(task, 0.0)
+    return RunWork(macs=passes * images * profile.macs, calls=_CALLS_PER_SECOND * seconds)
 
 
-def file_works(profile: ModelProfile, *, num_images: int) -> Works:
+def file_works(profile: ModelProfile, *, num_images: int, task: str) -> Works:
     """Count the work of making and measuring the file of the original weights in int8."""
     images = min(num_images, _FILE_IMAGES)
-    steps = {StepTitle.INT8: _INT8, StepTitle.OWN: _OWN, StepTitle.PARTS: _PARTS, StepTitle.TEST: _TEST}
-    return {title: _work(step, profile, images) for title, step in steps.items()}
+    made = {StepTitle.INT8: _INT8, StepTitle.WEIGHTS: _WEIGHTS, StepTitle.OWN: _OWN}
+    chosen = {StepTitle.PARTS: _PARTS, StepTitle.TEST: _TEST}
+    return {title: _work(step, profile, images, task) for title, step in (made | chosen).items()}
 
 
 _SCHEDULES = 15  # whole schedules that a recommendation measures before the proof
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
-_REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
+_REPAIR_PASSES = 10  # over the images for a repair's fit and evaluation
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
 _PROVING = 0.4  # share of the proof in the work of the search
 
 
-def schedule_works(profile: ModelProfile, settings: SensitivitySpec, *, num_images: int) -> Works:
+def schedule_works(profile: ModelProfile, settings: SensitivitySpec, *, num_images: int, task: str) -> Works:
     """Count the work of recommending a schedule on ``num_images`` images, with its files."""
     layers = sum(layer.runs for layer in profile.layers)
     passes = _ADAPTING_PASSES if settings.adapted else _REPAIR_PASSES
     images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, REPAIR_IMAGES)
-    calls = _CALLS_PER_LAYER * layers * images / _USUAL_BATCH
+    calls = _CALLS_PER_LAYER / 2 * layers * images / _USUAL_BATCH  # nothing is watched
+    calls += _CALLS_PER_SECOND * images * _ANSWER_SECONDS.get(task, 0.0)
     both = {StepTitle.SCHEDULES: 1 - _PROVING, StepTitle.PROOF: _PROVING}
     search = {each: RunWork(macs=share * profile.macs * images, calls=share * calls) for each, share in both.items()}
     if settings.compression.description.removes_channels:
-        return search | file_works(profile, num_images=num_images)
-    return search | {StepTitle.TEST: _work(_FLOAT_TEST, profile, min(num_images, _FILE_IMAGES))}
+        return search | file_works(profile, num_images=num_images, task=task)
+    return search | {StepTitle.TEST: _work(_FLOAT_TEST, profile, min(num_images, _FILE_IMAGES), task)}
 
 
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
@@ -175,10 +182,6 @@ class RuntimePredictor:
                 for each in works
                 for title, work in each.items()
             )
-
-    def predict(self, works: Sequence[Works], *, kind: str, load: float = 1.0) -> float:
-        """Return the predicted seconds of all steps."""
-        return sum(step.seconds for step in self.steps(works, kind=kind, load=load))
 
     def learn(self, planned: Sequence[Step], taken: Mapping[str, float], *, kind: str) -> None:
         """Correct predictions by the seconds that steps took, for runs of this kind and for unknown kinds."""
@@ -260,6 +263,7 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 
 _LOOK_SECONDS = 0.12  # for which all processors are kept busy to see how much of them there is
+_LOAD_SECONDS = 10.0  # for which a look holds
 _LOAD_POWER = 1.3  # threads of a pass wait for the slowest, so passes suffer more than one thread
 
 
@@ -285,8 +289,40 @@ def slowdown(own_threads: int = 0) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    beside = processors * (processors * (time.perf_counter() - began) / max(sum(got), 1e-6) - 1) - own_threads
+    share = min(1.0, sum(got) / (processors * (time.perf_counter() - began)))
+    return slowdown_at(max(share, 1e-3), processors, own_threads)
+
+
+def slowdown_at(share: float, processors: int, own_threads: int = 0) -> float:
+    """Return the :func:`slowdown` where a thread on each of the processors got this ``share`` of them.
+
+    >>> [slowdown_at(share, 2) for share in (1.0, 0.5)], slowdown_at(0.5, 2, own_threads=2)
+    ([1.0, 2.46...], 1.0)
+    """
+    beside = processors * (1 / share - 1) - own_threads  # threads
     return float(max(1.0, 1 + beside / processors) ** _LOAD_POWER)
 
 
+class LoadWatch:
+    """The :func:`slowdown` of this machine, measured again after some seconds.
+
+    Attributes:
+        own_threads: busy ones of this program that soon end.
+    """
+
+    def __init__(self) -> None:
+        self.own_threads = 0
+        self._lock = threading.Lock()
+        self._found, self._looked = 1.0, -math.inf
+
+    def slowdown(self) -> float:
+        """Return how many times as long as on a quiet machine a run takes now."""
+        with self._lock:
+            if time.monotonic() - self._looked > _LOAD_SECONDS:
+                self._found, self._looked = slowdown(self.own_threads), time.monotonic()
+            return self._found
+
+
+MACHINE_LOAD = LoadWatch()
+"""Of this process's machine."""
 register(MachineSpeed)

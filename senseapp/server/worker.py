@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
-from senseapp.server.job_progress import Bar, JobCancelled, JobControl, JobProgress
+from senseapp.server.job_progress import Bar, JobCancelled, JobControl, JobProgress, Unfinished
 
 _log = logging.getLogger(__name__)
 _LANE_LOOK_SECONDS = 1.0  # between checks whether a short job may start
@@ -276,6 +276,9 @@ class JobRunner:
             self._work(job.run_id, control)
         except JobCancelled:
             self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
+        except Unfinished as error:
+            _log.warning("run %s: %s", job.run_id, error, exc_info=True, extra=_about(job.run_id))
+            self._finish(job, RunState.DONE, str(error))
         except SenseError as error:
             _log.warning("run %s failed: %s", job.run_id, error, exc_info=True, extra=_about(job.run_id))
             self._finish(job, RunState.FAILED, str(error))
