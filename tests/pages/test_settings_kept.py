@@ -60,8 +60,6 @@ RESULTS: list[Settings] = [
         "histogram.objective.{run}": "none",
         "histogram.channel.{run}": True,
         "histogram.fold.{run}": True,
-        "histogram.layers.{run}": "Several",
-        "histogram.search.{run}": "conv1",
     },
 ]
 SCHEDULE: list[Settings] = [
