@@ -11,7 +11,7 @@ from senseapp.app.common.state import pick_key
 from senseapp.server.service import Service
 from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import ROWS, TABLE, table
-from tests.pages.conftest import open_page, tick
+from tests.pages.conftest import open_layers, open_page, tick
 from tests.pages.records import NAMES
 
 
@@ -92,7 +92,7 @@ def opened_views(app: AppTest, run_id: str) -> Iterator[str]:
 def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) -> None:
     run_id = imported_with_its_model(app, service, TABLE)
     assert app.query_params["run"] == run_id
-    open_page(app, "pages/results.py", run=run_id)
+    open_layers(app, run_id)
     for label in opened_views(app, run_id):
         assert "sizes of demo" in texts(app)
         assert "unknown (imported figures)" not in texts(app)
@@ -138,7 +138,7 @@ def test_another_model_is_told_at_the_button_and_leaves_no_run(app: AppTest, ser
 
 
 def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, service: Service, imported: str) -> None:
-    open_page(app, "pages/results.py", run=imported)
+    open_layers(app, imported)
     assert "**Imported:" in texts(app)
     assert "0 images" not in texts(app)
     for _ in opened_views(app, imported):

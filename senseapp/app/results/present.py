@@ -86,13 +86,12 @@ def _turn(key: str, step: int) -> None:
 def _answer(shown: _Slide) -> None:
     st.title(shown.record.title, anchor=False)
     candidates = backend.service().work.candidates(shown.record.run_id)
-    if shown.found is None and not candidates:
+    if not candidates:
         st.markdown(md("## {}", shown.record.headline or headline(shown.result)))
         st.markdown(_TO_COME.format(what="the file to take"))
         return
-    recommendation_answer(shown.record, candidates, shown.found)
-    if candidates:
-        candidates_figure(shown.record, candidates, shown.result, large=True)
+    recommendation_answer(shown.record, candidates)
+    candidates_figure(shown.record, candidates, shown.result, large=True)
 
 
 def _bars(shown: _Slide) -> None:
