@@ -41,6 +41,15 @@ def shown_metric(result: RunResult) -> str:
     return result.metric if result.metric in found else divergence_among(found) or result.metric
 
 
+def charted_metric(result: RunResult) -> str:
+    """Return the metric of charts, the same while a run works and afterwards.
+
+    It is the one that a person chose, where it has values; else the divergence, which estimates have too.
+    """
+    found, chosen = result.shown_metrics, result.spec.sensitivity.metric
+    return chosen if chosen in found else divergence_among(found) or result.metric
+
+
 def headline(result: RunResult) -> str:
     """Return the most fragile layer and the loss of the others, as far as images show it, at :func:`headline_level`.
 
@@ -81,7 +90,7 @@ def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, 
     if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
-    instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
+    instead = f", or look at {METRICS[finer].change_inside}" if finer and finer != metric else ""
     few = _too_few(result, metric, visible)
     return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 

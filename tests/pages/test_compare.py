@@ -87,7 +87,7 @@ def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, p
     open_compare(app, *pair, level=["0.75", "2"], metric="kl")
     first, second = (app.button_group(key=f"compare.level.{run}") for run in pair)
     assert (first.value, second.value) == (0.75, 2.0)
-    assert "KL divergence" in texts(app)
+    assert "Harm" in texts(app)
     second.set_value(8.0).run()
     assert in_url(app, "level") == ["0.75", "8"]
     app.selectbox(key="compare.metric").set_value("loss").run()
@@ -169,14 +169,10 @@ def test_every_chart_and_table_has_a_text_alternative(app: AppTest, pair: list[s
         assert len(element.proto.alt) > 10
 
 
-def test_ticked_runs_lead_here_and_so_does_the_results_page(app: AppTest, service: Service, pair: list[str]) -> None:
+def test_ticked_runs_lead_here(app: AppTest, service: Service, pair: list[str]) -> None:
     open_page(app, "pages/runs.py")
     assert app.button(key="runs.compare").disabled
     tick(app, service, *pair)
     app.button(key="runs.compare").click().run()
     assert in_url(app, "run") == pair
     assert "A and B rank" in texts(app)
-    app.query_params.clear()
-    open_page(app, "pages/results.py", run=pair[0])
-    links = [link.proto.page for link in app.get("page_link")]
-    assert "compare" in links

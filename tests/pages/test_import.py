@@ -81,7 +81,7 @@ def test_no_model_is_asked_for_until_it_is_wanted_and_then_one_must_be_picked(ap
 def opened_views(app: AppTest, run_id: str) -> Iterator[str]:
     """Yield the name of each view of a layer once it is open."""
     app.session_state[pick_key(run_id)] = "conv1"
-    for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
+    for label in ("Layers", "Curves", "Heat map", "Network"):
         app.session_state[f"results.tab.{run_id}"] = label
         app.run()
         assert not app.exception
@@ -92,7 +92,9 @@ def opened_views(app: AppTest, run_id: str) -> Iterator[str]:
 def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) -> None:
     run_id = imported_with_its_model(app, service, TABLE)
     assert app.query_params["run"] == run_id
-    open_layers(app, run_id)
+    open_page(app, "pages/results.py", run=run_id)
+    app.session_state[f"results.show.layers.{run_id}"] = True
+    app.session_state[f"results.show.details.{run_id}"] = True
     for label in opened_views(app, run_id):
         assert "sizes of demo" in texts(app)
         assert "unknown (imported figures)" not in texts(app)
@@ -109,7 +111,7 @@ def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest
     assert not app.exception
     assert not app.error
     assert "Size if stored sparse" in texts(app)
-    assert "MACs" in texts(app)
+    assert "Multiplications" in texts(app)
     assert "counts alike" not in texts(app)
 
 
@@ -138,7 +140,7 @@ def test_another_model_is_told_at_the_button_and_leaves_no_run(app: AppTest, ser
 
 
 def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, service: Service, imported: str) -> None:
-    open_layers(app, imported)
+    open_layers(app, imported, **{"show-details": "yes"})
     assert "**Imported:" in texts(app)
     assert "0 images" not in texts(app)
     for _ in opened_views(app, imported):

@@ -39,7 +39,7 @@ def test_a_file_carries_the_bound_of_its_own_loss() -> None:
     labelled = a_judged_candidate(3, 500, better=1, metric="top1")
     assert labelled.bound == upper_bound_of_net_share(3, 1, 500)
     assert labelled.bound_text == (
-        "Drop in top-1 accuracy: at most 1.4 points, with 95 % certainty; 0.4 points on 500 images."
+        "Loss of right answers: at most 1.4 points, with 95 % certainty; 0.4 points on 500 images."
     )
 
 
@@ -122,11 +122,11 @@ def test_where_none_passes_a_sentence_says_what_can_be_promised_and_what_it_take
     assert shortfall([a_judged_candidate(0)], promise) == ""
     assert shortfall([a_judged_candidate(2), a_judged_candidate(9, size=3_000_000)], promise) == (
         "No file is shown to lose at most 1 point, with 95 % certainty. What can be promised with these 500 held-out "
-        "images is at most 1.3 points: ONNX in int8. If it goes on losing 0.4 points, it takes about 1,077 held-out "
+        "images is at most 1.3 %: ONNX in int8. If it goes on losing 0.4 %, it takes about 1,077 held-out "
         "images."
     )
     assert shortfall([a_judged_candidate(9)], promise).endswith(
-        "It lost 1.8 points on them: more images would not help, a milder file would."
+        "It lost 1.8 % on them: more images would not help, a milder file would."
     )
     few = a_judged_candidate(0, 100)
     assert f"It takes {images_needed(0.01, 1 - 0.0425)} held-out images without a loss." in shortfall([few], promise)

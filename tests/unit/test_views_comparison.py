@@ -32,7 +32,7 @@ TOP1 = METRICS["top1"]
 
 
 def with_drops(whole: RunResult, drops: dict[str, float]) -> RunResult:
-    """Give layers another drop in top-1 accuracy, known to half a point."""
+    """Give layers another loss of right answers, known to half a point."""
     changed = tuple(
         replace(item, changes=(change("top1", drops[item.layer], 0.005),)) if item.layer in drops else item
         for item in whole.measurements

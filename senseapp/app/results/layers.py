@@ -104,6 +104,7 @@ def bars_figure(
     is_log: bool = False,
     large: bool = False,
     head: FigureHead | None = None,
+    reading: str = _READING,
 ) -> None:
     """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis.
 
@@ -121,7 +122,7 @@ def bars_figure(
         run_id=view.run_id if picks else "",
         about=view.about,
         caveat=caveat_of(view.result),
-        reading=_READING,
+        reading=reading,
         legend=fragility_legend(view.metric),
         frame_height=rows_height(len(rows)),
         shown=place_of(view.picked_row, list(rows["layer"])),

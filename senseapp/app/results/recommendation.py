@@ -78,7 +78,8 @@ def _layers_figure(record: RunRecord, result: RunResult) -> None:
     view = usual_view(record.run_id, result)
     if view is not None:
         rows = marked(view.ranked).head(_MOST_BARS)
-        bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False)
+        about = "Each layer alone: compress blue ones, spare red ones."
+        bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False, reading=about)
 
 
 def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Asked:
@@ -87,7 +88,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
     row = st.container(horizontal=True, gap="small")
     searched = st.container()
     with row:
-        buttons = st.container(horizontal=True, gap="small", width="content")
+        get, attempt = st.container(width="content"), st.container(width="content")
         with st.popover("Change", icon=":material/tune:", help="What counts, and how much may be lost."):
             _choose(record, candidates, searched)
     asked = asked_of(record, candidates[0].metric)
@@ -103,11 +104,13 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
         st.markdown(answer.reason)
         if chosen is None and asked.promise is not None:
             st.markdown(shortfall(candidates, asked.promise))
-    with buttons:
-        if chosen is not None and asked.goal == "targets" and chosen.schedule is not None:
+    if chosen is not None and asked.goal == "targets" and chosen.schedule is not None:
+        with get:
             _target_button(record, chosen.schedule, result)
-        elif chosen is not None:
+    elif chosen is not None:
+        with get:
             file_button(record.run_id, chosen, primary=True)
+        with attempt:
             try_picture(record.run_id, chosen)
     return asked
 
@@ -289,8 +292,7 @@ def candidates_figure(
         alt_text="; ".join(rows["description"]),
         key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
-        reading="Each dot is a measured file with its 95 % interval; large: the recommended one; pale: not worth "
-        "taking; cross: the original.",
+        reading="Dots: measured files. Large: recommended. Pale: not worth taking. Cross: the original.",
         data=rows,
         level=3,
         saves=False,

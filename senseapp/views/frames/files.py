@@ -187,7 +187,7 @@ _SCHEDULE_COLUMNS = ("source", "figure", "value", "low", "high", "proven", "desc
 AXES: dict[str, str] = {
     "params": "Weights removed (%)",
     "bytes": "Bytes saved if stored compactly (%)",
-    "macs": "MACs saved (%)",
+    "macs": "Multiplications saved (%)",
     "bits": "Average bits of a weight",
     MILLISECONDS: "Predicted milliseconds of a call",
 }
@@ -205,7 +205,7 @@ def figure_text(kind: str, figure: float) -> str:
     words = {
         "params": "of the weights removed",
         "bytes": "of the bytes saved if stored compactly",
-        "macs": "of the MACs saved",
+        "macs": "of the multiplications saved",
     }
     if kind == MILLISECONDS:
         return f"{figure:.3g} ms a call"
@@ -274,7 +274,7 @@ def class_note(found: ChangedAnswers) -> str:
     listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""
     return (
         f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {fmt.points(found.drop)} points "
-        f"on average. Intervals hold for all classes together with 95 % (Bonferroni)."
+        f"on average. Intervals hold for all classes together with 95 %."
     )
 
 

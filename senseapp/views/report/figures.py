@@ -284,7 +284,13 @@ def _network(shown: _Shown) -> Figure:
     profile, metric = shown.result.profile, shown.metric
     opened = _opened(profile)
     by_macs = bool(profile.macs)
-    share = "Share of the MACs" if by_macs else "Share of the parameters" if profile.sizes_known else "Share of layers"
+    share = (
+        "Share of the multiplications"
+        if by_macs
+        else "Share of the parameters"
+        if profile.sizes_known
+        else "Share of layers"
+    )
 
     def draw(rows: pd.DataFrame, label: str) -> tuple[alt.LayerChart, str]:
         nodes = network_frame(profile, rows, metric, opened=opened, by_macs=by_macs)
@@ -294,7 +300,7 @@ def _network(shown: _Shown) -> Figure:
     return Figure(
         question="Where does the network hold its weight, and what does it lose there?",
         reading="Long and blue: much to save at little cost. A block loses the average of its layers, weighed by their "
-        f"{'MACs' if by_macs else 'parameters'}.{shown.left_out}",
+        f"{'multiplications' if by_macs else 'parameters'}.{shown.left_out}",
         drawings=shown.each_level(draw),
         first=shown.first,
         legend=fragility_legend(metric, no_value=True),

@@ -106,7 +106,7 @@ def _layer_table(result: RunResult, name: str, frame: pd.DataFrame) -> ReportTab
         (row, *(_facts(kind_of, members, layers) if sized else ()), *(cells.get((row, level), "–") for level in levels))
         for row, kind_of, members in zip(firsts["row"], firsts["layer_type"], firsts["members"], strict=True)
     ]
-    facts = ("Type", "Parameters", "MACs") if sized else ()
+    facts = ("Type", "Parameters", "Multiplications") if sized else ()
     return ReportTable(
         title=f"{metric.change_title} when one layer is compressed",
         columns=("Layer", *facts, *levels),
@@ -207,7 +207,7 @@ _METHODS = {
     "manual": "Chosen by hand",
 }
 _NAMED = 5  # layers in the words for people who cannot see the chart
-_BUDGETS = {"params": "weights", "macs": "MACs"}
+_BUDGETS = {"params": "weights", "macs": "multiplications"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
