@@ -7,7 +7,7 @@ import json
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import pick_key
-from tests.pages.conftest import open_page
+from tests.pages.conftest import open_layers
 from tests.pages.records import FRAGILE
 
 
@@ -18,7 +18,7 @@ def nodes(app: AppTest) -> list[str]:
 
 
 def test_the_tree_opens_block_by_block_and_a_picked_layer_shows(app: AppTest, finished_run: str) -> None:
-    open_page(app, "pages/results.py", run=finished_run)
+    open_layers(app, finished_run)
     app.session_state[f"results.tab.{finished_run}"] = "Network"
     app.run()
     assert not app.exception

@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.address import SWITCH, bound, one_of, whole
+from senseapp.app.common.address import SWITCH, bound, one_of
 from senseapp.app.common.figure import FigureHead, choose_one, figure, figure_head, place_of, rows_height
-from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import session
-from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
+from senseapp.app.common.tables import apart_columns, level_columns, show_table, unlisted_columns
 from senseapp.app.results.layer_side import layer_panel
-from senseapp.app.results.recommendation import recommendation_card, recommended_answers
+from senseapp.app.results.levels import layer_files
 from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
@@ -31,7 +30,7 @@ from senseapp.views.frames.levels import (
     reward_metric,
     why_no_reward,
 )
-from senseapp.views.frames.results import apart_frame, at_level, counted_rows, top_frame, unlisted_frame
+from senseapp.views.frames.results import apart_frame, at_level, counted_rows, unlisted_frame
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
@@ -71,15 +70,11 @@ def layers_tab(view: RunView) -> None:
         with beside_chart:
             if view.picked:
                 layer_panel(view)
-            recommendation_card(view.run_id, view.result)
-        _top_tables(view)
+            values_table(view)
 
     answer_first(view, chart=(chart, draw), side=(side, beside))
-    with chart:
-        with errors_here():
-            recommended_answers(view.run_id)
-        values_table(view, rows)
     _layers_apart(view)
+    layer_files(view)
 
 
 def _choose_look(view: RunView) -> tuple[bool, bool, bool, str]:
@@ -109,6 +104,7 @@ def bars_figure(
     is_log: bool = False,
     large: bool = False,
     head: FigureHead | None = None,
+    reading: str = _READING,
 ) -> None:
     """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis.
 
@@ -126,7 +122,7 @@ def bars_figure(
         run_id=view.run_id if picks else "",
         about=view.about,
         caveat=caveat_of(view.result),
-        reading=_READING,
+        reading=reading,
         legend=fragility_legend(view.metric),
         frame_height=rows_height(len(rows)),
         shown=place_of(view.picked_row, list(rows["layer"])),
@@ -187,8 +183,9 @@ def _reward_in_words(rows: pd.DataFrame) -> str:
     return f" Highest reward: {best}." if best else ""
 
 
-def values_table(view: RunView, rows: pd.DataFrame) -> None:
-    """Show the values of the ``rows`` beneath their chart, and how far the level was truly reached."""
+def values_table(view: RunView) -> None:
+    """Show the values of all layers, the most fragile first, and how far the level was truly reached."""
+    rows = marked(view.ranked)
     rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
     st.markdown(md("## All values at {}", view.level_text))
     if view.target_noun == "group":
@@ -215,35 +212,6 @@ def _bars_in_words(view: RunView) -> str:
         f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. "
         f"Most fragile: {first}. {unclear} with no clear loss."
     )
-
-
-def _top_tables(view: RunView) -> None:
-    total = len(view.rows)
-    if not total:
-        return
-    number = st.number_input(
-        "Layers in each table",
-        min_value=1,
-        max_value=total,
-        **bound(view.run_id, "top", whole(1, total), min(5, total), key=f"layers.top.{view.run_id}"),
-        help="How many of the most fragile and of the most robust layers the two tables name.",
-        width=180,
-    )
-    if view.rows["rank"].notna().all() and view.rows["rank"].nunique() == 1 < total:
-        st.caption(
-            md(
-                ":material/info: Too few images to rank these layers at {}: their intervals overlap.",
-                view.level_text,
-            )
-        )
-    for title, fragile in (("Most fragile", True), ("Most robust", False)):
-        st.markdown(md("## {} at {}", title, view.level_text))
-        show_table(
-            top_frame(view.ranked, int(number), fragile=fragile),
-            top_columns(view.metric),
-            alt_text=f"{title} layers at {view.level_text}",
-            key=f"layers.{'fragile' if fragile else 'robust'}.{view.run_id}",
-        )
 
 
 def _layers_apart(view: RunView) -> None:

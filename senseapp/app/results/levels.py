@@ -12,11 +12,9 @@ from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import session
-from senseapp.app.common.tables import layer_columns, measurement_columns, show_table
 from senseapp.app.results.layer_side import choose_layers, layer_side
 from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.core.codec import dumps
-from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
@@ -28,12 +26,9 @@ from senseapp.views.frames.levels import (
     REWARDS,
     CurveAxis,
     curve_rows,
-    layer_frame,
-    reached_note,
     reward_metric,
     why_no_reward,
 )
-from senseapp.views.frames.results import metrics_of
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
@@ -152,49 +147,8 @@ def _cells_in_words(view: RunView, layers: int) -> str:
 _UNKNOWN_IF_IMPORTED = ("layer_type", "low", "high", "params", "macs", "members")
 
 
-def table_tab(view: RunView) -> None:
-    """Show one layer in all metrics, all layers in the chosen one, and offer everything as files."""
-    _one_layer(view)
-    _all_layers(view)
-    _files(view)
-
-
-def _one_layer(view: RunView) -> None:
-    """Show every metric of the picked layer at every level; without a pick, of the most fragile one."""
-    layer = view.usual_layer
-    rows = layer_frame(view.result, layer)
-    st.markdown(md("## {} at every level", layer))
-    st.caption(
-        "Each row is the network with this layer alone compressed; choose another layer above. Take the strongest "
-        f"level whose drop you can accept. {reached_note(view.result)}"
-    )
-    if rows["reason"].any():
-        st.caption(md(":material/block: {}", rows["reason"].loc[lambda reason: reason != ""].iloc[0]))
-    metrics = [METRICS[name] for name in metrics_of(view.result)]
-    reached = bool(reached_note(view.result)) and view.result.profile.sizes_known
-    show_table(
-        rows,
-        layer_columns(metrics, reached=reached),
-        alt_text=f"All metrics of {layer} at every level",
-        key=f"table.layer.{view.run_id}",
-    )
-
-
-def _all_layers(view: RunView) -> None:
-    st.markdown(md("## All measurements of {}", view.metric.label))
-    st.caption("One row per layer and level; click a column's head to sort. The files hold all metrics.")
-    known = measurement_columns(view.metric)
-    if view.result.spec.data.kind == "imported":
-        known = {name: column for name, column in known.items() if name not in _UNKNOWN_IF_IMPORTED}
-    show_table(
-        view.frame,
-        known,
-        alt_text=f"{view.metric.label} of every layer at every level",
-        key=f"table.{view.run_id}",
-    )
-
-
-def _files(view: RunView) -> None:
+def layer_files(view: RunView) -> None:
+    """Offer everything that was measured as files."""
     row = st.container(horizontal=True)
 
     def offer(kind: str, name: str, make: Callable[[], str | bytes], mime: str, about: str) -> None:
