@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -26,7 +25,7 @@ _EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone",
 
 COLUMNS = (
     "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "reached", "drop", "low", "high",
-    "value", "macs_left", "layer_macs_left", "change_text", "interval_text", "unclear", "ranked", "source", "group",
+    "value", "change_text", "interval_text", "unclear", "ranked", "source", "group",
     "members", "description",
 )  # fmt: skip
 
@@ -46,11 +45,9 @@ def measurement_frame(result: RunResult, metric: str, *, level: float | None = N
     """Return one row per layer (or coupled group) and level, or at one ``level``, that has a value of ``metric``.
 
     Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
-    the metric's axes; ``layer_macs_left`` counts the layer's MACs (a group's together) with the level's share of its
-    inputs and of its outputs gone, NaN where levels are bits; ``unclear`` says that the 95 % interval holds zero,
-    ``band`` is the colour (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and
-    shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution
-    order, then by strength.
+    the metric's axes; ``unclear`` says that the 95 % interval holds zero, ``band`` is the colour
+    (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and shared by layers that cannot be
+    told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
     """
     view = METRICS[metric]
     items = result.shown if level is None else result.at(level)
@@ -89,9 +86,6 @@ def _rows(result: RunResult, items: Iterable[LayerMeasurement], metric: Metric) 
             "level": item.level,
             "level_text": level_text,
             "reached": item.achieved_level,
-            "macs_left": result.profile.macs - item.removed_macs,
-            "layer_macs_left": sum(layers[name].macs for name in item.members or (item.layer,) if name in layers)
-            * (math.nan if scale.stronger_is_lower else (1 - item.level) ** 2),
             "source": source,
             "group": item.group,
             "members": ", ".join(item.members) or item.layer,
