@@ -21,26 +21,20 @@ class Drop:
 
     Attributes:
         estimate: of the drop.
-        smooth: the same without rounding.
-        rounded: by how much rounding adds to ``smooth`` on average.
+        smooth: the same without the rounding of the metric to a few levels.
         without: the smooth drop of all images but each group, (groups,); NaN where it has no value.
         smallest: mean, mean square and mean cube of what one more loss of the smallest kind would take.
         shares: what each image would take if all were lost there, (N,).
         losing: images on which something was lost, (N,).
-        rounding: variance of what rounding adds.
-        unrounded: by how much more ``estimate`` would be rounded up on average after one more loss.
         number: of the images that say something.
     """
 
     estimate: float
     smooth: float
-    rounded: float = 0.0
     without: NDArray[np.float64]
     smallest: PowerMeans
     shares: NDArray[np.float64]
     losing: NDArray[np.bool_]
-    rounding: float = 0.0
-    unrounded: float = 0.0
     number: int
 
 
@@ -77,8 +71,8 @@ def jackknife_interval(drop: Drop, confidence: float, *, gains: bool) -> Interva
     variance = float((influences**2).sum()) / (groups * (groups - 1))
     bias = (groups - 1) * float(known.mean() - drop.smooth)
     low, high = gamma_interval(
-        drop.smooth + drop.rounded,
-        variance + drop.rounding if variance else 0.0,  # what no image changes is rounded alike before and after
+        drop.estimate,
+        variance,
         float((influences**3).sum()) / groups**3,
         number,
         confidence,
@@ -100,13 +94,12 @@ def _next_losses(added: NDArray[np.float64], drop: Drop, finite: NDArray[np.bool
     unlike = math.exp(-int(losing.sum()))
     whole = _power_means(drop.shares)
     like_others = _loss_of_an_image(np.where(losing, added, 0.0).clip(0), members @ drop.shares, whole)
-    return [(1 - unlike, _at_least(drop, like_others)), (unlike, _at_least(drop, whole))]
+    return [(1 - unlike, _larger(drop.smallest, like_others)), (unlike, _larger(drop.smallest, whole))]
 
 
-def _at_least(drop: Drop, loss: PowerMeans) -> PowerMeans:
-    """Return the mean, mean square and mean cube of a ``loss``, or of the smallest one where that is more."""
-    mean, square, cube = map(max, drop.smallest, loss)
-    return mean + drop.unrounded, square, cube
+def _larger(one: PowerMeans, other: PowerMeans) -> PowerMeans:
+    mean, square, cube = map(max, one, other)
+    return mean, square, cube
 
 
 def _loss_of_an_image(added: NDArray[np.float64], shares: NDArray[np.float64], whole: PowerMeans) -> PowerMeans:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Metric, MetricChange, Moments, powers
-from senseapp.metrics.detection.rules import AREAS, FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
+from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import Record, RecordMetric, sides_of
 from senseapp.metrics.rows import NonnegativeMean, unbounded
 
@@ -98,7 +98,7 @@ def annotated(target: Any) -> Objects:
     """Return the objects of one image, as the task's annotations say them."""
     from senseapp.metrics.detection.matching import Objects
 
-    return Objects.of(target["boxes"], target["labels"], target.get("crowd"), target.get("areas"))
+    return Objects.of(target["boxes"], target["labels"], target.get("crowd"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,62 +263,37 @@ OBJECTS = ObjectsKept(
     primary=True,
     proof_only=True,
 )
-_AGREEMENT = "with the original model's boxes of a score of at least {} as the truth. Needs no labels."
-AGREEMENT = AveragePrecision(
-    name="agreement_map",
-    task=TASK,
-    label="Agreement mAP@.5:.95",
-    change_title="Drop in agreement mAP@.5:.95",
-    help="Mean average precision " + _AGREEMENT.format(f"{SURE_SCORE:g}"),
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
-    proof_only=True,
-)
-AGREEMENT_50 = AveragePrecision(
-    name="agreement_map50",
-    task=TASK,
-    label="Agreement mAP@.5",
-    change_title="Drop in agreement mAP@.5",
-    help="Mean average precision at half an overlap, " + _AGREEMENT.format(f"{SURE_SCORE:g}"),
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
-    proof_only=True,
-    thresholds=(0.5,),
-)
 
 
-def _average_precision(name: str, label: str, about: str, **more: Any) -> AveragePrecision:
+def _average_precision(name: str, label: str, about: str, *, agreement: bool = False, **more: Any) -> AveragePrecision:
+    truth = f"with the original model's boxes of a score of at least {SURE_SCORE:g} as the truth. Needs no labels."
+    boxes = f"from boxes of a score of at least {LEAST_SCORE:g}."
     return AveragePrecision(
         name=name,
         task=TASK,
         label=label,
-        change_title=f"Drop in {label}",
-        help=f"Mean average precision by the rules of COCO{about}, from boxes of a score of at least {LEAST_SCORE:g}.",
+        change_title=f"Drop in {label[0].lower() if agreement else label[0]}{label[1:]}",
+        help=f"Mean average precision by the rules of COCO{about}, {truth if agreement else boxes}",
         value_unit="%",
         change_unit="points",
         notable=0.01,
-        needs_labels=True,
+        needs_labels=not agreement,
         proof_only=True,
         **more,
     )
 
 
-MAP = _average_precision(
-    "map", "mAP@.5:.95", ", the mean over overlaps from .5 to .95", primary=True, kept="keep {} of mAP@.5:.95"
-)
-MAP_50 = _average_precision("map50", "mAP@.5", " at half an overlap", thresholds=(0.5,))
+_WHOLE, _HALF = ", the mean over overlaps from .5 to .95", " at half an overlap"
+MAP = _average_precision("map", "mAP@.5:.95", _WHOLE, primary=True, kept="keep {} of mAP@.5:.95")
+MAP_50 = _average_precision("map50", "mAP@.5", _HALF, thresholds=(0.5,))
+_SIZES = {"small": "below 32² pixels", "medium": "from 32² to 96² pixels", "large": "above 96² pixels"}
 METRICS_BY_SIZE = tuple(
     _average_precision(
-        f"map_{area}",
-        f"mAP of {area} objects",
-        f", of objects {_SIZES} in the network's input",
-        area=area,
+        f"map_{area}", f"mAP of {area} objects", f", of objects {size} in the network's input", area=area
     )
-    for area, _SIZES in zip(
-        list(AREAS)[1:], ("below 32² pixels", "from 32² to 96² pixels", "above 96² pixels"), strict=True
-    )
+    for area, size in _SIZES.items()
 )
+AGREEMENT = _average_precision("agreement_map", "Agreement mAP@.5:.95", _WHOLE, agreement=True)
+AGREEMENT_50 = _average_precision("agreement_map50", "Agreement mAP@.5", _HALF, agreement=True, thresholds=(0.5,))
 DETECTION_METRICS: tuple[Metric, ...] = (MAP, MAP_50, *METRICS_BY_SIZE, OBJECTS, AGREEMENT, AGREEMENT_50, DIVERGENCE)
 """In the order in which people see them."""
