@@ -21,20 +21,24 @@ class Drop:
 
     Attributes:
         estimate: of the drop.
-        smooth: the same without the rounding of the metric to a few levels.
+        smooth: the same without rounding.
+        rounded: by how much rounding adds to ``smooth`` on average.
         without: the smooth drop of all images but each group, (groups,); NaN where it has no value.
         smallest: mean, mean square and mean cube of what one more loss of the smallest kind would take.
         shares: what each image would take if all were lost there, (N,).
         losing: images on which something was lost, (N,).
+        rounding: variance of what the rounding of the metric to a few levels adds.
         number: of the images that say something.
     """
 
     estimate: float
     smooth: float
+    rounded: float = 0.0
     without: NDArray[np.float64]
     smallest: PowerMeans
     shares: NDArray[np.float64]
     losing: NDArray[np.bool_]
+    rounding: float = 0.0
     number: int
 
 
@@ -71,8 +75,8 @@ def jackknife_interval(drop: Drop, confidence: float, *, gains: bool) -> Interva
     variance = float((influences**2).sum()) / (groups * (groups - 1))
     bias = (groups - 1) * float(known.mean() - drop.smooth)
     low, high = gamma_interval(
-        drop.estimate,
-        variance,
+        drop.smooth + drop.rounded,
+        variance + drop.rounding if variance else 0.0,  # what no image changes is rounded alike before and after
         float((influences**3).sum()) / groups**3,
         number,
         confidence,

@@ -105,6 +105,7 @@ class Task(ABC):
         shown_metric: what a preview tells of the uncompressed model where there are labels; empty for nothing.
         extra_metrics: registered with the task; any other metric that names it belongs to it too.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
+        one_output: how a single output is read, in one sentence, where it stands for two classes.
         several_labels: whether several labels may be true of one image.
         has_score_threshold: whether answers are those with a score from a threshold on, which each file has of its own.
         one_tensor: whether :meth:`predictions` are one row of numbers, which metrics of any task can compare.
@@ -126,6 +127,7 @@ class Task(ABC):
     shown_metric: str = ""
     extra_metrics: tuple[Metric, ...] = ()
     prepared_by_answers: bool = False
+    one_output: str = ""
     several_labels: bool = False
     has_score_threshold: bool = False
     one_tensor: bool = True
@@ -213,11 +215,11 @@ class Task(ABC):
 
     def outputs_of_head(self, width: int) -> int:
         """Return how many numbers :meth:`output` has for each image of a network whose last layer has ``width``."""
-        return width
+        return 2 if width == 1 and self.one_output else width
 
     def head_note(self, width: int) -> str:
         """Return one sentence on how a last layer of this ``width`` is read, where it could be read otherwise."""
-        return ""
+        return self.one_output if width == 1 else ""
 
     # ---- metrics
 
@@ -321,9 +323,13 @@ class Task(ABC):
 
     # ---- what people are shown
 
-    @abstractmethod
+    def answer(self, output: Any) -> Any:
+        """Return the prediction for one image, without a batch axis, in the form of a label."""
+        return output
+
     def output_text(self, output: Any, names: Sequence[str]) -> str:
         """Return the prediction for one image, without a batch axis, as a short text."""
+        return self.target_text(self.answer(output), names)
 
     def target_text(self, target: Any, names: Sequence[str]) -> str:
         """Return the label of one image in a few letters; empty for tasks that read no labels."""
@@ -351,7 +357,7 @@ class Task(ABC):
 
     def drawn(self, picture: NDArray[np.uint8], output: Any) -> NDArray[np.uint8] | None:
         """Return a picture, RGB (H, W, 3), with the prediction of it drawn in it; None where none is drawn."""
-        return None
+        return self.drawn_target(picture, self.answer(output))
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Any) -> NDArray[np.uint8] | None:
         """Return a picture with its label drawn in it; see :meth:`drawn`."""
