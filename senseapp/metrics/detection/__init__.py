@@ -238,23 +238,25 @@ def object_counts(moments: Moments) -> tuple[int, int, int]:
 DIVERGENCE = DetectionDivergence(
     name="detection_kl",
     task=TASK,
-    label="Divergence of boxes and classes",
-    change_title="Divergence of boxes and classes",
-    axis_title="Divergence per image",
+    label="Harm",
+    change_title="Harm",
+    term="Divergence of boxes and classes",
+    term_unit="nats",
+    axis_title="Harm to boxes and classes",
     help="KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image, before "
     "non-maximum suppression. Needs no labels.",
-    value_unit="nats",
-    change_unit="nats",
     notable=0.5,
     higher_is_better=False,
     divergence=True,
-    finding=" moves boxes and classes by {}",
+    finding=", harm {}",
 )
 OBJECTS = ObjectsKept(
     name="objects_f1",
     task=TASK,
-    label="Objects as before (F1)",
+    label="Objects as before",
     change_title="Objects lost, moved or new",
+    term="Objects as before (F1)",
+    term_change="Objects lost, moved or new",
     help=f"F1 of the boxes with a score of at least {SURE_SCORE:g}, or a file's own threshold, against those of the "
     f"original model: same class, and an overlap (IoU) of at least {FOUND:g}. Needs no labels.",
     value_unit="%",
@@ -272,7 +274,7 @@ def _average_precision(name: str, label: str, about: str, *, agreement: bool = F
         name=name,
         task=TASK,
         label=label,
-        change_title=f"Drop in {label[0].lower() if agreement else label[0]}{label[1:]}",
+        change_title=f"Drop in {label[0].lower()}{label[1:]}",
         help=f"Mean average precision by the rules of COCO{about}, {truth if agreement else boxes}",
         value_unit="%",
         change_unit="points",
@@ -284,7 +286,15 @@ def _average_precision(name: str, label: str, about: str, *, agreement: bool = F
 
 
 _WHOLE, _HALF = ", the mean over overlaps from .5 to .95", " at half an overlap"
-MAP = _average_precision("map", "mAP@.5:.95", _WHOLE, primary=True, kept="keep {} of mAP@.5:.95")
+MAP = _average_precision(
+    "map",
+    "Detection score",
+    _WHOLE,
+    primary=True,
+    kept="keep a detection score of {}",
+    term="mAP@.5:.95",
+    term_change="Drop in mAP@.5:.95",
+)
 MAP_50 = _average_precision("map50", "mAP@.5", _HALF, thresholds=(0.5,))
 _SIZES = {"small": "below 32² pixels", "medium": "from 32² to 96² pixels", "large": "above 96² pixels"}
 METRICS_BY_SIZE = tuple(
