@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from PIL import Image, ImageDraw
 
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PictureGeometry
-from senseapp.tasks.coco import CocoFile, find_coco
+from senseapp.tasks.coco import PictureSize, Written, find_coco
 
 REST = VOID - 1
 """Number of pixels without an annotation."""
@@ -84,18 +83,15 @@ class Shapes:
 
 def find_shapes(listing: Listing) -> AnnotationFiles | None:
     """Return the masks of the first file that lists pictures which are there; see :func:`find_coco`."""
-    interpret = partial(_shapes_of, listing=listing)
-    return find_coco(listing, interpret, first=_FIRST, part="segmentation", check=lambda _: None, most=REST)
+    found = find_coco(listing, _shapes_of, first=_FIRST, part="segmentation", check=lambda _: None, most=REST)
+    names = (*found.names, *[""] * REST)[:REST] if found else ()
+    return found and replace(found, names=(*names, "background"))
 
 
-def _shapes_of(file: CocoFile, listing: Listing) -> AnnotationFiles:
-    most = max(map(len, file.objects.values()), default=0)
-    if most > _MOST_OBJECTS:
-        raise ValueError(f"a picture with {most:,} objects, and up to {_MOST_OBJECTS:,} are taken")
-    present, notes = file.present(listing)
-    parsed = {path: Shapes(shapes=tuple(file.objects.get(number, ()))) for path, number in present.items()}
-    names = (*file.class_names, *[""] * REST)[:REST]
-    return AnnotationFiles(parsed=parsed, names=(*names, "background"), used=file.used(present.values()), notes=notes)
+def _shapes_of(written: Sequence[Written], _: PictureSize) -> Shapes:
+    if len(written) > _MOST_OBJECTS:
+        raise ValueError(f"a picture with {len(written):,} objects, and up to {_MOST_OBJECTS:,} are taken")
+    return Shapes(shapes=tuple(written))
 
 
 def _shape(written: Mapping[str, Any]) -> Shape:
