@@ -17,7 +17,7 @@ from senseapp.tasks.annotations import (
     PictureGeometry,
     pairs_by_stem,
 )
-from senseapp.tasks.base import AnswerChanges, AnswerDrop, PartedDirections, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, PartedDirections, ScanDirections, Task, refuse_output
 from senseapp.tasks.classification import CLASSIFICATION
 from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, LabelTruth, Layout, Targets, WrittenLabels
 from senseapp.tasks.multilabel import MULTILABEL
@@ -67,7 +67,6 @@ __all__ = [
     "AnnotationFiles",
     "AnnotationReader",
     "AnswerChanges",
-    "AnswerDrop",
     "FittedAnnotations",
     "LabelMapProposal",
     "LabelTruth",

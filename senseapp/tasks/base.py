@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
+from senseapp.metrics.base import AnswerDrop
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, PerImage
 from senseapp.tasks.class_numbers import Background, ModelClasses
 from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, Targets, WrittenLabels
@@ -54,31 +55,18 @@ class AnswerChanges:
     measure: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerDrop:
-    """What one class loses: its ``index``, the images it occurs in, the drop as a share, and its interval."""
-
-    index: int
-    num_images: int
-    drop: float
-    low: float
-    high: float
-
-
 class ScanDirections(Protocol):
     """A few directions v for each image: v·δz predicts the metrics of a small change δz of the output."""
 
     @property
     def vectors(self) -> Sequence[Tensor]:
         """Return one for each direction, like the output, float32."""
-        ...
 
     def changes(self, products: Tensor) -> Mapping[str, Tensor]:
         """Return what each metric loses on each image, (N,), float64, from ``products`` = v·δz, (N, directions).
 
         The metrics are those whose moments are of a mean; the task's divergence must be among them.
         """
-        ...
 
 
 class PartedDirections(ScanDirections, Protocol):
@@ -86,7 +74,26 @@ class PartedDirections(ScanDirections, Protocol):
 
     def reaching(self, places: Tensor) -> ScanDirections:
         """Return those of changes that reach only these ``places``, bool, shaped as the output of one image."""
-        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomDirections:
+    """Random directions v for each image: a divergence is the mean of (v·δz)², times a factor.
+
+    Source: Hutchinson (1990), Communications in Statistics 19.
+
+    Attributes:
+        vectors: like the output, float32.
+        metric: name of the divergence.
+    """
+
+    vectors: tuple[Tensor, ...]
+    metric: str
+    factor: float = 1.0
+
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        """Return the divergence of each image; see :class:`ScanDirections`."""
+        return {self.metric: self.factor * products.double().square().mean(1)}
 
 
 @dataclass(frozen=True, kw_only=True)

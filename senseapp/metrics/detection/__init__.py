@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
-from senseapp.metrics.base import Metric, MetricChange, Moments, powers
+from senseapp.metrics.base import AnswerDrop, Metric, MetricChange, Moments, powers
 from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import Record, RecordMetric, sides_of
 from senseapp.metrics.rows import NonnegativeMean, unbounded
@@ -138,34 +138,19 @@ class AveragePrecision(DetectionRecordMetric):
         first, second = (tables_of(side, len(self.thresholds)) for side in (before, after))
         return precision_drop(first, second, len(before), own=not self.needs_labels)
 
-    def of_classes(self, moments: Moments, confidence: float) -> tuple[ClassPrecision, ...]:
-        """Return what each class that has an object loses, with intervals of one jackknife."""
-        import numpy as np
-
-        from senseapp.metrics.detection.average_precision import average_precisions, precision_drop, tables_of
+    def of_classes(self, moments: Moments, confidence: float) -> tuple[AnswerDrop, ...]:
+        """Return what each class that has an object loses of its average precision, with intervals of one jackknife."""
+        from senseapp.metrics.detection.average_precision import precision_drop, tables_of
 
         before, after = (tables_of(side, len(self.thresholds)) for side in sides_of(moments))
         number, found = int(moments[0]), []
         for label, table in before.items():
             holding = int((table.num_objects > 0).sum())  # images
-            if not holding:
-                continue
-            drop = precision_drop({label: table}, {label: after[label]}, number, own=not self.needs_labels)
-            low, high = self.interval_of(replace(drop, number=holding), confidence)
-            old = float(average_precisions(table, np.ones((1, number))).mean())
-            found.append(ClassPrecision(label=label, before=old, delta=drop.estimate, low=low, high=high))
+            if holding:
+                drop = precision_drop({label: table}, {label: after[label]}, number, own=not self.needs_labels)
+                low, high = self.interval_of(replace(drop, number=holding), confidence)
+                found.append(AnswerDrop(index=label, num_images=holding, drop=drop.estimate, low=low, high=high))
         return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassPrecision:
-    """Average precision of one class before compression, what it loses, and the interval of that."""
-
-    label: int
-    before: float
-    delta: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,15 +58,8 @@ class Classification(Task):
             name = printable(written.names[0])
             reason = f"All pictures lie in one folder, {name}, which is no class of this model."
             return Targets(values=None, notes=(reason,))
-        orders = resolve_class_map(
-            written.names,
-            written.output_names,
-            written.num_outputs,
-            confirmed,
-            own_order=written.layout == "image set",
-            empty=set(written.names).difference(written.labels),
-        )
-        return self._chosen(written, orders)
+        outputs = written.output_names, written.num_outputs
+        return self._chosen(written, resolve_class_map(written.names, *outputs, confirmed, **written.sorting))
 
     def _chosen(self, written: WrittenLabels, orders: tuple[LabelMapProposal, ...]) -> Targets:
         import torch
@@ -90,13 +83,7 @@ class Classification(Task):
             return None
         from senseapp.tasks.classification.class_map import class_orders
 
-        orders = class_orders(
-            written.names,
-            written.output_names,
-            written.num_outputs,
-            own_order=written.layout == "image set",
-            empty=set(written.names).difference(written.labels),
-        )
+        orders = class_orders(written.names, written.output_names, written.num_outputs, **written.sorting)
         return orders[0] if orders else self._proposed(written)
 
     def _proposed(self, written: WrittenLabels) -> LabelMapProposal:

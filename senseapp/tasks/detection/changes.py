@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from senseapp.core.texts import plural
-from senseapp.metrics.base import Moments
+from senseapp.metrics.base import AnswerDrop
 from senseapp.metrics.detection import MAP
 from senseapp.metrics.detection.detections import objects_of, sure_detections
 from senseapp.metrics.detection.matching import ClassRecord, match_image
@@ -16,7 +16,7 @@ from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.metrics.predictions import Columns
 from senseapp.tasks.annotations import PerImage
-from senseapp.tasks.base import AnswerChanges, AnswerDrop
+from senseapp.tasks.base import AnswerChanges
 
 
 def changes_of(before: Columns, after: Columns, targets: PerImage | None) -> AnswerChanges:
@@ -40,7 +40,7 @@ def changes_of(before: Columns, after: Columns, targets: PerImage | None) -> Ans
         ],
         class_drops=partial(_lost_of_classes, found)
         if targets is None
-        else partial(_precision_of_classes, MAP.moments(before, after, targets), targets),
+        else partial(MAP.of_classes, MAP.moments(before, after, targets)),
         measure="objects found as before" if targets is None else "average precision (mAP@.5:.95)",
     )
 
@@ -60,21 +60,6 @@ def _lost_of_classes(found: Sequence[Sequence[ClassRecord]], confidence: float) 
         low, high = proportion_interval(lost, total, confidence)
         drops.append(AnswerDrop(index=label, num_images=len(counts), drop=lost / total, low=low, high=high))
     return drops
-
-
-def _precision_of_classes(moments: Moments, targets: PerImage, confidence: float) -> Sequence[AnswerDrop]:
-    """Return what each class loses of its average precision."""
-    present = [set(each["labels"].tolist()) for each in targets]
-    return [
-        AnswerDrop(
-            index=each.label,
-            num_images=sum(each.label in labels for labels in present),
-            drop=each.delta,
-            low=each.low,
-            high=each.high,
-        )
-        for each in MAP.of_classes(moments, confidence)
-    ]
 
 
 def _said(total: int, lost: int, new: int) -> str:
