@@ -10,7 +10,8 @@ import torch
 from senseapp.core.errors import InvalidDataset
 from senseapp.metrics.detection.rows import RowKind, assembled
 from senseapp.metrics.segmentation import VOID
-from senseapp.tasks import SEGMENTATION, TASKS, AnnotationFiles
+from senseapp.tasks import SEGMENTATION, TASKS
+from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.class_numbers import Background, ModelClasses, WrittenClasses, class_readings, fit_numbers
 
 COCO = ("person", "bicycle", "car", "motorcycle")
