@@ -35,6 +35,17 @@ _DECIMALS = ((10.0, 3), (99.95, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDrop:
+    """What one class loses: its ``index``, the images it occurs in, the drop as a share, and its interval."""
+
+    index: int
+    num_images: int = 0
+    drop: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChange:
     """One metric before and after, as a paired difference over the same images.
 
