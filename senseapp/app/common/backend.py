@@ -287,8 +287,7 @@ def _warm(owned: Service) -> None:
 def _load_slow_parts() -> None:
     """Load what the first Schedule page and the first report would wait for."""
     import_module("senseapp.solve.methods")  # with scipy's solver
-    report = import_module("senseapp.views.report.document")
-    report.page_parts()
+    import_module("senseapp.views.report.document")
 
 
 def _let_the_page_paint() -> None:
