@@ -25,7 +25,7 @@ from senseapp.server.inputs import usual_settings
 from senseapp.tasks import Task
 
 _GOAL_KEY, _KIND_KEY, _METRIC_KEY = "analyze.goal", "analyze.compression.kind", "analyze.metric"
-_AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
+_AUTOMATIC_LABEL = "Automatic: right answers where many images are labelled, else harm"
 _AUTOMATIC = "automatic"
 
 
