@@ -14,7 +14,7 @@ from torch import nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import storage_errors
-from senseapp.core.steps import LEFT_OUT, OptionalSteps
+from senseapp.core.steps import LEFT_OUT, OptionalSteps, StepTitle
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange
@@ -262,7 +262,8 @@ class _Deploying:
     def _measure(self) -> None:
         """Judge and time all files."""
         evaluator, runtime, settings = self._evaluator, self._runtime, self._settings
-        evaluator.progress(f"Measuring the file in {runtime.description.label}")
+        evaluator.progress.begin(StepTitle.TEST)
+        evaluator.progress(f"Running the files in {runtime.description.label}")
         self._judged = _judged(evaluator, runtime, self._files, self._thresholds)
         figures, self._zeros = _figures(evaluator, runtime, self._files, self._judged, settings)
         self._figures = {

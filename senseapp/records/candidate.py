@@ -290,10 +290,12 @@ class Delivery:
 
     Attributes:
         notes: sentences on files that could not be made.
+        content_key: hash over the weights and images that files of the original weights were made from; else empty.
     """
 
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...] = ()
+    content_key: str = ""
 
 
 register(Candidate)

@@ -72,7 +72,7 @@ def test_a_check_is_started_with_its_limits_watched_and_cancelled(
     in_url = page.query_params["check"]
     check_id = in_url if isinstance(in_url, str) else in_url[0]
     assert "int8.onnx against float.onnx" in texts(page)
-    assert "1st in the queue" in texts(page)
+    assert "1st in the queue" in page.get("progress")[0].proto.text
     (record,) = service.checks.recent()
     assert record.check_id == check_id
     page.button(key="check.cancel").click().run()

@@ -39,7 +39,7 @@ def test_a_histogram_is_asked_for_and_its_failure_told(
     open_tab(app, finished_run)
     assert f"weights of {FRAGILE} lie" in texts(app)  # the most fragile, while none is picked
     app.button(key=f"histogram.start.{finished_run}").click().run()
-    assert "hourglass" in texts(app)
+    assert "1st in the queue" in app.get("progress")[0].proto.text
     backend.runner.run_next()
     app.run()
     assert app.error[0].value == "The layer never ran."
@@ -107,7 +107,7 @@ def test_several_layers_by_a_pattern_are_made_in_one_task(
     start = app.button(key=f"histogram.start.{finished_run}")
     assert start.label == f"Show {len(wanted)} histograms"
     start.click().run()
-    assert "hourglass" in texts(app)
+    assert "1st in the queue" in app.get("progress")[0].proto.text
     backend.runner.run_next()
     app.run()
     assert not app.exception

@@ -58,7 +58,7 @@ def test_the_button_puts_the_proof_in_the_queue(app, finished_run, service, show
     app.button(key=f"schedule.verify.{finished_run}").click().run()
     assert not app.exception
     assert service.work.progress(Verification(run_id=finished_run, schedule=shown_schedule)).state is RunState.QUEUED
-    assert "1st in the queue" in texts(app)
+    assert "1st in the queue" in app.get("progress")[0].proto.text
     app.button(key=f"schedule.stop.{finished_run}").click().run()
     assert service.work.progress(Verification(run_id=finished_run, schedule=shown_schedule)).state is RunState.CANCELLED
 

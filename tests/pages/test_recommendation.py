@@ -160,7 +160,7 @@ def test_it_is_offered_with_its_time_and_shows_how_far_it_is(app: AppTest, finis
     app.button(key=key).click().run()
     assert not app.exception
     assert service.work.progress(task).state is RunState.QUEUED
-    assert "1st in the queue" in texts(app)
+    assert "1st in the queue" in app.get("progress")[0].proto.text
     app.button(key=f"recommendation.stop.{finished_run}").click().run()
     assert service.work.progress(task).state is RunState.CANCELLED
 

@@ -69,9 +69,9 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
     wait_until(lambda: service.snapshot(run_id).done == 5)
     open_page(app, PAGE, run=run_id)
     percent, text = progress(app)
-    assert percent == 27  # 5 of 18
-    assert "layer1.0.conv1" in text
-    assert "5 of 18 done" in texts(app)
+    assert 0 < percent < 100
+    assert "Measuring each layer: 5 of 18" in text
+    assert "layer1.0.conv1" not in texts(app)  # a detail, for experts
     assert "left" in texts(app)
     assert "**Measured** 5 of 18, the rest estimated" in texts(app)
     assert app.selectbox(key=f"run.metric.{run_id}").value == "kl"  # the metric that estimates have
@@ -82,7 +82,8 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
     gate.release(3)
     wait_until(lambda: service.snapshot(run_id).done == 8)
     app.run()
-    assert progress(app)[0] == 44
+    assert progress(app)[0] >= percent
+    assert "Measuring each layer: 8 of 18" in progress(app)[1]
 
 
 @slow

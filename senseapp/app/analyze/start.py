@@ -248,7 +248,9 @@ def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     inputs = backend.service().inputs
     if not inputs.machine_timed:
         wait_for(lambda: inputs.machine_timed or None, "Timing this machine")
-    return plan_text(spec, profile, inputs.estimate_time(spec), groups=_groups(spec))
+    seconds = inputs.estimate_time(spec)
+    has_file = seconds is not None and inputs.files_follow(spec)
+    return plan_text(spec, profile, seconds, has_file=has_file, groups=_groups(spec))
 
 
 def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
@@ -269,11 +271,13 @@ def plan_text(
     profile: ModelProfile,
     seconds: float | None,
     *,
+    has_file: bool = False,
     groups: tuple[tuple[str, ...], ...] | None = None,
 ) -> str:
-    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s here``.
+    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s until the file``.
 
-    ``seconds`` (predicted) and ``groups`` (layers that pruning takes together) are None while they are not known.
+    Files are made by themselves where it ``has_file``. ``seconds`` (predicted) and ``groups`` (layers that pruning
+    takes together) are None while they are not known.
     """
     settings = spec.sensitivity
     selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
@@ -283,7 +287,9 @@ def plan_text(
     if seconds is None:
         return f"{work}{images}, {doing}; the time is not known yet."
     shared = settings.mode == "exact" and bool(cluster_address())
-    place = "on this machine alone; the cluster shares it out" if shared else "here"
+    place = "until the file" if has_file else "here"
+    if shared:
+        place = "on this machine alone; the cluster shares it out"
     return md("{}, {}: **{}** {}", work + images, doing, fmt.about(seconds), place)
 
 

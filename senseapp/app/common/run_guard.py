@@ -10,7 +10,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.decided import Asked, asked_of
 from senseapp.app.common.download import download
-from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, job_line
+from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, progress_bar
 from senseapp.app.common.state import current_run, session
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
@@ -191,7 +191,7 @@ def _watch(task: TaskT, cancel: str) -> None:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
-    job_line(snapshot)
+    progress_bar(snapshot)
     st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=_cancel, args=(task,))
 
 

@@ -11,14 +11,13 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, one_of, words
 from senseapp.app.common.figure import as_shown, chart_downloads, choose_one, figure, figures_row, show_caveat
-from senseapp.app.common.notices import POLL_SECONDS, complain, errors_here, waiting_text
+from senseapp.app.common.notices import POLL_SECONDS, complain, errors_here, progress_bar
 from senseapp.app.common.run_guard import may_start
 from senseapp.app.common.state import pick
 from senseapp.app.results.view import RunView
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import Markdown, md
 from senseapp.core.texts import matcher, part_of_name
-from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import WEIGHT_BITS, QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.server.layer_tasks import HistogramTask, HistogramWall
@@ -275,10 +274,7 @@ def _wait(task: HistogramTask | HistogramWall) -> None:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
-    if snapshot.state is RunState.QUEUED:
-        st.caption(md(":material/hourglass: {}", waiting_text(snapshot)))
-        return
-    st.caption(md(":material/hourglass_empty: {} …", snapshot.phase or "Starting"))
+    progress_bar(snapshot)
 
 
 def _show(histogram: QuantizationHistogram, view: RunView) -> None:

@@ -119,6 +119,7 @@ def carry_out_here(request: dict[str, Any], app: AppObserver, **session: Any) ->
         observer=app,
         data_roots=tuple(map(Path, request["data_roots"])),
         earlier_runs=app,
+        alike=tuple(map(Path, request["alike"])),
         open_session=partial(open_local_session, **session),
     )
     with at_work():
