@@ -94,7 +94,7 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
         "Compressed model: weights (4.00 kB)",
         "Compressed model: weights with zeros compressed (1.50 kB)",
     } <= labels
-    assert any('gzip.open("demo_sparsity.sparse.safetensors.gz")' in block.value for block in app.code)
+    assert any('gzip.open("digits-sparse.sparse.safetensors.gz")' in block.value for block in app.code)
 
 
 def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backend: Backend, shown_schedule) -> None:

@@ -222,7 +222,9 @@ def start_bar(
 def offer_demos() -> RunSpec | None:
     """Offer the second and the third demo; return the one whose button was pressed."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown("A demo that reads handwritten digits is filled in: press Run. Or try", width="content")
+        is_filled_in = (session().shown or session().draft).model == ModelSpec()
+        filled_in = "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or try"
+        st.markdown(filled_in, width="content")
         photographs = st.button(
             "Photographs",
             key="analyze.photographs",

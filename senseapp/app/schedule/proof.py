@@ -21,13 +21,14 @@ from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.deployment import CHECKPOINT, model_file, small_form
+from senseapp.records.file_names import named
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
 from senseapp.views.frames.files import figure_text
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import STEPS, delivery, download_stem, size_changes, step_lines
+from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
 
 
 def proof_figures(validation: ValidationResult, result: RunResult) -> None:
@@ -193,14 +194,14 @@ def verified(schedule: Schedule, run_id: str, *, partner: RunResult | None = Non
 def _compressed_model(proof: Verification) -> None:
     owned = backend.service()
     files = owned.work.compressed_model(proof)
-    stem = download_stem(owned.run(proof.run_id).spec)
+    name = partial(named, owned.run(proof.run_id).spec.model, proof.schedule)
     row = st.container(horizontal=True)
     for path in files:
         form = model_file(path.name)
         row.download_button(
             f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
             download(partial(_model_file, owned, proof, path.name)),
-            file_name=stem + form.suffix,
+            file_name=name(form.suffix),
             key=f"schedule.model.{form.suffix}.{proof.run_id}",
             icon=":material/download:",
             on_click="ignore",
@@ -211,11 +212,11 @@ def _compressed_model(proof: Verification) -> None:
                 md(
                     "**{}** holds plain float32 weights, as large as before, that the same architecture loads. "
                     "**{}** holds the same weights and is read by these lines:",
-                    stem + CHECKPOINT.suffix,
-                    stem + small.suffix,
+                    name(CHECKPOINT.suffix),
+                    name(small.suffix),
                 )
             )
-            st.code(small.reader(stem + small.suffix), language=None, wrap_lines=True)
+            st.code(small.reader(name(small.suffix)), language=None, wrap_lines=True)
 
 
 def _model_file(owned: Service, proof: Verification, name: str) -> Path:
