@@ -307,7 +307,11 @@ def loss_from(number: float, metric: str, *, flag: str) -> float:
     """
     view = metric_named(metric)
     if not (0 <= number <= 100 if view.is_share else 0 <= number < math.inf):
-        unit = "points, from 0 to 100" if view.is_share else view.change_unit or "the unit of the metric, 0 or more"
+        unit = (
+            "points, from 0 to 100"
+            if view.is_share
+            else view.in_terms.change_unit or "the unit of the metric, 0 or more"
+        )
         raise InvalidSpec(f"{flag} is in {unit}; got {number:g}.")
     if view.is_share and 0 < number < _SMALL_POINTS:
         print(

@@ -24,6 +24,7 @@ from senseapp.prove.file_times import call_of, times_anew, times_elsewhere
 from senseapp.prove.findings import advice, findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
+from senseapp.prove.probe import is_busy
 from senseapp.prove.prove import Proof
 from senseapp.prove.score_thresholds import keeps_nothing, score_thresholds
 from senseapp.prove.search_images import with_held_out
@@ -369,13 +370,14 @@ def _figures(
     zeros = None if settings.kind == "float" else runtime.half_zero(files["original"])
     timed = dict(files) if zeros is None else {**files, _HALF_ZERO: zeros}
     openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in timed.items()}
-    seconds = times_anew(openers, runtime, call_of(evaluator, settings))
+    seconds, busy = times_anew(openers, runtime, call_of(evaluator, settings)), is_busy()
     figures = {
         name: RuntimeFigures(
             changes=judged[name].changes,
             seconds=Median.of(seconds[name]),
             time_ratio=ratio(seconds[name], seconds["original"]),
             file_bytes=runtime.size(files[name]),
+            busy=busy,
         )
         for name in files
     }

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.texts import csv_text, plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.candidate import Candidate, recommended
 from senseapp.records.measurement import RunResult, counted
 from senseapp.records.resolution import (
     baseline_warning,
@@ -40,6 +39,15 @@ def shown_metric(result: RunResult) -> str:
     """Return the ranking metric, or KL for a run with only a quick scan, which cannot estimate every metric."""
     found = result.shown_metrics
     return result.metric if result.metric in found else divergence_among(found) or result.metric
+
+
+def charted_metric(result: RunResult) -> str:
+    """Return the metric of charts, the same while a run works and afterwards.
+
+    It is the one that a person chose, where it has values; else the divergence, which estimates have too.
+    """
+    found, chosen = result.shown_metrics, result.spec.sensitivity.metric
+    return chosen if chosen in found else divergence_among(found) or result.metric
 
 
 def headline(result: RunResult) -> str:
@@ -82,7 +90,7 @@ def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, 
     if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
-    instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
+    instead = f", or look at {METRICS[finer].change_inside}" if finer and finer != metric else ""
     few = _too_few(result, metric, visible)
     return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 
@@ -179,13 +187,6 @@ def leaderboard_row(result: RunResult, *, run: str) -> LeaderboardRow:
         headline=headline(result),
         unknown_because=unknown,
     )
-
-
-def best_file(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the smallest measured file with a tolerable loss in its metric; None if there is none."""
-    if not candidates:
-        return None
-    return recommended(candidates, goal="smaller", allowed_drop=METRICS[candidates[0].metric].tolerable)
 
 
 def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:

@@ -85,6 +85,7 @@ def offline(browser: Browser) -> Iterator[Page]:
     assert errors == []
 
 
+@pytest.mark.wide
 def test_a_report_opens_offline_and_answers_clicks(page: Page, offline: Page, tmp_path: Path) -> None:
     import_and_open(page, table(tmp_path / "published.csv", (8.0, 4.0, 2.0, 1.0)))
     page.get_by_role("button", name="Share or save").click()

@@ -101,6 +101,7 @@ def a_box_of_the_graph_picks_its_layer(results: Page) -> None:
     expect_picked(results, "layer1.0.conv2")
 
 
+@pytest.mark.wide
 def test_a_click_in_each_view_picks_a_layer_in_all_of_them(results: Page) -> None:
     a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(results)
     a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results)

@@ -130,6 +130,7 @@ def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> No
     expect(page.get_by_role("heading", name="detector.onnx · sparsity")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_file_that_cannot_be_measured_gets_its_sentence(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     path.write_bytes(file_of([node("ConvInteger", "x w", "y", name="conv_quant")], {"w": weights(3, 3, 3, 3)}))

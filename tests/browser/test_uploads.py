@@ -117,6 +117,7 @@ def the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
         assert {name.split("/")[0] for name in sample.namelist()} == set("0123456789")
 
 
+@pytest.mark.wide
 def test_a_harmful_file_gets_its_sentence_and_is_gone_and_a_sample_shows_what_is_wanted(
     page: Page, server: Server, tmp_path: Path
 ) -> None:

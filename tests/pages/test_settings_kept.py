@@ -52,7 +52,7 @@ RESULTS: list[Settings] = [
         "curves.mode.{run}": "By name",
         "curves.search.{run}": "layer",
     },
-    {"results.tab.{run}": "Network", "network.length.{run}": "MACs"},
+    {"results.tab.{run}": "Network", "network.length.{run}": "Multiplications"},
     {
         "results.tab.{run}": "Histograms",
         "histogram.tensor.{run}": "activations",

@@ -36,7 +36,7 @@ def test_the_table_shows_amounts_locks_and_limits_in_percent():
     assert by_layer.loc["conv1", "least"] == 20
     assert pd.isna(by_layer.loc["conv1", "most"])
     assert by_layer["share"].sum() == pytest.approx(100)
-    assert by_layer.loc["layer2.0.conv1", "alone"] == "0.080 nats at 50 %"
+    assert by_layer.loc["layer2.0.conv1", "alone"] == "0.080 at 50 %"
 
 
 def test_the_table_stays_where_there_is_no_schedule():
@@ -123,9 +123,7 @@ def test_proofs_and_tried_schedules_are_marks_of_the_trade_off():
     rows = measured_frame((a_validation(schedule),), found, kind="params", metric="kl")
     assert rows["source"].tolist() == ["Measured", "Measured after repair", "Tried in a search"]
     assert rows["figure"].tolist() == pytest.approx([100 * schedule.achieved["params"]] * 2 + [62], abs=1e-3)
-    assert rows["description"][2] == (
-        "Tried in a search, 62.0 % of the weights removed: KL divergence 0.200 nats (0.180 to 0.220)"
-    )
+    assert rows["description"][2] == ("Tried in a search, 62.0 % of the weights removed: harm 0.200 (0.180 to 0.220)")
     assert measured_frame((a_validation(schedule),), found, kind="bits", metric="kl")["source"].tolist() == [
         "Measured",
         "Measured after repair",

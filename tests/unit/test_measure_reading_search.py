@@ -52,7 +52,9 @@ def figure(choice: PreparationChoice) -> str:
     return choice.chosen.result
 
 
-@pytest.mark.parametrize("form", [*FORMS, "pair"])
+@pytest.mark.parametrize(
+    "form", ["object", "pair", *(pytest.param(form, marks=pytest.mark.wide) for form in FORMS if form != "object")]
+)
 def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path, form: str) -> None:
     """All forms hold the same boxes, so the right reading of each finds the same."""
     wanted = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), labelled))
@@ -65,7 +67,9 @@ def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path,
     assert model.num_classes == 3 + (form == "pair")
 
 
-@pytest.mark.parametrize("form", ["columns", "object", "angle"])
+@pytest.mark.parametrize(
+    "form", ["object", *(pytest.param(form, marks=pytest.mark.wide) for form in ("columns", "angle"))]
+)
 def test_boxes_before_columns_are_read_by_what_the_values_are(tmp_path: Path, labelled: Path, form: str) -> None:
     path = exported_detector(tmp_path / "a.onnx", form, anchors_last=False)
     wanted = choose_preparation(asked(exported_detector(tmp_path / "b.onnx", "columns"), labelled))
@@ -135,7 +139,7 @@ def test_a_reading_is_written_and_taken_by_commands(
     assert main([*analyze, "--mode", "quick", "--samples", "3", "--out", str(tmp_path / "run")]) == 0
     out.write_text(out.read_text().replace("boxes and classes", "rings"))
     assert main([*analyze, "--out", str(tmp_path / "other")]) == 2
-    assert "There is no layout 'rings'" in capsys.readouterr().err
+    assert "is none that outputs of this task can have" in capsys.readouterr().err
 
 
 def test_a_reading_is_the_same_when_it_is_stored() -> None:

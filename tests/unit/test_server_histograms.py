@@ -142,6 +142,7 @@ def histogram(out: Path, *options: str) -> int:
     return main(["histogram", *options, "--out", str(out)])
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_command_looks_at_a_model_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "made" / "here"

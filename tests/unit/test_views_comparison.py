@@ -32,7 +32,7 @@ TOP1 = METRICS["top1"]
 
 
 def with_drops(whole: RunResult, drops: dict[str, float]) -> RunResult:
-    """Give layers another drop in top-1 accuracy, known to half a point."""
+    """Give layers another loss of right answers, known to half a point."""
     changed = tuple(
         replace(item, changes=(change("top1", drops[item.layer], 0.005),)) if item.layer in drops else item
         for item in whole.measurements
@@ -130,12 +130,15 @@ def test_the_correlation_of_every_pair_is_in_a_table() -> None:
 @pytest.mark.parametrize(
     ("drops", "words"),
     [
-        ({}, "almost alike: rank correlation 1.00. No layer moved by more than chance."),
+        ({}, "almost alike: rank correlation 1.00. No layer changed place in this order by more than chance."),
         (
             dict(zip(NAMES, (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), strict=True)),
             "in the opposite order: rank correlation −0.83.",
         ),
-        ({"conv1": 0.9}, "differently: rank correlation 0.14. 2 layers moved by more than chance."),
+        (
+            {"conv1": 0.9},
+            "differently: rank correlation 0.14. 2 layers changed place in this order by more than chance.",
+        ),
     ],
 )
 def test_the_finding_says_how_far_the_ranks_agree(drops: dict[str, float], words: str) -> None:

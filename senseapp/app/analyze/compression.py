@@ -170,7 +170,7 @@ def _choose(option: Option, value: Any, *, key: str) -> Any:
 
 
 UNSURE: Literal["unsure"] = "unsure"
-_AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
+_AUTOMATIC_LABEL = "Automatic: right answers where many images are labelled, else harm"
 _AUTOMATIC = "automatic"
 
 

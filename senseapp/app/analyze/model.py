@@ -198,14 +198,14 @@ def _reading(model: ModelSpec) -> str:
 def _show(profile: ModelProfile, task: Task) -> None:
     figures = {
         "Parameters": fmt.count(profile.num_params),
-        "MACs": fmt.count(profile.macs),
+        "Multiplications": fmt.count(profile.macs),
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
         task.output_title: str(profile.num_classes),
     }
     helps = {
-        "MACs": "Multiply-accumulates for one image, of the whole network; its layers do "
+        "Multiplications": "Multiply-accumulates for one image, of the whole network; its layers do "
         f"{fmt.count(profile.layer_macs)} of them.",
         "Size in memory": "Of all weights and buffers as they are loaded; a checkpoint is about as large.",
         "Layers": "Layers that can be compressed: convolutions and linear layers.",

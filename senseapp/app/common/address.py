@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -150,6 +151,15 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
     if linked != texts.get(name, ""):
         write_address(scope, {name: texts.get(name, "")})
     return kept(key)
+
+
+def setting(scope: str, name: str, form: Form[T], usual: T) -> T:
+    """Return a setting of a run as it was chosen last, without a widget; ``usual`` where it was not."""
+    here = bool(scope) and st.query_params.get(RUN_PARAMETER, "") == scope
+    text = st.query_params.get(name, "") if here else session().addressed.get(scope, {}).get(name, "")
+    with suppress(ValueError):
+        return form.read(text) if text else usual
+    return usual
 
 
 def this_visit() -> Visit:

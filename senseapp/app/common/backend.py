@@ -20,7 +20,6 @@ from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import is_connected, session_id
 from senseapp.core.errors import Abandoned, SenseError
 from senseapp.records.answers import PictureAnswers
-from senseapp.records.candidate import Candidate
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
@@ -29,7 +28,6 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.leaderboard import best_file
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
@@ -228,17 +226,6 @@ def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
         return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
 
     return _request(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
-
-
-def best_files(records: Sequence[RunRecord]) -> dict[str, Candidate]:
-    """Return the best measured file of each finished run, by id; without runs that have none."""
-    found = {}
-    for record in records:
-        with suppress(SenseError):  # damaged files are said on the run's own page
-            best = best_file(service().work.candidates(record.run_id))
-            if best is not None:
-                found[record.run_id] = best
-    return found
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:

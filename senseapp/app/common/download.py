@@ -14,16 +14,13 @@ from typing import BinaryIO
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, bound, named
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.compat.streamlit_internals import browser_key, session_id
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home, storage_errors
 from senseapp.core.markdown import md
-from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import small_form
-from senseapp.records.promise import CONFIDENCE, Promise, certainty_text, too_few
 from senseapp.server.service import Service
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import download_stem
@@ -98,52 +95,6 @@ def new_file() -> Path:
 def remove_new_files() -> None:
     """Remove what a server that ended has left of new files."""
     shutil.rmtree(home() / _FOLDER, ignore_errors=True)
-
-
-_TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
-
-
-def choose_tolerance(run_id: str, metric: str, *, key: str) -> float:
-    """Show what a file may lose, in the unit of ``metric``: one setting of the run on every page."""
-    view = METRICS[metric]
-    allowed = [round(share * view.tolerable, 9) for share in _TOLERANCES]
-    form = named({f"{view.factor * loss:g}": loss for loss in allowed})
-    chosen: float = st.segmented_control(
-        f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
-        allowed,
-        format_func=lambda loss: f"{view.factor * loss:g}",
-        required=True,
-        **bound(run_id, "tolerated", form, allowed[2], key=key),
-        help=f"{view.change_title}, at most, of a file that is recommended. The same on Results and Schedule.",
-    )
-    return chosen
-
-
-def choose_promise(run_id: str, metric: str, allowed: float, *, key: str) -> Promise | None:
-    """Show whether the tolerated loss is promised: one setting of the run on every page; None where it is not.
-
-    Nothing is shown for a ``metric`` without a largest value, of which nothing can be promised.
-    """
-    if not METRICS[metric].is_share or not 0 < allowed < 1:
-        return None
-    is_promised = st.toggle(
-        f"Promise it with {certainty_text(CONFIDENCE)}",
-        **bound(run_id, "promised", SWITCH, False, key=key),
-        help="Only files are offered whose loss on new images is shown to be within this: the upper bound on held-out "
-        "images decides, which chose nothing, with every file that was tried on them accounted for. Takes more images "
-        "than a tolerated loss does.",
-    )
-    return Promise(most=allowed) if is_promised else None
-
-
-def has_enough_images(candidates: Sequence[Candidate], promise: Promise | None) -> bool:
-    """Return whether the held-out images of a run can keep a promise; say how many it takes where they cannot."""
-    if promise is None or not candidates:
-        return True
-    missing = too_few(max(each.images if each.held_out else 0 for each in candidates), promise)
-    if missing:
-        st.warning(md("{}", missing), icon=":material/warning:")
-    return not missing
 
 
 def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key: str = "recommendation.get") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import streamlit as st
@@ -9,6 +10,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.state import session
 from senseapp.core.errors import SenseError
+from senseapp.metrics import METRICS, Metric
 
 _KEY = "account.expert"
 _PAGE, _NAME = "person", "Expert"  # of the preset that holds it
@@ -28,6 +30,16 @@ def expert_switch() -> None:
     st.session_state[_KEY] = expert()
     about = "Shows the field's terms, all metrics and every setting, in place of everyday words."
     st.toggle("Expert", key=_KEY, on_change=_keep, help=about)
+
+
+def metric_shown(name: str) -> Metric:
+    """Return the metric ``name`` in the words of this person: everyday ones, or the terms of the field."""
+    return METRICS[name].in_terms if expert() else METRICS[name]
+
+
+def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
+    """Return those of ``names`` to choose from: without *Expert* the everyday ones, and the ``usual`` one."""
+    return [name for name in names if name == usual or METRICS[name].is_everyday or expert()]
 
 
 def _stored() -> bool:

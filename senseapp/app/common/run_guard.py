@@ -8,6 +8,7 @@ from contextlib import suppress
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.decided import Asked, asked_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, progress_bar
 from senseapp.app.common.state import current_run, session
@@ -115,10 +116,10 @@ def run_line(record: RunRecord) -> str:
 
 def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: tuple[Schedule, ...] = ()) -> None:
     """Offer the run's report with these ``schedules`` beside the proven ones; made on click, in a thread of its own."""
-    service = backend.service()
+    service, asked = backend.service(), asked_of(record, result.judged_by)
     st.download_button(
         "Download report",
-        download(lambda: make_report(service, record, result, schedules)),
+        download(lambda: make_report(service, record, result, schedules, asked)),
         file_name=f"{download_stem(record.spec)}-report.html",
         mime="text/html",
         key=key,
@@ -130,8 +131,15 @@ def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: 
     )
 
 
-def make_report(service: Service, record: RunRecord, result: RunResult, schedules: tuple[Schedule, ...]) -> bytes:
-    """Return the report with all proofs and histograms that the run has."""
+def make_report(
+    service: Service,
+    record: RunRecord,
+    result: RunResult,
+    schedules: tuple[Schedule, ...],
+    asked: Asked | None = None,
+) -> bytes:
+    """Return the report with all proofs and histograms that the run has, and the answer to what the page asks."""
+    candidates = service.work.candidates(record.run_id)
     from senseapp.views.report.document import build_report  # loads the drawing library, 88 MB
 
     contents = ReportContents(
@@ -143,7 +151,8 @@ def make_report(service: Service, record: RunRecord, result: RunResult, schedule
         histograms=service.histograms(record.run_id),
         changed=service.changed_answers(record.run_id),
         recommendation=service.work.outcome(RecommendationTask(run_id=record.run_id)),
-        candidates=service.work.candidates(record.run_id),
+        candidates=candidates,
+        decided=asked.decide(candidates) if asked is not None else None,
         finished=record.state.finished,
     )
     return build_report(contents).encode()

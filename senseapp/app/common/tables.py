@@ -65,7 +65,7 @@ def measurement_columns(metric: Metric) -> dict[str, Any]:
         "value": st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric)),
         "source": st.column_config.TextColumn("Source"),
         "params": st.column_config.NumberColumn("Parameters", format="localized"),
-        "macs": st.column_config.NumberColumn("MACs", format="compact", help="Multiply-accumulates for one image."),
+        "macs": st.column_config.NumberColumn("Multiplications", format="compact", help="For one image."),
         "members": st.column_config.TextColumn("Compressed together"),
     }
 
@@ -86,7 +86,7 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     }
     columns["params"] = st.column_config.NumberColumn("Parameters", format="compact", width=80)
     columns["macs"] = st.column_config.NumberColumn(
-        "MACs", format="compact", help="Multiply-accumulates for one image.", width=70
+        "Multiplications", format="compact", help="For one image.", width=110
     )
     if mixed:
         columns["source"] = st.column_config.TextColumn("Source", width=80)

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.decided import decided
 from senseapp.app.common.download import file_button
 from senseapp.app.common.figure import choose_one, figure, rows_height
 from senseapp.app.common.notices import complain
@@ -22,7 +23,6 @@ from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
-from senseapp.server.leaderboard import best_file
 from senseapp.views.charts.layers import pair_step, paired_bars, rank_scatter
 from senseapp.views.charts.savings import candidates_chart
 from senseapp.views.frames.comparison import (
@@ -78,7 +78,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
             continue
         if candidates:
             known.append((record, candidates))
-            parts.append(candidates_frame(candidates, run=record.title))
+            parts.append(candidates_frame(candidates, decided(record, candidates), run=record.title))
             originals.append(original_row(candidates, run=record.title))
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
@@ -99,12 +99,10 @@ def files_view(records: Sequence[RunRecord]) -> None:
             against="megabytes" if shown == _SIZE else "milliseconds",
             y_title=answers_axis(known[0][1]),
             originals=pd.DataFrame(originals),
-            picks=False,
         ),
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
         key="compare.files",
-        reading="Each dot is a measured file with its 95 % interval; pale: another of its run is no larger, no slower "
-        "and no worse; crosses: the originals.",
+        reading="Each dot is a measured file with its 95 % interval; pale: not recommended; crosses: the originals.",
         data=rows,
     )
     _best_files(known)
@@ -114,13 +112,11 @@ def files_view(records: Sequence[RunRecord]) -> None:
 def _best_files(known: Sequence[tuple[RunRecord, tuple[Candidate, ...]]]) -> None:
     """Show the file to take of each run, with its button."""
     for record, candidates in known:
-        best = best_file(candidates)
+        answer = decided(record, candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
-            if best is None:
-                st.markdown(md("**{}**: keep the original.", record.title))
-                continue
-            st.markdown(md("**{}**: {}. {}", record.title, best.made_of, best.headline))
-            file_button(record.run_id, best, key="compare.get")
+            st.markdown(md("**{}**: {}. {}", record.title, answer.headline, answer.reason))
+            if answer.choice is not None:
+                file_button(record.run_id, answer.choice, key="compare.get")
 
 
 @st.fragment

@@ -30,7 +30,7 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 
 _WHOLE = "Whole network"
-_PARAMS, _MACS = "Parameters", "MACs"
+_PARAMS, _MACS = "Parameters", "Multiplications"
 _OPEN_AT_FIRST = 2  # levels: the stages of a network and the blocks inside them
 _TREE, _GRAPH = "Module tree", "As it runs"
 _READING = (
@@ -41,8 +41,8 @@ _READING = (
 
 _GRAPH_READING = (
     "From top to bottom as the network runs: a line leads from a result to who reads it. Boxes are layers in the "
-    "colour of what they lose; the bar at their foot is their share of the MACs, full for the largest. Click a box to "
-    "pick its layer; Ctrl with the wheel, or a pinch, zooms, Shift with a drag moves."
+    "colour of what they lose; the bar at their foot is their share of the multiplications, full for the largest. "
+    "Click a box to pick its layer; Ctrl with the wheel, or a pinch, zooms, Shift with a drag moves."
 )
 _WHOLE_GRAPH, _NAMES, _LOSSES = "Whole", "Names", "Names and losses"
 _STEPS = {_NAMES: 30.0, _LOSSES: 46.0}  # pixels between nodes: for one line of text in a box, and for two
@@ -120,7 +120,9 @@ def _tree(view: RunView, row: DeltaGenerator) -> None:
     opened = _opened(view)
     rows = network_frame(profile, view.rows, view.metric, opened=opened, block=block, by_macs=by_macs)
     share = (
-        f"Share of all layers' {'MACs' if by_macs else 'parameters'}" if profile.sizes_known else "Share of all layers"
+        f"Share of all layers' {'multiplications' if by_macs else 'parameters'}"
+        if profile.sizes_known
+        else "Share of all layers"
     )
     key = f"network.{view.run_id}.{session().pick_round}"
     chart, side = st.columns([5, 3], gap="medium")
@@ -133,7 +135,7 @@ def _tree(view: RunView, row: DeltaGenerator) -> None:
             key=key,
             on_pick=lambda: _click(view.run_id, key),
             caveat=caveat_of(view.result),
-            reading=_READING.format(weights="MACs" if by_macs else "parameters"),
+            reading=_READING.format(weights="multiplications" if by_macs else "parameters"),
             legend=fragility_legend(view.metric, no_value=not rows["known"].all()),
             frame_height=rows_height(len(rows)),
             shown=place_of(view.picked, list(rows["node"])),

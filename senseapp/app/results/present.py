@@ -90,9 +90,9 @@ def _answer(shown: _Slide) -> None:
         st.markdown(md("## {}", shown.record.headline or headline(shown.result)))
         st.markdown(_TO_COME.format(what="the file to take"))
         return
-    recommendation_answer(shown.record.run_id, candidates, shown.found, shown.record.spec.goal)
+    recommendation_answer(shown.record, candidates, shown.found)
     if candidates:
-        candidates_figure(shown.record.run_id, candidates, shown.result, large=True)
+        candidates_figure(shown.record, candidates, shown.result, large=True)
 
 
 def _bars(shown: _Slide) -> None:

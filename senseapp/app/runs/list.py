@@ -16,6 +16,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.account import share_run
 from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.backend import visitor
+from senseapp.app.common.decided import decisions
 from senseapp.app.common.download import download, new_file
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
@@ -197,8 +198,8 @@ def _ordered(records: Sequence[RunRecord]) -> list[RunRecord]:
     )
     if order == _NEWEST:
         return list(records)
-    files = backend.best_files(records)
-    left = {run_id: file.figures.file_bytes / file.original.file_bytes for run_id, file in files.items()}
+    known = decisions(records)
+    left = {run_id: 1 - answer.saved for run_id, answer in known.items() if answer.saved is not None}
     return sorted(records, key=lambda record: left.get(record.run_id, math.inf))
 
 
@@ -211,7 +212,7 @@ def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the table; return the ticked runs, in the order of the table."""
     bars = backend.bars_of(records)
     event = st.dataframe(
-        runs_frame(records, bars or {}, backend.best_files(records)),
+        runs_frame(records, bars or {}, decisions(records)),
         column_config=_columns(),
         hide_index=True,
         alt=fmt.plural(len(records), "run"),
@@ -236,7 +237,9 @@ def _columns() -> dict[str, Any]:
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
         "title": text("Run", width=170, pinned=True),
-        "file": text("Best file, measured", width=350, help="Smallest file that was made within the usual loss."),
+        "file": text(
+            "Best file, measured", width=350, help="The one to take for the goal and the tolerable loss of the run."
+        ),
         "saved": st.column_config.ProgressColumn(
             "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=90, help="Of that file, on the disk."
         ),

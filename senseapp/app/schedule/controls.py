@@ -29,7 +29,7 @@ _METHOD_HELP = md(
 _BUDGETS: dict[str, str] = {
     "params": "Weights removed",
     "bytes": "Bytes saved if stored compactly",
-    "macs": "MACs saved",
+    "macs": "Multiplications saved",
     "bits": "Average bits",
     MILLISECONDS: "Milliseconds of a call",
 }

@@ -183,7 +183,7 @@ def _figures(
     else:
         changed = {
             "Weights left": f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}",
-            "MACs": f"{fmt.count(result.profile.macs)} → {fmt.count((1 - achieved['macs']) * result.profile.macs)}",
+            "Multiplications": " → ".join(fmt.count(left * result.profile.macs) for left in (1, 1 - achieved["macs"])),
         }
     if weight_bytes:
         before = result.profile.num_bytes or weight_bytes
@@ -213,7 +213,7 @@ def _figures(
         "Checked": "The same, measured on the whole compressed model: press Check the whole schedule below.",
         compact: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
         "and what is not zero, at its bits. Once it is verified, every file says its size on the disk.",
-        "MACs": "Of a kernel that skips what is zero or gone.",
+        "Multiplications": "Of a kernel that skips what is zero or gone.",
         "Uniform would give": "The prediction for the same level in every layer at the same budget.",
     }
     figures_row(figures, helps=helps, key="schedule_figures")

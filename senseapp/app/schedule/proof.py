@@ -115,7 +115,7 @@ def proof_block(
         repair = row.toggle(
             "Repair without training",
             **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
-            help="After compression, the mean and spread per channel of what leaves each BatchNorm, and each "
+            help="After compression, the mean and spread per channel of what leaves each normalisation, and each "
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )

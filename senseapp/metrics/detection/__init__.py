@@ -238,23 +238,25 @@ def object_counts(moments: Moments) -> tuple[int, int, int]:
 DIVERGENCE = DetectionDivergence(
     name="detection_kl",
     task=TASK,
-    label="Divergence of boxes and classes",
-    change_title="Divergence of boxes and classes",
-    axis_title="Divergence per image",
+    label="Harm",
+    change_title="Harm",
+    term="Divergence of boxes and classes",
+    term_unit="nats",
+    axis_title="Harm to boxes and classes",
     help="KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image, before "
     "non-maximum suppression. Needs no labels.",
-    value_unit="nats",
-    change_unit="nats",
     notable=0.5,
     higher_is_better=False,
     divergence=True,
-    finding=" moves boxes and classes by {}",
+    finding=", harm {}",
 )
 OBJECTS = ObjectsKept(
     name="objects_f1",
     task=TASK,
-    label="Objects as before (F1)",
+    label="Objects as before",
     change_title="Objects lost, moved or new",
+    term="Objects as before (F1)",
+    term_change="Objects lost, moved or new",
     help=f"F1 of the boxes with a score of at least {SURE_SCORE:g}, or a file's own threshold, against those of the "
     f"original model: same class, and an overlap (IoU) of at least {FOUND:g}. Needs no labels.",
     value_unit="%",
@@ -294,7 +296,7 @@ def _average_precision(name: str, label: str, about: str, **more: Any) -> Averag
         name=name,
         task=TASK,
         label=label,
-        change_title=f"Drop in {label}",
+        change_title=f"Drop in {label[0].lower()}{label[1:]}",
         help=f"Mean average precision by the rules of COCO{about}, from boxes of a score of at least {LEAST_SCORE:g}.",
         value_unit="%",
         change_unit="points",
@@ -306,7 +308,13 @@ def _average_precision(name: str, label: str, about: str, **more: Any) -> Averag
 
 
 MAP = _average_precision(
-    "map", "mAP@.5:.95", ", the mean over overlaps from .5 to .95", primary=True, kept="keep {} of mAP@.5:.95"
+    "map",
+    "Detection score",
+    ", the mean over overlaps from .5 to .95",
+    primary=True,
+    kept="keep a detection score of {}",
+    term="mAP@.5:.95",
+    term_change="Drop in mAP@.5:.95",
 )
 MAP_50 = _average_precision("map50", "mAP@.5", " at half an overlap", thresholds=(0.5,))
 METRICS_BY_SIZE = tuple(

@@ -41,15 +41,13 @@ class Detection(Task):
 
     def reader_of(self, key: str) -> OutputReader:
         """Return what decodes outputs by a layout that a setting names."""
-        from senseapp.tasks.detection.heads import reader_from
+        from senseapp.tasks.detection.heads.layout import HeadLayout
 
-        return reader_from(key)
+        return HeadLayout.from_key(key)
 
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what :func:`~senseapp.tasks.detection.heads.read_heads` does not recognise."""
-        from senseapp.tasks.detection.heads import read_heads
-
-        rows = read_heads(model_output).rows
+        rows = self.output(model_output)
         if len(rows) != num_images:
             raise refuse_output(f"boxes of {num_images} images", rows, self.model_kind)
 
@@ -57,7 +55,7 @@ class Detection(Task):
         """Return the rows, (N, R, 6 + K), of all boxes; see :mod:`senseapp.metrics.detection.rows`."""
         from senseapp.tasks.detection.heads import read_heads
 
-        return read_heads(model_output).rows
+        return read_heads(model_output)[0]
 
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
         """Return the rows, at most ``most_bytes`` of each image, and the candidates for detections."""
@@ -65,13 +63,13 @@ class Detection(Task):
         from senseapp.metrics.predictions import Columns
         from senseapp.tasks.detection.heads import read_heads
 
-        heads = read_heads(model_output)
-        kept = _kept_rows(heads.rows, most_bytes)
+        rows, class_boxes = read_heads(model_output)
+        kept = _kept_rows(rows, most_bytes)
         return Columns(
             parts={
-                "rows": heads.rows if kept is None else heads.rows[:, kept],
-                "num_rows": heads.rows.new_full((len(heads.rows),), heads.rows.shape[1]),
-                "candidates": candidates_of(heads.rows, heads.class_boxes),
+                "rows": rows if kept is None else rows[:, kept],
+                "num_rows": rows.new_full((len(rows),), rows.shape[1]),
+                "candidates": candidates_of(rows, class_boxes),
             }
         )
 

@@ -57,13 +57,13 @@ class Segmentation(Task):
         """Return what brings maps to class scores, by each layout that this one may have."""
         from senseapp.tasks.segmentation.maps import map_readers
 
-        return map_readers(model_output, size, num_classes)
+        return tuple(map_readers(model_output, size, num_classes))
 
     def reader_of(self, key: str) -> OutputReader:
         """Return what brings maps of a layout that a setting names to class scores."""
-        from senseapp.tasks.segmentation.maps import map_reader_from
+        from senseapp.tasks.segmentation.maps import MapLayout
 
-        return map_reader_from(key)
+        return MapLayout.from_key(key)
 
     def output(self, model_output: object) -> Tensor:
         """Return class scores, (N, classes, H, W); of one map the scores of two classes."""

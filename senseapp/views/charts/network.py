@@ -12,7 +12,7 @@ from senseapp.metrics import Metric
 from senseapp.views.charts.axes import EDGE_TO_EDGE, PICK, ROW_STEP, LayeredChart, outline, tooltips
 from senseapp.views.palette import INK, fragility_colour
 
-_SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
+_SIZES = {"params_text": "Parameters", "macs_text": "Multiplications"}
 _NAME_WIDTH, _SIZE_WIDTH = 180, 108  # pixels of the column of names, and of a column of sizes
 _PLACE = alt.Y("node:N", axis=None)
 _PLAIN: dict[str, Any] = {"labelOverlap": False, "labelFlush": False, "ticks": False, "domain": False}
@@ -95,7 +95,7 @@ def network_tooltip(metric: Metric) -> list[alt.Tooltip]:
         *tooltips(members="Module", kind="Kind", change_text=metric.change_title, worst_text="Most fragile layer"),
         alt.Tooltip("params:Q", title="Parameters", format=",d"),
         alt.Tooltip("param_share:Q", title="of all layers", format=".1%"),
-        alt.Tooltip("macs:Q", title="MACs", format=".3~s"),
+        alt.Tooltip("macs:Q", title="Multiplications", format=".3~s"),
         alt.Tooltip("mac_share:Q", title="of all layers ", format=".1%"),
     ]
 

@@ -28,9 +28,8 @@ def candidates_chart(
     y_title: str,
     originals: pd.DataFrame,
     picked: str = "",
-    picks: bool = True,
 ) -> alt.LayerChart:
-    """Return a dot with its 95 % interval for each file; what another file beats is pale.
+    """Return a dot with its 95 % interval for each file; what is not worth taking is pale.
 
     Args:
         rows: of :func:`senseapp.views.frames.files.candidates_frame`.
@@ -38,7 +37,6 @@ def candidates_chart(
         y_title: of the vertical axis.
         originals: rows of uncompressed networks, with ``against``, ``value`` and ``description``.
         picked: ``file`` of the one that is chosen, drawn larger.
-        picks: whether a click chooses a file.
     """
     runs = list(dict.fromkeys(rows["run"]))
     shown = rows.assign(
@@ -61,8 +59,6 @@ def candidates_chart(
         tooltip=alt.Tooltip("description:N", title="Measured"),
         description=alt.Description("description:N"),
     )
-    if picks:
-        dots = dots.add_params(alt.selection_point(name=PICK, fields=["file"]))
     original = (
         alt.Chart(originals)
         .mark_point(shape="cross", size=120, color=INK, filled=True)

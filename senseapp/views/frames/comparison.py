@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from senseapp.metrics import METRICS, number_text
-from senseapp.records.candidate import Candidate
+from senseapp.prove.decision import Decision
 from senseapp.records.comparison import ComparedPart, Comparison, MatchedLayer, Side
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
@@ -193,7 +193,7 @@ def _sure_moves(comparison: Comparison) -> str:
     if not known or any(any(layer.estimated) for layer in comparison.layers):
         return ""
     sure = sum(layer.surely_moved for layer in comparison.layers)
-    return f" {fmt.plural(sure, 'layer') if sure else 'No layer'} moved by more than chance."
+    return f" {fmt.plural(sure, 'layer') if sure else 'No layer'} changed place in this order by more than chance."
 
 
 def matching_text(comparison: Comparison) -> str:
@@ -234,15 +234,15 @@ _COLUMNS = (
 
 
 def runs_frame(
-    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Candidate] | None = None
+    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Decision] | None = None
 ) -> pd.DataFrame:
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
-    ``bars`` are what layers lose alone, ``files`` the best measured ones; ``saved`` is the share of the original file's
-    bytes that such a file saves, in percent.
+    ``bars`` are what layers lose alone, ``files`` the decisions on their files; ``saved`` is the share of the original
+    file's bytes that such a file saves, in percent.
     """
     known = files or {}
-    saved = {run_id: 100 * (1 - file.figures.file_bytes / file.original.file_bytes) for run_id, file in known.items()}
+    saved = {run_id: 100 * each.saved for run_id, each in known.items() if each.saved is not None}
     rows = [
         (
             "Open",

@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from senseapp import __version__
 from senseapp.metrics import METRICS
-from senseapp.server.leaderboard import best_file, shown_metric
+from senseapp.prove.decision import usual_decision
+from senseapp.server.leaderboard import shown_metric
 from senseapp.views.charts.axes import LANGUAGE
 from senseapp.views.frames.results import measurement_frame
 from senseapp.views.report.figures import ChartData, ReportContents, result_figures
@@ -51,6 +52,7 @@ def build_report(contents: ReportContents) -> str:
     report's own, by their hash, and the page may load nothing from anywhere.
     """
     result, data = contents.result, ChartData()
+    decided = contents.decided or usual_decision(contents.candidates, result.spec.goal)
     metric = METRICS[shown_metric(result)]
     frame_of = cache(partial(measurement_frame, result))
     tables, left_out = layer_tables(result, frame_of)
@@ -72,8 +74,8 @@ def build_report(contents: ReportContents) -> str:
         "schedules": schedule_sections(contents.schedules, contents.validations, result, data),
         "histograms": histogram_figures(contents.histograms, data),
         "classes": class_tables(contents.changed),
-        "answer": best_file(contents.candidates),
-        "files": files_table(contents.candidates),
+        "decided": decided,
+        "files": files_table(contents.candidates, decided),
         "tables": tables,
         "left_out": left_out,
         "apart": apart_table(result),

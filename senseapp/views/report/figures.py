@@ -17,6 +17,7 @@ import pandas as pd
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import Metric
+from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -105,7 +106,8 @@ def _rename(node: Any, names: Sequence[str]) -> None:
 class ReportContents:
     """A run and everything that was made of it: unproven schedules, proofs, answers that they change, histograms.
 
-    ``made_seconds`` is when the report is made, in Unix time.
+    ``decided`` is what the page shows; None for the usual decision of the run. ``made_seconds`` is when the report is
+    made, in Unix time.
     """
 
     title: str
@@ -117,6 +119,7 @@ class ReportContents:
     changed: tuple[ChangedAnswers, ...] = ()
     recommendation: Recommendation | None = None
     candidates: tuple[Candidate, ...] = ()
+    decided: Decision | None = None
     finished: bool = True
     made_seconds: float = field(default_factory=time.time)
 
@@ -281,7 +284,13 @@ def _network(shown: _Shown) -> Figure:
     profile, metric = shown.result.profile, shown.metric
     opened = _opened(profile)
     by_macs = bool(profile.macs)
-    share = "Share of the MACs" if by_macs else "Share of the parameters" if profile.sizes_known else "Share of layers"
+    share = (
+        "Share of the multiplications"
+        if by_macs
+        else "Share of the parameters"
+        if profile.sizes_known
+        else "Share of layers"
+    )
 
     def draw(rows: pd.DataFrame, label: str) -> tuple[alt.LayerChart, str]:
         nodes = network_frame(profile, rows, metric, opened=opened, by_macs=by_macs)
@@ -291,7 +300,7 @@ def _network(shown: _Shown) -> Figure:
     return Figure(
         question="Where does the network hold its weight, and what does it lose there?",
         reading="Long and blue: much to save at little cost. A block loses the average of its layers, weighed by their "
-        f"{'MACs' if by_macs else 'parameters'}.{shown.left_out}",
+        f"{'multiplications' if by_macs else 'parameters'}.{shown.left_out}",
         drawings=shown.each_level(draw),
         first=shown.first,
         legend=fragility_legend(metric, no_value=True),

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from senseapp.metrics import METRICS, MetricChange
+from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.candidate import Candidate, offered
+from senseapp.records.candidate import Candidate
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.profile import LayerProfile
@@ -46,18 +47,17 @@ class ReportTable:
     figures: bool = True
 
 
-def files_table(candidates: Sequence[Candidate]) -> ReportTable | None:
+def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTable | None:
     """Return every file that was made, with its own figures; None where none was."""
     if not candidates:
         return None
-    kept = offered(candidates)
     return ReportTable(
         title="Files that were made and measured",
         columns=("File", "Size", "Time", "Answers", "On new images", "Worth taking"),
         rows=tuple(
             (
                 *(each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})"),
-                *(each.bound_text or "unknown", _worth(each, kept)),
+                *(each.bound_text or "unknown", _WORTH[decided.standings[each.file]]),
             )
             for each in candidates
         ),
@@ -67,10 +67,13 @@ def files_table(candidates: Sequence[Candidate]) -> ReportTable | None:
     )
 
 
-def _worth(candidate: Candidate, kept: Sequence[Candidate]) -> str:
-    if candidate in kept:
-        return "yes"
-    return "another file is no worse" if candidate.pays else "no smaller and no faster"
+_WORTH: dict[Standing, str] = {
+    "chosen": "recommended",
+    "alternative": "yes",
+    "dominated": "another file is clearly better",
+    "no gain": "not clearly smaller or faster",
+    "loses too much": "loses more than is tolerated",
+}
 
 
 def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
@@ -112,7 +115,7 @@ def _layer_table(result: RunResult, name: str, frame: pd.DataFrame) -> ReportTab
         (row, *(_facts(kind_of, members, layers) if sized else ()), *(cells.get((row, level), "–") for level in levels))
         for row, kind_of, members in zip(firsts["row"], firsts["layer_type"], firsts["members"], strict=True)
     ]
-    facts = ("Type", "Parameters", "MACs") if sized else ()
+    facts = ("Type", "Parameters", "Multiplications") if sized else ()
     return ReportTable(
         title=f"{metric.change_title} when one layer is compressed",
         columns=("Layer", *facts, *levels),
@@ -213,7 +216,7 @@ _METHODS = {
     "manual": "Chosen by hand",
 }
 _NAMED = 5  # layers in the words for people who cannot see the chart
-_BUDGETS = {"params": "weights", "macs": "MACs"}
+_BUDGETS = {"params": "weights", "macs": "multiplications"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,12 @@ def model_facts(result: RunResult) -> dict[str, str]:
         return facts | {"Layers": str(len(profile.layers))}
     return facts | {
         "Parameters": fmt.count(profile.num_params),
-        "MACs of one image": fmt.count(profile.macs),
-        **({"MACs of its layers": fmt.count(profile.layer_macs)} if profile.layer_macs != profile.macs else {}),
+        "Multiplications of one image": fmt.count(profile.macs),
+        **(
+            {"Multiplications of its layers": fmt.count(profile.layer_macs)}
+            if profile.layer_macs != profile.macs
+            else {}
+        ),
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Compressible layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
@@ -254,7 +258,7 @@ _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
     "bytes": ("If stored compactly (estimated, no such file)", fmt.bytes_size),
     "zeros": ("Zeros", fmt.count),
     "params": ("Parameters", fmt.count),
-    "macs": ("MACs", fmt.count),
+    "macs": ("Multiplications", fmt.count),
     "latency_seconds": ("Time of one image", lambda seconds: f"{1000 * seconds:.3g} ms"),
 }
 
