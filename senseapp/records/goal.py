@@ -16,6 +16,13 @@ GOALS: dict[Goal, str] = {
     "look": "See which layers are fragile",
 }
 """Each goal in the words in which people choose it."""
+GOAL_LINES: dict[Goal, str] = {
+    "smaller": "Fewer bits for each weight",
+    "faster": "Here, or on a device",
+    "targets": "An amount for each layer",
+    "look": "No file is made",
+}
+"""What follows from each goal, in a few words."""
 
 
 def check_goal(goal: str) -> None:

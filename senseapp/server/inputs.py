@@ -11,7 +11,8 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
 from senseapp.descriptions import SOURCES
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.goal import makes_files
+from senseapp.records.goal import Goal, makes_files
+from senseapp.records.goal_settings import settings_for, with_goal
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
@@ -44,6 +45,7 @@ from senseapp.server.run_plan import num_available, num_images
 from senseapp.server.run_requests import ReadSchedule, ReadTimes
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.time_estimate import MACHINE_LOAD
+from senseapp.tasks import task_named
 
 PHOTOGRAPHS_DEMO = RunSpec(
     model=ModelSpec(library="demo", name="efficientnet_lite0"),
@@ -58,6 +60,12 @@ DETECTION_DEMO = RunSpec(
     sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(3, 4, 8), num_samples=NUM_MEASURED_SHAPES),
 )
 """The third demo: a small detector on coloured rectangles over photographs."""
+
+
+def usual_settings(model: ModelSpec, goal: Goal) -> SensitivitySpec:
+    """Return the settings that a page fills in for ``model`` and ``goal``."""
+    demo = next((each for each in (PHOTOGRAPHS_DEMO, DETECTION_DEMO) if each.model == model), None)
+    return settings_for(goal, task_named(model.task)) if demo is None else with_goal(demo, goal).sensitivity
 
 
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]

@@ -112,7 +112,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
 @pytest.mark.wide
 @pytest.mark.timeout(900)
 def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(page: Page) -> None:
-    page.get_by_role("button", name="Run on photographs").click()
+    page.get_by_role("button", name="Photographs").click()
     offered = page.get_by_role("button", name=re.compile("Find the smallest good model"))
     expect(offered).to_be_visible(timeout=RUN_MILLISECONDS)
     offered.click()

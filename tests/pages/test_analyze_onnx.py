@@ -116,6 +116,9 @@ def test_a_map_may_be_of_two_tasks_so_a_person_chooses(analyze: AppTest) -> None
     analyze.selectbox(key="analyze.model.task").set_value("values").run()
     wait_for_card(analyze)
     assert not analyze.warning
+    assert analyze.button(key="analyze.run").disabled  # which images, is asked
+    analyze.button(key="analyze.data.take").click().run()
+    wait_for_card(analyze)
     assert not analyze.button(key="analyze.run").disabled
 
 

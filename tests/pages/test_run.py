@@ -42,7 +42,7 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
     open_page(app, PAGE)
     assert "There are no results to show" in texts(app)
     app.button[0].click().run()
-    assert app.title[0].value == "Which layers can be made smaller?"
+    assert app.title[0].value == "What do you need?"
 
 
 @pytest.mark.parametrize("hostile", ["no-such-run", "../../etc/passwd", "x' OR '1'='1", "0" * 32])

@@ -7,12 +7,12 @@ from typing import Any
 import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.understood import Understood
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, is_refused, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.core.errors import InvalidSpec, SenseError
-from senseapp.core.files import SITE
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher
 from senseapp.descriptions import CompressionDescription
@@ -42,9 +42,12 @@ _DEVICE_HELP = "What makes the passes through the network. Results name the one 
 
 
 def choose_measuring(
-    draft: SensitivitySpec, profile: ModelProfile | None, compression: CompressionDescription
+    draft: SensitivitySpec, profile: ModelProfile | None, compression: CompressionDescription, available: int | None
 ) -> dict[str, Any] | None:
-    """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong."""
+    """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong.
+
+    Where more images are asked for than are ``available``, all are taken, as without a number.
+    """
     layers = _layers(draft, profile)
     left, right = st.columns(2)
     with left:
@@ -55,6 +58,9 @@ def choose_measuring(
             key="samples",
             help_text="Fewer images are faster and give wider intervals. Leave empty for all.",
         )
+        if num_samples and available is not None and num_samples > available:
+            st.caption(f"There are {fmt.plural(available, 'image')}: all are used.")
+            num_samples = None
         precision = choose_one(
             "Precision", _PRECISIONS, draft.precision, key="analyze.options.precision", help_text=_PRECISION_HELP
         )
@@ -180,12 +186,9 @@ def start_bar(
     sensitivity: SensitivitySpec | None,
     profile: ModelProfile | None,
     goal: Goal,
-    question: str = "",
+    seen: Understood,
 ) -> None:
-    """Show the plan and the Run button at the foot of the window; start the run when it is pressed.
-
-    Without images, ``question`` is what has to be decided first, if anything.
-    """
+    """Show the plan and the Run button at the foot of the window; start the run when it is pressed."""
     spec = None
     if (
         model is not None
@@ -203,36 +206,36 @@ def start_bar(
             icon=":material/play_arrow:",
             key="analyze.run",
             disabled=spec is None,
-            help=None if spec else question or "Something above is missing or wrong.",
+            help=None if spec else seen.question or "Something above is missing or wrong.",
         )
     with place:
         if spec is None:
-            first = f"See What we understood, above. {question.split('. ')[0]}."
-            st.caption(first if question else "Complete the fields above to run.")
+            first = f"See What we understood, above. {seen.question.split('. ')[0]}."
+            st.caption(first if seen.question else "Complete the fields above to run.")
             return
         with errors_here():
-            st.markdown(_plan(spec, profile))
+            st.markdown(_plan(spec, profile if seen.is_settled else None))
     if pressed:
         start_run(spec)
 
 
-_STRIP = ("chelsea", "coffee", "rocket", "flower")
-_STRIP_PIXELS = 44  # small: four stand beside a sentence
-
-
 def offer_demos() -> RunSpec | None:
     """Offer the second and the third demo; return the one whose button was pressed."""
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        strip = st.container(horizontal=True, gap="xsmall", width="content")
-        for name in _STRIP:
-            strip.image(SITE / "assets" / "photographs" / f"{name}.jpg", width=_STRIP_PIXELS, alt=name)
-        st.markdown("Or see a real network, EfficientNet-Lite0, on photographs: a minute or two.", width=290)
-        photographs = st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown("A demo that reads handwritten digits is filled in: press Run. Or try", width="content")
+        photographs = st.button(
+            "Photographs",
+            key="analyze.photographs",
+            type="tertiary",
+            icon=":material/photo_library:",
+            help="EfficientNet-Lite0, a network for phones, on photographs.",
+        )
         detector = st.button(
-            "Try a detector",
+            "A detector",
             key="analyze.detector",
+            type="tertiary",
             icon=":material/select_all:",
-            help="A small network that finds coloured rectangles on these photographs: some seconds.",
+            help="A small network that finds coloured rectangles on photographs.",
         )
     if photographs:
         return PHOTOGRAPHS_DEMO
@@ -241,7 +244,7 @@ def offer_demos() -> RunSpec | None:
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     if profile is None:
-        return "The time is estimated once the model has been read."
+        return "The time is predicted once model and images have been read."
     inputs = backend.service().inputs
     if not inputs.machine_timed:
         wait_for(lambda: inputs.machine_timed or None, "Timing this machine")
