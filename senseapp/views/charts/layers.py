@@ -92,7 +92,7 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
         y=layer_axis(list(rows["row"])),
         x=alt.X("amount:Q", title=title, axis=alt.Axis(orient="top"), scale=scale),
         color=fragility_colour(),
-        tooltip=tooltips(members="Layer", amount_text="Amount", drop_text="Measured alone"),
+        tooltip=tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
         description="description:N",
     )
     return cast(alt.Chart, chart.properties(height=alt.Step(ROW_STEP)))

@@ -126,10 +126,10 @@ def is_mixed(schedule: Schedule) -> bool:
 def schedule_table(schedule: Schedule, result: RunResult) -> ReportTable:
     """Return the amount of each layer, and what it loses alone."""
     frame = mixed_frame(schedule, result) if is_mixed(schedule) else schedule_frame(schedule, result)
-    columns = ["members", "amount_text", "damage_text", "drop_text"]
+    columns = ["members", "amount_text", "reason", "damage_text", "drop_text"]
     return ReportTable(
         title="Amount of each layer",
-        columns=("Layer", "Amount", "Predicted share of the loss", "Measured alone"),
+        columns=("Layer", "Amount", "Why", "Predicted share of the loss", "Measured alone"),
         rows=tuple(tuple(map(str, row)) for row in frame[columns].to_numpy()),
         figures=False,
     )
