@@ -123,11 +123,6 @@ def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False)
     return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
 
 
-def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFrame:
-    """Return the ``number`` most fragile of a level's rows, which come the most fragile first, or the most robust."""
-    return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
-
-
 def apart_frame(result: RunResult) -> pd.DataFrame:
     """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status``, ``reason``, ``partly``.
 
