@@ -72,7 +72,7 @@ def _of_the_screen(least: int, share: int) -> alt.ExprRef:
 
 
 _LARGE: dict[str, dict[str, Any]] = {
-    "axis": {"labelFontSize": _of_the_screen(15, 90), "titleFontSize": _of_the_screen(18, 75)},
+    "axis": {"labelFontSize": _of_the_screen(15, 90), "titleFontSize": _of_the_screen(18, 75), "tickCount": 8},
     "legend": {"labelFontSize": _of_the_screen(17, 80)},
     "text": {"fontSize": _of_the_screen(15, 90)},
 }
@@ -88,7 +88,9 @@ def as_shown(chart: _Chart, *, large: bool = False) -> _Chart:
     shown = chart.copy(deep=False)
     shown.config = alt.Config(
         axis=alt.AxisConfig(labelColor=colour, titleColor=colour, **_LARGE["axis"] if large else {}),
-        legend=alt.LegendConfig(labelColor=colour, titleColor=colour, **_LARGE["legend"] if large else {}),
+        legend=alt.LegendConfig(
+            labelColor=colour, titleColor=colour, labelLimit=0, **_LARGE["legend"] if large else {}
+        ),
         text=alt.MarkConfig(color=colour, **_LARGE["text"] if large else {}),
         title=alt.TitleConfig(subtitleColor=colour),
     )

@@ -60,9 +60,12 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=240)}
     if reached:
         columns["reached_text"] = _REACHED
+    if not metric.divergence:  # whose value is its drop
+        columns["value"] = st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric))
     columns |= {
-        "value": st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric)),
-        "change_text": st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}", width=90),
+        "change_text": st.column_config.TextColumn(
+            metric.change_title if metric.divergence else "Drop", help=f"{metric.change_title}. {_SIGN}", width=90
+        ),
         "interval_text": st.column_config.TextColumn("95 % interval", width=105),
         "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),
     }
