@@ -245,10 +245,12 @@ def _means_nothing(name: str) -> bool:
 
 def _by_order(proposal: LabelMapProposal) -> LabelMapProposal:
     """Say that labels were matched by their order in the table rather than by that of an image set."""
-    if proposal.how != "own order":
+    from senseapp.tasks.classification.class_map import OWN_ORDER
+
+    if proposal.words != OWN_ORDER:
         return proposal
     note = "Labels were matched to the model's outputs by their order, because their number is right. Check it."
-    return replace(proposal, how="order of the table", words="by the order of the table", notes=(note,))
+    return replace(proposal, words="by the order of the table", notes=(note,))
 
 
 def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:
