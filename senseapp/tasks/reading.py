@@ -13,7 +13,7 @@ from senseapp.core.texts import printable
 
 LayoutT = TypeVar("LayoutT")
 
-Fit = Literal["", "crop", "letterbox", "stretch"]
+Fit = Literal["", "crop", "letterbox", "corner", "stretch"]
 ChannelOrder = Literal["", "rgb", "bgr"]
 Evidence = Literal["file", "graph", "library", "family", "fit", "labels", "images", "person", "assumed"]
 EVIDENCE_WORDS: Mapping[str, str] = {
@@ -42,7 +42,7 @@ class UsualInput:
     Attributes:
         family: its name, for people.
         values: from 0 to 1 (``shares``), from 0 to 255 (``bytes``), or less mean and std of ``imagenet``.
-        channel_order: ``rgb`` or ``bgr``.
+        channel_order: ``rgb`` or ``bgr``; empty where members of the family differ.
         fit: of the pictures.
     """
 

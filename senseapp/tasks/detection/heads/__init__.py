@@ -22,9 +22,9 @@ _USUAL_INPUTS = {
     each.family: each
     for each in (
         _YOLO,
-        UsualInput(family="YOLOX", values="bytes", channel_order="bgr"),
+        UsualInput(family="YOLOX", values="bytes", channel_order="bgr", fit="corner"),
         UsualInput(family="CenterFace", values="bytes"),
-        UsualInput(family="PicoDet", values="imagenet", fit="stretch"),
+        UsualInput(family="PicoDet", values="imagenet", channel_order="", fit="stretch"),
     )
 }
 _DECODERS = {
