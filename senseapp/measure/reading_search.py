@@ -283,7 +283,7 @@ class _ReadingSearch:
         best = scored[0]
         alike = [each for each in scored if not best.is_clearly_better(each.each, len(scored))]
         taken = min(alike, key=lambda each: (_departures_of(each), -each.value))
-        as_plain = [each for each in alike if _departures_of(each) == _departures_of(taken)]
+        as_plain = [each for each in alike if _but_fit(each) == _but_fit(taken)]
         question = ""
         if count < LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
             question = (
@@ -321,11 +321,15 @@ class _ReadingSearch:
         return order is not None and order.how != AS_FOUND and max(found, default=0) > taken.value + _LEAST_VALUE
 
     def _by_answers(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
-        if len(scored) > 1 and self._is_same_in_both_orders(*scored[:2]):
-            scored = [min(scored[:2], key=_departures_of), *scored[2:]]
+        best, *others = scored
+        alike = [best, *(each for each in others if self._answers_alike(best, each))]
+        best = min(alike, key=_departures_of)
+        scored = [best, *(each for each in others if each not in alike)]
         if len(scored) == 1:
-            return self.choices.made(scored, scored[0], count, self.model.preparation_evidence, "")
-        best, second = scored[0], scored[1]
+            own = self.model.preparation_evidence
+            found: Evidence = "images" if own == "assumed" else own
+            return self.choices.made(alike if own == "assumed" else scored, best, count, found, "")
+        second = scored[1]
         is_far = best.value >= max(_LEAST_AGREEMENT, _LEAST_RATIO * second.value)
         if is_far and best.is_clearly_better(second.each, len(scored)):
             return self.choices.made(scored, best, count, "images", "")
@@ -337,11 +341,10 @@ class _ReadingSearch:
         )
         return self.choices.made(scored, min(scored, key=_departures_of), count, "assumed", question)
 
-    def _is_same_in_both_orders(self, one: Scored, other: Scored) -> bool:
-        """Return whether readings differ in the order of channels alone, and answers agree across as within one."""
-        data, orders = one.candidate.data, {each.candidate.data.channel_order for each in (one, other)}
-        alike = replace(data, channel_order=other.candidate.data.channel_order) == other.candidate.data
-        if not alike or len(orders) < 2 or one.candidate.layout != other.candidate.layout or one.value < _LEAST_VALUE:
+    def _answers_alike(self, one: Scored, other: Scored) -> bool:
+        """Return whether answers agree across two preparations as they do within the first, so that either is right."""
+        fits = {effective_preprocessing(each.candidate.data, self.model.preprocessing).fit for each in (one, other)}
+        if one.candidate.layout != other.candidate.layout or len(fits) > 1 or one.value < _LEAST_AGREEMENT:
             return False
         images, turned = (cast("PreparedImages", self._some_images(each.candidate.data)) for each in (one, other))
         raws = [self._raw(batch) for batch in self._batches(images, every=False)]
@@ -357,6 +360,11 @@ def _best(scored: Sequence[Scored]) -> Scored:
 
 def _departures_of(scored: Scored) -> int:
     return scored.candidate.departures
+
+
+def _but_fit(scored: Scored) -> object:
+    candidate = scored.candidate
+    return replace(candidate.data, fit=""), candidate.layout, candidate.order
 
 
 def _departures(words: Sequence[str]) -> int:
