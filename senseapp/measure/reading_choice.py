@@ -10,7 +10,7 @@ from senseapp.core.texts import plural
 from senseapp.data.images import effective_preprocessing
 from senseapp.measure.reading_evidence import ReadingCandidate, Scored
 from senseapp.metrics import METRICS
-from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.loaded import FITS, LoadedModel, Preprocessing
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import Task
@@ -65,7 +65,7 @@ class ReadingChoices:
     def _trial(self, scored: Scored, all_scored: Sequence[Scored], count: int) -> PreparationTrial:
         candidate = scored.candidate
         data, model = candidate.data, self.spec.model
-        usual = effective_preprocessing(data, self.model.preprocessing)
+        usual = self._how(candidate)
         data = replace(
             data,
             mean=usual.mean,
@@ -86,9 +86,15 @@ class ReadingChoices:
             words=self.result(scored),
         )
 
+    def _how(self, candidate: ReadingCandidate) -> Preprocessing:
+        return effective_preprocessing(candidate.data, self.model.preprocessing)
+
     def _title(self, candidate: ReadingCandidate, scored: Sequence[Scored]) -> str:
         """Return the preparation in words, and layout and class numbers where several are compared."""
-        parts = [", ".join(candidate.words) or self.model.prepared_as]
+        words = [word for word in candidate.words if word not in FITS] or [self.model.prepared_as]
+        if len({self._how(each.candidate).fit for each in scored}) > 1:
+            words.append(self._how(candidate).fit)
+        parts = [", ".join(words)]
         if candidate.reader is not None and len({each.candidate.layout for each in scored}) > 1:
             parts.append(candidate.reader.words)
         if candidate.order is not None and len({each.candidate.order for each in scored}) > 1:

@@ -5,8 +5,8 @@ scored by the task's metric on some images, and the plainest of those that are n
 Without, layouts and preparations are kept in which the network's answers to a picture and to its mirror image agree
 most, where that is clear; otherwise a person is asked.
 
-A pass of the network serves all layouts and class numbers of one preparation. The range of values is tried first, and
-with the best one the order of channels and the fit: the figures differ least by these.
+A pass of the network serves all layouts and class numbers of one preparation. The range of values is tried first, then
+with the best one the order of channels, then the fit: the figures differ less by each.
 """
 
 from __future__ import annotations
@@ -125,15 +125,17 @@ class _ReadingSearch:
         if not (told or self.model.preparation_evidence == "graph"):
             for words, data in self._ranges(own):
                 found += self._with_preparation(data, (words,), labelled=labelled)
-        best = _best(found).candidate
-        further: Iterator[tuple[str, DataSpec]] = iter(())
-        if labelled and not told:
-            further = self._finer(best.data)
-        elif not (labelled or self._knows_order):
-            further = self._other_order(best.data)
-        for words, data in further:
-            others = self._with_preparation(data, (*best.words, words), labelled=labelled)
-            found += (each for each in others if labelled or each.candidate.layout == best.layout)
+        if labelled:
+            steps = () if told else (self._other_order, self._other_fits)
+        else:
+            steps = () if self._knows_order else (self._other_order,)
+        start = _best(found)
+        for others in steps:
+            for words, data in others(start.candidate.data):
+                more = self._with_preparation(data, (*start.candidate.words, words), labelled=labelled)
+                found += (each for each in more if labelled or each.candidate.layout == start.candidate.layout)
+            best = _best(found)
+            start = best if best.is_clearly_better(start.each, len(found)) else start
         return found
 
     def _is_told(self, data: DataSpec, *, labelled: bool) -> bool:
@@ -155,9 +157,7 @@ class _ReadingSearch:
             if (mean, std) != (usual.mean, usual.std):
                 yield words, replace(own, mean=mean, std=std)
 
-    def _finer(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
-        """Yield the other orders of channels and other fits of the pictures."""
-        yield from self._other_order(best)
+    def _other_fits(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual, images = effective_preprocessing(best, self.model.preprocessing), self._some_images(best)
         width, height = (images.picture_size if isinstance(images, PreparedImages) else None) or (1, 1)
         in_proportion = width * usual.input_shape[1] == height * usual.input_shape[2]
