@@ -73,7 +73,7 @@ class ReadingChoices:
             fit=cast("Fit", usual.fit),
             channel_order=cast("ChannelOrder", usual.channel_order),
         )
-        if candidate.order is not None:
+        if candidate.order is not None and not candidate.order.certain:
             data = replace(data, class_map=candidate.order.pairs)
         if candidate.reader is not None:
             model = replace(model, layout=candidate.reader.key)

@@ -43,7 +43,7 @@ from senseapp.networks.loaded import FITS, LoadedModel, Preprocessing
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice
-from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec, RunSpec
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, OutputReader
@@ -212,7 +212,7 @@ class _ReadingSearch:
         yield from found
         best, half = max(found, key=lambda each: each.value), len(images) // 2
         order = best.candidate.order
-        if order is None or order.certain or images.read_as is None:
+        if order is None or images.read_as is None:
             return
         width = (one.reader.num_outputs if one.reader else 0) or self.model.num_classes
         matched = order_as_found(self.task, order, outputs[:half], labels_as(images, order)[:half], width)
@@ -245,7 +245,16 @@ class _ReadingSearch:
                 return self._images(data, reader)
             except InvalidDataset as error:
                 refused.append(error)
-        raise refused[0]
+        self._check_outputs(data)
+        words = f" The outputs are read as {self.model.readers[0].words}." if self.model.readers else ""
+        raise InvalidDataset(f"{refused[0]}{words}")
+
+    def _check_outputs(self, data: DataSpec) -> None:
+        """Raise what the outputs of these images, not of noise, show to be the reason why no labels fit."""
+        images = self._images(replace(data, labels=WITHOUT_LABELS))
+        if self.model.readers and isinstance(images, PreparedImages):
+            raw = self._raw(images.batch(0, min(_BATCH, len(images))))
+            self.task.readers(raw, self.model.preprocessing.input_shape[1:], 0, every=True)
 
     def _images(self, data: DataSpec, reader: OutputReader | None = None) -> ImageSet:
         """Return some of the images as ``data`` has them prepared, with labels for the outputs that ``reader`` reads.

@@ -172,10 +172,9 @@ def of_several(tensors: Sequence[Tensor], size: tuple[int, int] | None) -> Itera
     """Yield the layouts of classes (N, A, K) and boxes (N, A, 4), or of both for each stride."""
     boxes = [place for place, each in enumerate(tensors) if each.shape[2] == 4]
     if len(tensors) == 2 and boxes and tensors[0].shape[1] == tensors[1].shape[1]:
-        place = max(
-            boxes, key=lambda each: (not values.sums_to_one(tensors[each]), values.has_sides(tensors[each]), each)
-        )
-        yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
+        fits = [(not values.sums_to_one(tensors[each]), values.has_sides(tensors[each]), each) for each in boxes]
+        for *_, place in sorted(fits, reverse=True):  # four classes look like boxes
+            yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
         return
     levels = _levels(tensors)
     if levels is None:
